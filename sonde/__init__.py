@@ -1,0 +1,42 @@
+"""Sonde: build a network, train it, look inside it, compare it, scale it, serve it.
+
+Nothing heavy is imported until it is used: `import sonde` costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "train": "sonde.engine.api",
+    "open_run": "sonde.engine.api",
+    "Run": "sonde.engine.api",
+    "sweep": "sonde.engine.sweep",
+    "Recipe": "sonde.core.recipe",
+    "Callback": "sonde.core.recipe",
+    "Data": "sonde.core.batch",
+    "Batch": "sonde.core.batch",
+    "Terms": "sonde.core.terms",
+    "Reading": "sonde.core.reading",
+    "Range": "sonde.core.dials",
+}
+__all__ = ["Batch", "Callback", "Data", "Range", "Reading", "Recipe", "Run", "Terms", "open_run", "sweep", "train"]
+
+if TYPE_CHECKING:
+    from .core.batch import Batch, Data
+    from .core.dials import Range
+    from .core.reading import Reading
+    from .core.recipe import Callback, Recipe
+    from .core.terms import Terms
+    from .engine.api import Run, open_run, train
+    from .engine.sweep import sweep
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sonde' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

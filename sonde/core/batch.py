@@ -1,0 +1,96 @@
+"""Batch: named tensors that share their first axis.  Source: anything that gives whole batches by index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Batch:
+    """Named tensors with one common first axis: usually `x`, `y`, `ids`, sometimes `mask`, `weight` and others.
+
+    `batch.x` reads a field, `len(batch)` counts examples, `batch[a:b]` cuts, `batch.replace(x=...)` swaps fields.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self, **fields: Tensor) -> None:
+        object.__setattr__(self, "fields", fields)
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(f"this batch has no field '{name}'; it has {', '.join(self.fields)}") from None
+
+    def __getstate__(self) -> dict[str, Tensor]:
+        return self.fields
+
+    def __setstate__(self, fields: dict[str, Tensor]) -> None:
+        object.__setattr__(self, "fields", fields)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.fields.values())))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __getitem__(self, part: slice | Tensor) -> Batch:
+        return Batch(**{name: tensor[part] for name, tensor in self.fields.items()})
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.fields.get(name, default)
+
+    def replace(self, **fields: Tensor) -> Batch:
+        return Batch(**{**self.fields, **fields})
+
+    def to(self, device: Any) -> Batch:
+        return Batch(**{name: tensor.to(device) for name, tensor in self.fields.items()})
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name} {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in self.fields.items())
+        return f"Batch({inside})"
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Examples that can be counted and taken by an index tensor, whole batches at a time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Any) -> Batch: ...
+
+    def fingerprint(self) -> str:
+        """A hash of the content, to notice data that changed between start and resume."""
+        ...
+
+
+@dataclass(frozen=True)
+class Data:
+    """The parts a run needs: what it learns from, what it is judged by, what nobody looks at until the end."""
+
+    train: Source
+    valid: Source | None = None
+    test: Source | None = None
+    name: str = "data"
+    task: str = "other"
+    """'classes', 'values', 'counts' or 'other': what the target is"""
+    classes: tuple[str, ...] = ()
+    """names of the classes, in label order"""
+    features: tuple[str, ...] = ()
+    """names of the input columns, where they have names"""
+    report: Mapping[str, int | str] = field(default_factory=dict)
+    """what cleaning did, in counts"""
+    reader: Any = None
+    """turns a file of new examples into a Batch with the statistics of this data; used by `sonde predict`"""
+
+    @property
+    def splits(self) -> dict[str, Source]:
+        parts = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: source for name, source in parts.items() if source is not None}

@@ -1,0 +1,247 @@
+"""A signature is the whole configuration system: dials are read off a function's keyword arguments.
+
+    def recipe(width: Annotated[int, Range(1, 4096)] = 32, lr: Annotated[float, Range(above=0)] = 1e-3) -> Recipe:
+        '''A small CNN.
+
+        width: channels of the first convolution
+        '''
+
+One `Dial` knows its type, default, range and help text.  The command line, the Python interface, sweeps, `run.json`
+and the lab all parse and check through it, so a wrong value gets the same answer everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from .errors import BadInput, nearest
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number: `least <= value <= most`, or `above < value < below`."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        signs = ((">=", self.least), (">", self.above), ("<=", self.most), ("<", self.below))
+        return " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One keyword argument of a recipe (or of a model's constructor)."""
+
+    name: str
+    type: Any
+    default: Any
+    range: Range | None = None
+    help: str = ""
+    owner: str = ""
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def many(self) -> bool:
+        """True where the dial takes several values, such as `--widths 64 64`."""
+        return _many(_without_none(self.type))
+
+    def parse(self, words: Sequence[str]) -> Any:
+        """A value from command-line words."""
+        kind = _without_none(self.type)
+        if not self.many and len(words) != 1:
+            raise self._wrong(" ".join(words), "takes one value" if words else "needs a value")
+        if _optional(self.type) and len(words) == 1 and words[0].lower() == "none":
+            return self.check(None)
+        if self.many:
+            return self.check(tuple(self._word(word, _item(kind)) for word in words))
+        return self.check(self._word(words[0], kind))
+
+    def _word(self, word: str, kind: Any) -> Any:
+        if kind in (int, float):
+            return _number(word)
+        if kind is bool:
+            lowered = word.lower()
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(lowered, word)
+        if get_origin(kind) is Literal:
+            return next((choice for choice in get_args(kind) if str(choice) == word), word)
+        if get_origin(kind) in (Union, types.UnionType):
+            for option in get_args(kind):
+                value = self._word(word, option)
+                if _fits(value, option):
+                    return value
+        return word
+
+    def check(self, value: Any) -> Any:
+        """The value in its own type, or an error that names dial, value, type and range."""
+        if value is None and _optional(self.type):
+            return None
+        kind = _without_none(self.type)
+        if self.many and isinstance(value, (list, tuple)):
+            return tuple(self._one(item, _item(kind)) for item in value)
+        if self.many:
+            raise self._wrong(value, f"must be a list of {_say(_item(kind))}")
+        return self._one(value, kind)
+
+    def _one(self, value: Any, kind: Any) -> Any:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            try:
+                value = float(value)
+            except OverflowError:
+                raise self._wrong(value, "is too large for a number") from None
+        if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)  # 1e4 is a natural way to write a step count
+        if kind is Path and isinstance(value, str):
+            if "\0" in value or not value:
+                raise self._wrong(value, "must be a path")
+            value = Path(value)
+        if not _fits(value, kind):
+            close = ""
+            if get_origin(kind) is Literal:
+                close = "; " + nearest(str(value), map(str, get_args(kind)))
+            raise self._wrong(value, f"must be {_say(kind)}{close}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._wrong(value, "must be a finite number")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise self._wrong(value, "is too large for a whole number")
+        if self.range is not None and isinstance(value, (int, float)) and not self.range.holds(value):
+            raise self._wrong(value, f"must be {self.range}")
+        return value
+
+    def _wrong(self, value: Any, why: str) -> BadInput:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        place = f" of {self.owner}" if self.owner else ""
+        return BadInput(f"dial '{self.name}'{place} {why}, not {shown}", fix=f"see --help for {self.owner}" if self.owner else "")
+
+    def say(self) -> str:
+        """Type, range and default in a few words, for help texts."""
+        kind = _say(_item(_without_none(self.type)) if self.many else _without_none(self.type))
+        parts = [kind + (" ..." if self.many else "")]
+        if self.range is not None:
+            parts.append(str(self.range))
+        if not self.required:
+            default = self.default
+            shown = " ".join(map(str, default)) if isinstance(default, (tuple, list)) else default
+            parts.append(f"default {shown}")
+        return ", ".join(parts)
+
+
+def dials(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict[str, Dial]:
+    """The dials of a function: its keyword arguments with type, default, range and help text."""
+    try:
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)
+    except NameError as error:
+        raise BadInput(f"{owner or function.__name__} has an annotation that cannot be read: {error}", fix="import the type at the top of the file") from error
+    told = help_texts(inspect.getdoc(function) or "")
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kind, bounds = hints.get(name, Any), None
+        if get_origin(kind) is Annotated:
+            kind, *extras = get_args(kind)
+            bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
+        elif kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
+            kind = type(parameter.default)
+        found[name] = Dial(name, kind, parameter.default, bounds, told.get(name, ""), owner)
+    return found
+
+
+def resolve(function: Callable, given: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """All dials of a function with the given values checked and the rest at their defaults."""
+    known = dials(function, owner)
+    for name in given:
+        if name not in known:
+            raise BadInput(f"{owner} has no dial '{name}'", fix=nearest(name, known))
+    missing = [name for name, dial in known.items() if dial.required and name not in given]
+    if missing:
+        raise BadInput(f"{owner} needs a value for '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE")
+    return {name: dial.check(given[name]) if name in given else dial.default for name, dial in known.items()}
+
+
+def help_texts(doc: str) -> dict[str, str]:
+    """Lines `name: text` of a docstring; an indented line carries on the one before."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in doc.split("\n")[1:]:
+        match = re.match(r"([A-Za-z_][A-Za-z0-9_]*): +(\S.*)$", line)
+        if match:
+            last = match.group(1)
+            found[last] = match.group(2).strip()
+        elif last and line.startswith(" ") and line.strip():
+            found[last] += " " + line.strip()
+        else:
+            last = ""
+    return found
+
+
+def _number(word: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word
+
+
+def _optional(kind: Any) -> bool:
+    return kind is type(None) or (get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind))
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = tuple(option for option in get_args(kind) if option is not type(None))
+        return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007
+    return kind
+
+
+def _many(kind: Any) -> bool:
+    return get_origin(kind) in (tuple, list, Sequence) or kind in (tuple, list)
+
+
+def _item(kind: Any) -> Any:
+    inside = get_args(kind)
+    return inside[0] if inside else Any
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is Any:
+        return True
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(kind))
+    if kind in (int, float):
+        return isinstance(value, kind) and not isinstance(value, bool)
+    origin = get_origin(kind) or kind
+    return isinstance(value, origin) if isinstance(origin, type) else True
+
+
+def _say(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_say(option) for option in get_args(kind))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}
+    return names.get(kind, getattr(kind, "__name__", str(kind)))

@@ -1,0 +1,103 @@
+"""Every error a user can meet: what failed, where, the last good state, and what to do; with a fixed exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SondeError(Exception):
+    """Base of all errors raised on purpose.  `what` is a sentence without a full stop; the other parts may be empty."""
+
+    exit_code = 1
+    one_line = False
+
+    def __init__(self, what: str, *, where: str = "", last_good: str = "", fix: str = "") -> None:
+        self.what, self.where, self.last_good, self.fix = (clean(part) for part in (what, where, last_good, fix))
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """One line for a user's mistake, at most four for a fault: what, where, last good state, what to do."""
+        if self.one_line:
+            place = f" ({self.where})" if self.where else ""
+            return f"{self.what}{place}" + (f"; {self.fix}" if self.fix else "")
+        parts = (("", self.what), ("where: ", self.where), ("last good: ", self.last_good), ("to do: ", self.fix))
+        return "\n".join(label + text for label, text in parts if text)
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.what, self.where, self.last_good, self.fix)
+
+
+def _rebuild(cls, what, where, last_good, fix):
+    return cls(what, where=where, last_good=last_good, fix=fix)
+
+
+class BadInput(SondeError):
+    """A user's mistake: unknown name, wrong type, value out of range."""
+
+    exit_code = 2
+    one_line = True
+
+
+class DataUnusable(SondeError):
+    """Data that is missing, damaged, changed since the run began, or does not fit the model."""
+
+    exit_code = 3
+
+
+class NoCheckpoint(SondeError):
+    """A checkpoint was needed and none can be loaded."""
+
+    exit_code = 4
+
+
+class NumericalStop(SondeError):
+    """A loss or gradient that is not finite, or a loss that exploded."""
+
+    exit_code = 5
+
+
+class ResourceFault(SondeError):
+    """Disk, memory or permission."""
+
+    exit_code = 6
+
+
+class PeerLost(SondeError):
+    """A worker process died or hung and the restarts are used up."""
+
+    exit_code = 7
+
+
+class RunBusy(SondeError):
+    """Another process owns the run directory."""
+
+    exit_code = 8
+
+
+class Preempted(SondeError):
+    """SIGTERM or SIGHUP: state saved, the same command goes on."""
+
+    exit_code = 75
+
+
+class Interrupted(SondeError):
+    """Ctrl-C: state saved, the same command goes on."""
+
+    exit_code = 130
+
+
+def clean(text: object) -> str:
+    """Text from outside, made safe for a terminal: control bytes escaped, one line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    if not known:
+        return "there are none"
+    return "choose from " + ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")

@@ -1,0 +1,202 @@
+"""The only door to the disk for anything a run must not lose.
+
+Every write, sync and rename of a run goes through the object `disk`.  Tests swap it for one that counts calls, fails
+the i-th with a chosen error, kills the process there, or records the order of operations for the crash-state model.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .errors import DataUnusable, ResourceFault, RunBusy
+
+JSON_LIMIT = 16 << 20
+JSON_DEPTH = 32
+
+
+class Disk:
+    """The system calls a save is made of, one method each."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+    def open_append(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+    def write(self, fd: int, data: Any) -> int:
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fsync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def mkdir(self, path: Path) -> None:
+        os.mkdir(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def truncate(self, path: Path, size: int) -> None:
+        os.truncate(path, size)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def free_bytes(self, path: Path) -> int:
+        return shutil.disk_usage(path).free
+
+
+disk = Disk()
+
+
+def write_all(fd: int, data: Any) -> None:
+    """Write every byte; a short write goes on where it stopped, a write of nothing is an error."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        done = disk.write(fd, view[: 1 << 24])
+        if done <= 0:
+            raise OSError(5, "the disk took no bytes")
+        view = view[done:]
+
+
+def write_file(path: Path, chunks: Iterable[Any]) -> tuple[int, str]:
+    """Create a file, write the chunks, sync it; return (size, sha256)."""
+    digest, size = hashlib.sha256(), 0
+    fd = disk.create(path)
+    try:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += memoryview(chunk).nbytes
+            write_all(fd, chunk)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    return size, digest.hexdigest()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write aside, sync, rename over: readers see the old content or the new, never a mixture."""
+    aside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    remove_quietly(aside)
+    try:
+        write_file(aside, [data])
+        disk.rename(aside, path)
+        disk.fsync_directory(path.parent)
+    except BaseException:
+        remove_quietly(aside)
+        raise
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove a file or directory if it is there; a failure to tidy is never worth an error."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            disk.remove_tree(path)
+        else:
+            disk.unlink(path)
+    except OSError:
+        return
+
+
+def dump_json(value: Any) -> bytes:
+    """Canonical JSON: sorted keys, no NaN literal."""
+    return (json.dumps(value, sort_keys=True, allow_nan=False, indent=1) + "\n").encode()
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """JSON with a size cap, a depth cap, no duplicate keys and no NaN; any fault is DataUnusable naming the file."""
+    try:
+        if path.stat().st_size > limit:
+            raise DataUnusable(f"{path.name} is larger than {limit} bytes", where=str(path))
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataUnusable(f"{path.name} cannot be read: {error}", where=str(path), fix="restore the file or use another run") from error
+
+
+def parse_json(data: bytes) -> Any:
+    """Strict JSON from bytes; raises ValueError on anything odd."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) != len(items):
+            raise ValueError("the same key stands twice")
+        return found
+
+    def constant(word: str) -> Any:
+        raise ValueError(f"{word} is not allowed")
+
+    value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    _check_depth(value, JSON_DEPTH)
+    return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if left < 0:
+        raise ValueError(f"nested deeper than {JSON_DEPTH}")
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, left - 1)
+
+
+def sha256_file(path: Path) -> str:
+    """Hash of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class Lock:
+    """Owner of a run directory for the life of the process.
+
+    `lockf`, not `flock`: it is released when the owner is killed even if forked children live on.  The file must never
+    be opened elsewhere in this process, or the lock is lost.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path = path
+        self.fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            told = os.pread(self.fd, 300, 0).decode("utf-8", "replace").strip()
+            os.close(self.fd)
+            raise RunBusy(
+                "another process is using this run directory",
+                where=f"{path.parent} ({told})" if told else str(path.parent),
+                last_good="nothing was changed",
+                fix="wait for it, stop it, or choose another --run",
+            ) from error
+        except OSError as error:
+            os.close(self.fd)
+            raise ResourceFault(
+                f"the run directory cannot be locked: {error.strerror}", where=str(path.parent), fix="use a local file system"
+            ) from error
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, f"pid {os.getpid()} on {socket.gethostname()}, {owner}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None

@@ -1,0 +1,141 @@
+"""Recipe: everything a run needs, as one typed value.  Objective and Callback: what the engine asks of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .batch import Batch, Data
+from .errors import BadInput
+from .terms import Terms
+
+
+class Objective(Protocol):
+    """Model + batch -> named sums with counts.  Only `__call__` is needed; the engine uses the rest where it exists.
+
+    counts(batch)           counts of the terms without running the model (they never depend on it)
+    measures(output, batch) further sums worth reporting, such as the number of right answers
+    check(batch)            looks at targets once, before training, and says what is wrong with them
+    predict(output)         what a user wants to see: class probabilities, a mean, a rate
+    """
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
+
+
+class Optimiser(Protocol):
+    """Named parameters -> torch optimiser.  `elementwise` says that no entry of a tensor looks at another,
+    so all parameters may be laid into one flat buffer and updated in a single call."""
+
+    elementwise: bool
+
+    def decays(self, name: str, parameter: Tensor) -> bool: ...
+
+    def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer: ...
+
+
+class Callback:
+    """Called by the engine after an event; keep state that must survive in `state`, plain numbers and text only."""
+
+    def start(self, run: Any) -> None:
+        """Before the first step."""
+
+    def step(self, run: Any, step: int, row: Mapping[str, float]) -> None:
+        """After a logged step."""
+
+    def evaluated(self, run: Any, step: int, row: Mapping[str, float]) -> None:
+        """After an evaluation."""
+
+    def finish(self, run: Any) -> None:
+        """After the last step, before the report."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Given what `state` returned, continue from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One experiment, ready to run.  `model` and `data` may be the thing itself or a function that makes it."""
+
+    model: nn.Module | Callable[[], nn.Module]
+    data: Data | Callable[[], Data]
+    objective: Objective
+    optimiser: Any
+    """made by `sonde.optim.optimiser`, or any function from parameters to a torch optimiser"""
+    steps: int | None = None
+    """how many updates; give this or `epochs`"""
+    epochs: float | None = None
+    """how many passes over the training data; give this or `steps`"""
+    batch: int = 64
+    """examples per update, over all processes"""
+    drop_last: bool = False
+    """leave out the last short batch of an epoch"""
+    schedule: Callable[[int, int], float] | None = None
+    """factor on the learning rate as a pure function of (step, steps)"""
+    augment: Callable[[Batch, torch.Generator], Batch] | None = None
+    """changes a training batch, drawing only from the generator it is given"""
+    initialise: Callable[[nn.Module], None] | None = None
+    """sets the first weights; without it each layer's own default stands"""
+    accumulate: int = 1
+    """parts a batch is cut into, to save memory; the gradient is the same"""
+    clip: float = 0.0
+    """largest global gradient norm; 0 turns clipping off"""
+    precision: Literal["float32", "bf16"] = "float32"
+    """bf16 runs the forward pass under autocast; weights stay float32"""
+    channels_last: bool = False
+    """memory layout for image models; faster convolutions on a CPU"""
+    log_every: int | None = None
+    """steps between rows of metrics.jsonl; by default about 200 rows a run"""
+    evaluate_every: int | None = None
+    """steps between evaluations on the validation part; by default once an epoch, at most 50 times a run"""
+    evaluate_batch: int = 512
+    """examples per evaluation batch"""
+    watch: str = "valid/loss"
+    """the figure that decides which checkpoint is best; prefix '-' means larger is better"""
+    patience: int = 0
+    """stop after this many evaluations without a better figure; 0 never stops early"""
+    restore_best: bool | None = None
+    """end with the best weights instead of the last; by default only where patience is set"""
+    on_bad: Literal["stop", "skip", "rollback"] = "stop"
+    """what to do with a step whose loss or gradient is not finite, or that explodes"""
+    keep: int = 2
+    """newest checkpoints to keep, besides the best one"""
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise BadInput("a recipe needs either steps or epochs", where="Recipe", fix="give exactly one of them")
+        least = {"steps": 1, "batch": 1, "accumulate": 1, "log_every": 1, "evaluate_every": 1, "evaluate_batch": 1, "patience": 0, "keep": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
+                raise BadInput(f"'{name}' must be a whole number >= {bound}, not {value!r}", where="Recipe", fix=f"set {name}={max(bound, 1)} or more")
+        if self.epochs is not None and not self.epochs > 0:
+            raise BadInput(f"'epochs' must be above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
+        if not self.clip >= 0:
+            raise BadInput(f"'clip' must be 0 or more, not {self.clip!r}", where="Recipe", fix="0 turns clipping off")
+        for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback"))):
+            if getattr(self, name) not in allowed:
+                raise BadInput(f"'{name}' must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", where="Recipe")
+
+    def replace(self, **changes: Any) -> Recipe:
+        """A copy with some fields changed; a variant of a recipe is a small edit of another."""
+        known = {field.name for field in fields(self)}
+        from .errors import nearest
+
+        for name in changes:
+            if name not in known:
+                raise BadInput(f"a recipe has no field '{name}'", fix=nearest(name, known))
+        return replace(self, **changes)
+
+    def build_model(self) -> nn.Module:
+        return self.model if isinstance(self.model, nn.Module) else self.model()
+
+    def build_data(self) -> Data:
+        return self.data if isinstance(self.data, Data) else self.data()

@@ -1,0 +1,85 @@
+"""The file system is the registry: plug-ins are files in a folder, listed without importing them.
+
+A shelf is a folder of the package, named by its dotted path: "recipes", "lenses", "nn.mixers".  Every file that does
+not start with an underscore is one plug-in; the first line of its docstring is its summary.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from .errors import BadInput, nearest
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def folder(shelf: str) -> Path:
+    """The directory of a shelf."""
+    return PACKAGE.joinpath(*shelf.split("."))
+
+
+def names(shelf: str) -> list[str]:
+    """Names on a shelf, sorted; nothing is imported."""
+    return sorted(path.stem for path in folder(shelf).glob("*.py") if not path.stem.startswith("_"))
+
+
+def summary(shelf: str, name: str) -> str:
+    """First line of a plug-in's docstring, read by parsing."""
+    return first_line(folder(shelf) / f"{name}.py")
+
+
+def first_line(path: Path) -> str:
+    """First docstring line of a Python file, or '' where there is none."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.strip().split("\n")[0]
+
+
+def check(shelf: str, name: str) -> str:
+    """The name itself if it stands on the shelf, else an error with the nearest one."""
+    known = names(shelf)
+    if name not in known:
+        kind = shelf.split(".")[-1].removesuffix("s").replace("lense", "lens")
+        raise BadInput(f"no {kind} '{name}'", fix=nearest(name, known))
+    return name
+
+
+def load(shelf: str, name: str) -> ModuleType:
+    """Import one plug-in."""
+    return importlib.import_module(f"sonde.{shelf}.{check(shelf, name)}")
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a user's own file.  Its folder joins sys.path, so it may import its neighbours."""
+    path = path.resolve()
+    if not path.is_file():
+        raise BadInput(f"no file '{path.name}' in {path.parent}", fix="give the path of a Python file")
+    try:
+        source = path.read_text(encoding="utf-8")
+        compile(source, str(path), "exec")
+    except (SyntaxError, UnicodeDecodeError, ValueError, OSError) as error:
+        line = getattr(error, "lineno", None)
+        raise BadInput(
+            f"{path.name} is not a readable Python file: {error}", where=f"line {line}" if line else "", fix="mend the file"
+        ) from error
+    # One module per path and content: an edited file is a new module, the same file is loaded once.
+    name = f"sonde_user_{path.stem}_{hashlib.sha256(f'{path}|{source}'.encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise BadInput(f"{path.name} failed while being imported: {type(error).__name__}: {error}", fix="mend the file") from error
+    return module

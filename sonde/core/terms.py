@@ -1,0 +1,68 @@
+"""Terms: named sums, each with its count.  Nothing is averaged here but on request, once, at the end.
+
+Sums and counts add exactly over micro-batches, padded batches and uneven shards; means do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Term(NamedTuple):
+    """One quantity: `weight * sum / count` is its share of the loss."""
+
+    sum: Tensor
+    count: float | Tensor
+    weight: float = 1.0
+
+
+class Terms(Mapping[str, Term]):
+    """`Terms(nll=(sum, count), penalty=(sum, count, weight))`; add them with `+`."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, **terms: Term | tuple) -> None:
+        self.terms = {name: term if isinstance(term, Term) else Term(*term) for name, term in terms.items()}
+
+    def __getitem__(self, name: str) -> Term:
+        return self.terms[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.terms)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __add__(self, other: Terms) -> Terms:
+        """Sums and counts of the same name add; other names stand side by side."""
+        out = dict(self.terms)
+        for name, term in other.terms.items():
+            mine = out.get(name)
+            out[name] = term if mine is None else Term(mine.sum + term.sum, mine.count + term.count, term.weight)
+        return Terms(**out)
+
+    def counts(self) -> dict[str, float]:
+        return {name: float(term.count) for name, term in self.terms.items()}
+
+    def means(self) -> dict[str, float]:
+        """Name -> mean, as plain numbers; a term without examples is NaN."""
+        return {name: float(t.sum) / float(t.count) if float(t.count) else float("nan") for name, t in self.terms.items()}
+
+    def loss(self, counts: Mapping[str, float] | None = None) -> Tensor:
+        """sum over terms of weight * sum / count, the counts being those of the whole batch where given."""
+        total = None
+        for name, (value, own, weight) in self.terms.items():
+            count = own if counts is None else counts[name]
+            share = value * weight / max(float(count), 1e-30) if weight else value * 0.0
+            total = share if total is None else total + share
+        return torch.zeros(()) if total is None else total
+
+    def detach(self) -> Terms:
+        return Terms(**{name: Term(t.sum.detach(), t.count, t.weight) for name, t in self.terms.items()})
+
+    def __repr__(self) -> str:
+        return "Terms(" + ", ".join(f"{name}={float(t.sum):.6g}/{float(t.count):g}" for name, t in self.terms.items()) + ")"
