@@ -1,0 +1,71 @@
+# Two commands matter: `make train` and `make test`.  Both set up .venv on first use; after that they start at once.
+
+PYTHON ?= python3
+VENV ?= .venv
+RECIPE ?= digits_cnn
+# Extra words for `sonde train`, such as DIALS="--width 64 --seed 1".
+DIALS ?=
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# One torch thread per test worker: two workers with two threads each would fight over two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
+
+.PHONY: help train test test-all bench lint types format clean
+
+help:
+	@echo "make train     install into $(VENV) and train $(RECIPE); RECIPE=name DIALS='--lr 1e-3' change what is trained"
+	@echo "make test      install the development tools, lint, check types, run the tests that are not slow"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make bench     install the peers and run every benchmark"
+	@echo "make lint      ruff check and ruff format --check;  make types: mypy;  make format: rewrite the layout"
+	@echo "make clean     remove caches and build leftovers; keeps $(VENV) and runs/"
+
+train: $(VENV)/.sonde
+	$(BIN)/sonde train $(RECIPE) $(DIALS)
+
+test: lint types
+	$(PYTEST) -m "not slow"
+
+test-all: lint types
+	$(PYTEST)
+
+bench: $(VENV)/.sonde-bench
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.sonde-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.sonde-dev
+	$(BIN)/mypy
+
+format: $(VENV)/.sonde-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
+
+# A stamp says "installed, and nothing it depends on has changed since".
+$(VENV)/.sonde: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing Sonde into $(VENV) (a minute or two, once)"
+	$(PIP) torch
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.sonde-dev: $(VENV)/.sonde
+	@echo "installing the development tools into $(VENV) (once)"
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.sonde-bench: $(VENV)/.sonde-dev
+	@echo "installing the peers to compare with into $(VENV) (once)"
+	$(PIP) -e ".[bench]"
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Sonde needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
