@@ -1,0 +1,246 @@
+"""Exhibit: one row of the atlas, running.  It states what it expects, is measured against it, and may show a picture.
+
+An exhibit is a function in its chapter's file, `cnn_12` in `cnn.py` for row CNN-12:
+
+    def opt_06(exhibit: Exhibit) -> str:
+        exhibit.expect("draws of each index in an epoch", draws, torch.ones(N))
+        return "1 draw of each of 10 indices per epoch"        # the measured figure, as a reader sees it in the list
+
+It passes when every expectation held, and fails when it states none: a check that cannot fail is not a check.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import math
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core import shelf
+from ..core.errors import BadInput, SondeError
+from ..core.reading import Reading, plain
+from ._index import rows
+
+FOLDER = Path(__file__).parent
+
+
+class Finding(NamedTuple):
+    """One expectation after the fact, in words a reader can compare."""
+
+    name: str
+    measured: str
+    expected: str
+    passed: bool
+
+
+class Exhibit:
+    """Handed to every exhibit: a place to state expectations, to hang readings, and a folder that is gone afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.findings: list[Finding] = []
+        self.readings: list[Reading] = []
+
+    def expect(self, name: str, measured: Any, target: Any, within: float = 0.0) -> None:
+        """`measured` equals `target`: numbers and arrays entry by entry to `within`, anything else exactly.
+
+        Shapes must agree, NaN never passes.  Refused as unable to fail: comparing an object with itself, comparing
+        nothing, and a tolerance so wide that a measured zero would pass for the target.
+        """
+        import numpy as np
+
+        if measured is target and not isinstance(target, (int, float, str, bool)):
+            raise BadInput(f"expectation '{name}' compares an object with itself", fix="measure and target must come from two places")
+        if not (math.isfinite(within) and within >= 0):
+            raise BadInput(f"expectation '{name}' has the tolerance {within}", fix="give a finite number, 0 or more")
+        have, want = _numbers(measured), _numbers(target)
+        if want is None:
+            if within:
+                raise BadInput(f"expectation '{name}' gives a tolerance to something that is not a number", fix="leave it out")
+            have_plain, want_plain = plain(measured), plain(target)
+            return self._record(name, _short(have_plain), _short(want_plain), have_plain == want_plain)
+        largest = float(np.abs(want).max(initial=0.0))
+        if want.size == 0 or not math.isfinite(largest):
+            raise BadInput(f"expectation '{name}' has an empty or infinite target", fix="compare at least one finite number")
+        if 0 < largest <= within:
+            raise BadInput(f"expectation '{name}' has a tolerance as large as its target", fix="a measured 0 must not pass")
+        spread = f" +/- {within:g}" if within else ""
+        if have is None or have.shape != want.shape:
+            shape = "no numbers" if have is None else f"shape {have.shape}"
+            return self._record(name, shape, f"shape {want.shape}{spread}", False)
+        gap = np.abs(have - want).max()
+        passed = bool(gap <= within)
+        if want.ndim == 0:
+            return self._record(name, _number(have[()]), _number(want[()]) + spread, passed)
+        if want.size <= 8 and not within:
+            return self._record(name, _short(have.tolist()), _short(want.tolist()), passed)
+        self._record(name, f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}", passed)
+
+    def above(self, name: str, measured: Any, bound: float) -> None:
+        """The number `measured` lies above `bound`."""
+        value = float(measured)
+        self._record(name, _number(value), f"> {_number(_bound(name, bound))}", value > bound)
+
+    def below(self, name: str, measured: Any, bound: float) -> None:
+        """The number `measured` lies below `bound`."""
+        value = float(measured)
+        self._record(name, _number(value), f"< {_number(_bound(name, bound))}", value < bound)
+
+    def refuses(self, name: str, call: Callable[[], Any], error: type[Exception] = BadInput) -> None:
+        """`call` raises `error`."""
+        told = "it went through"
+        try:
+            call()
+        except Exception as raised:
+            told = f"{type(raised).__name__}: {_short(str(raised))}"
+            return self._record(name, told, error.__name__, isinstance(raised, error))
+        self._record(name, told, error.__name__, False)
+
+    def show(self, reading: Reading) -> None:
+        """A table or picture that belongs beside the figure."""
+        self.readings.append(reading)
+
+    def _record(self, name: str, measured: str, expected: str, passed: bool) -> None:
+        if not name.strip() or any(finding.name == name for finding in self.findings):
+            raise BadInput(f"an expectation needs a name of its own, not '{name}'", fix="say what is measured")
+        self.findings.append(Finding(name, measured, expected, passed))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What running one exhibit gave; plain data, so it crosses processes and lies in the cache as JSON."""
+
+    id: str
+    figure: str
+    """the measured figure, in words"""
+    seconds: float
+    source: str
+    """hash of the chapter's file that gave it"""
+    findings: tuple[Finding, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    error: str = ""
+    """why there is no verdict but failure: an exception, a dead worker, a vacuous check"""
+
+    @property
+    def passed(self) -> bool:
+        return not self.error and bool(self.findings) and all(finding.passed for finding in self.findings)
+
+    @property
+    def why(self) -> str:
+        """What went wrong, in one line; empty when it passed."""
+        wrong = [f"{f.name}: {f.measured}, expected {f.expected}" for f in self.findings if not f.passed]
+        return "; ".join([self.error] * bool(self.error) + wrong)
+
+    def to_json(self) -> str:
+        body = {**asdict(self), "readings": [reading.to_json() for reading in self.readings]}
+        return json.dumps(body, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Result:
+        findings = tuple(Finding(*finding) for finding in body["findings"])
+        readings = tuple(Reading.from_json(text) for text in body["readings"])
+        return cls(**{**body, "findings": findings, "readings": readings})
+
+
+def found(folder: Path = FOLDER) -> dict[str, Path]:
+    """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported."""
+    places: dict[str, Path] = {}
+    for path in folder.glob("[!_]*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
+            if not (isinstance(node, ast.FunctionDef) and re.fullmatch(r"[a-z][a-z0-9]*_\d\d", node.name)):
+                continue
+            row = node.name.upper().replace("_", "-")
+            if row not in rows() or rows()[row].chapter.lower() != path.stem or row in places:
+                what = f"{path.name} has a function '{node.name}' that is no row of its chapter or stands there twice"
+                raise BadInput(what, where=f"line {node.lineno}")
+            places[row] = path
+    return {row: places[row] for row in rows() if row in places}
+
+
+def fingerprint(path: Path) -> str:
+    """Hash of a chapter's file: a result measured with another text of it no longer counts."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def run(row: str, folder: Path = FOLDER) -> Result:
+    """Run one exhibit in this process.  Whatever goes wrong inside it is part of the result."""
+    path = found(folder)[row]
+    started = time.perf_counter()
+    figure, error = "", ""
+    with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
+        exhibit = Exhibit(Path(work))
+        try:
+            function = getattr(_chapter(path), row.lower().replace("-", "_"))
+            with _own_randomness():
+                figure = function(exhibit)
+            if not isinstance(figure, str) or not figure.strip():
+                figure, error = "", "it returns no measured figure"
+            elif not exhibit.findings:
+                error = "it states no expectation, so it cannot fail"
+        except (Exception, SystemExit) as raised:
+            error = f"{type(raised).__name__}: {_one_line(raised)} ({_place(raised, path)})"
+    seconds = round(time.perf_counter() - started, 3)
+    return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error)
+
+
+def _chapter(path: Path) -> Any:
+    return importlib.import_module(f"{__package__}.{path.stem}") if path.parent == FOLDER else shelf.load_file(path)
+
+
+@contextmanager
+def _own_randomness():
+    """Fresh layers draw their weights from torch's global generator; give every exhibit the same one, and leave none behind."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _place(raised: BaseException, path: Path) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(raised.__traceback__) if frame.filename == str(path)]
+    return f"{path.name} line {lines[-1]}" if lines else path.name
+
+
+def _one_line(raised: BaseException) -> str:
+    text = raised.what if isinstance(raised, SondeError) else str(raised)
+    return _short(" ".join(text.split()), 200)
+
+
+def _numbers(value: Any) -> Any:
+    """A NumPy array of the value if it is made of numbers alone, else None."""
+    import numpy as np
+
+    try:
+        array = np.asarray(plain(value))
+    except ValueError:  # ragged lists
+        return None
+    return array if array.dtype.kind in "iuf" else None
+
+
+def _bound(name: str, bound: float) -> float:
+    if not math.isfinite(bound):
+        raise BadInput(f"expectation '{name}' has the bound {bound}", fix="give a finite number")
+    return bound
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _short(value: Any, width: int = 72) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= width else text[: width - 3] + "..."
