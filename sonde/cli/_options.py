@@ -1,0 +1,150 @@
+"""Words of a command line -> checked values.  An option is a `Dial`, so options and a recipe's dials are read alike.
+
+    --name value    --name=value    --several 1 2 3    --flag    --no-flag    --long-name for long_name
+
+Nothing is guessed: an unknown, repeated or empty option and a word too many are errors that name the nearest option.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.dials import Dial, Range
+from ..core.errors import BadInput, nearest
+
+
+def option(name: str, kind: Any, default: Any, help: str, bounds: Range | None = None) -> Dial:
+    """Declare one option of a command."""
+    return Dial(name, kind, default, bounds, help)
+
+
+def by_name(options: Sequence[Dial], owner: str) -> dict[str, Dial]:
+    """Options of a command by name; errors call them as they are typed."""
+    return {one.name: replace(one, name=flag(one.name), owner=owner) for one in options}
+
+
+def flag(name: str) -> str:
+    """The way a dial is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def leading(words: Sequence[str], known: Mapping[str, Dial], most: int = 1) -> tuple[list[str], list[str]]:
+    """Up to `most` plain words from the front, and the words that are left.
+
+    The names among them decide which dials exist, so the search ends at the first option nobody knows yet.
+    """
+    plain: list[str] = []
+    left: list[str] = []
+    start = 0
+    for token in _tokens(words, known):
+        if len(plain) == most or (token.typed and token.name is None):
+            break
+        if token.typed:
+            left += words[start : token.stop]
+        else:
+            plain += token.values
+        start = token.stop
+    return plain, left + list(words[start:])
+
+
+def parse(words: Sequence[str], known: Mapping[str, Dial], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """Plain words (at most `most`) and the values of the options that were given."""
+    plain: list[str] = []
+    given: dict[str, Any] = {}
+    for token in _tokens(words, known):
+        if not token.typed:
+            plain += token.values
+            if len(plain) > most:
+                raise BadInput(f"{owner} does not know what to do with {show(plain[-1])}", fix="an option is written --name value")
+        elif token.name is None:
+            raise BadInput(f"{owner} has no option {show(token.typed)}", fix=nearest(token.typed, map(flag, known)))
+        elif token.name in given:
+            raise BadInput(f"{owner} was given {flag(token.name)} twice", fix="give it once")
+        else:
+            given[token.name] = _value(token, known[token.name], owner)
+    return plain, given
+
+
+def show(word: str) -> str:
+    """A word of the user's in quotes, cut where it is long."""
+    return f"'{word}'" if len(word) <= 60 else f"'{word[:57]}...'"
+
+
+def usable(path: Path, what: str) -> Path:
+    """The path itself, or an error where no file system would take it or no terminal could show it."""
+    if not str(path).isprintable():
+        raise BadInput(f"{what} must be a path without control characters, not {show(str(path))}", fix="give another path")
+    if len(os.fsencode(path)) > 4000 or any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise BadInput(f"{what} must be a path of usual length, not {show(str(path))}", fix="give a shorter one")
+    return path
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A plain word (`typed` is empty) or an option with its values; `name` is None where nobody knows the option."""
+
+    typed: str
+    name: str | None
+    values: list[str]
+    stop: int
+    """position of the next word"""
+    bare: bool = False
+    """a flag without a value"""
+
+
+def _tokens(words: Sequence[str], known: Mapping[str, Dial]) -> Iterator[_Token]:
+    at = 0
+    while at < len(words):
+        word, at = words[at], at + 1
+        if not _is_option(word):
+            yield _Token("", None, [word], at)
+            continue
+        typed, equals, text = word.partition("=")
+        name = _find(typed, known)
+        if equals:
+            yield _Token(typed, name, [text], at)
+        elif name is None or known[name].type is bool:
+            yield _Token(typed, name, [], at, bare=True)
+        else:
+            most = len(words) if known[name].many else at + 1
+            stop = at
+            while stop < min(most, len(words)) and not _is_option(words[stop]):
+                stop += 1
+            yield _Token(typed, name, list(words[at:stop]), stop)
+            at = stop
+
+
+def _is_option(word: str) -> bool:
+    """Words that start with a dash are options, unless they are numbers such as -1e-3."""
+    if len(word) < 2 or word[0] != "-":
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False
+
+
+def _find(typed: str, known: Mapping[str, Dial]) -> str | None:
+    name = typed.removeprefix("--").replace("-", "_") if typed.startswith("--") else ""
+    if name in known:
+        return name
+    name = name.removeprefix("no_")
+    return name if name in known and known[name].type is bool else None
+
+
+def _value(token: _Token, dial: Dial, owner: str) -> Any:
+    if dial.type is bool:
+        positive = flag(token.name or "").replace("_", "-") == token.typed.replace("_", "-")
+        if token.bare:
+            return positive
+        if not positive:
+            raise BadInput(f"{token.typed} of {owner} takes no value", fix=f"write {token.typed} alone")
+    if not token.values:
+        raise BadInput(f"{token.typed} of {owner} needs a value", fix=f"it takes {dial.say()}")
+    value = dial.parse([] if dial.many and token.values == [""] else token.values)  # `--widths=` is the empty list
+    return usable(value, f"{token.typed} of {owner}") if isinstance(value, Path) else value

@@ -1,0 +1,67 @@
+"""Apply a trained run to a file of new examples."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.dials import Dial
+from ...core.errors import BadInput
+from .._options import by_name, option, parse, usable
+
+USAGE = "RUN FILE [--out FILE.csv]"
+EXAMPLES = ("sonde predict digits_cnn-001 new.csv --out answers.csv",)
+
+
+def options() -> list[Dial]:
+    return [option("out", Path | None, None, "write there instead of printing")]
+
+
+def run(words: list[str]) -> int:
+    from ...engine.rundir import find
+
+    found, given = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=2)
+    if len(found) < 2:
+        raise BadInput("sonde predict needs a run and a file", fix=f"sonde predict {USAGE}")
+    file, out = usable(Path(found[1]), "FILE"), given.get("out")
+    folder = find(usable(Path(found[0]), "RUN"))
+    if not file.exists():
+        raise BadInput(f"no file '{file}'", fix="give a file of the kind the run was trained on")
+    if out is not None and not out.parent.is_dir():
+        raise BadInput(f"no folder '{out.parent}' for --out", fix="make it first")
+    from ...engine.api import open_run
+
+    trained = open_run(folder.path)
+    if trained.data.reader is None:
+        raise BadInput(f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)")
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(answers(trained.predict(trained.data.reader(file)), trained.data))
+    if out is None:
+        print(text.getvalue(), end="")
+        return 0
+    from ...core.files import replace_file
+
+    replace_file(out, text.getvalue().encode())
+    print(out)
+    return 0
+
+
+def answers(predicted: Any, data: Any) -> Iterator[Sequence[Any]]:
+    """Rows of a CSV, head first: class and probability, or the value; `row` counts examples from 0."""
+    rows = predicted.reshape(len(predicted), -1)
+    if data.task == "classes":
+        import torch
+
+        if rows.shape[1] == 1:  # one number is the probability of the second of two classes
+            rows = torch.cat([1 - rows, rows], 1)
+        names = data.classes or tuple(range(rows.shape[1]))
+        yield "row", "class", "probability"
+        for i, (probability, label) in enumerate(zip(*(part.tolist() for part in rows.max(1)), strict=True)):
+            yield i, names[label], f"{probability:.6g}"
+        return
+    yield "row", *(("value",) if rows.shape[1] == 1 else (f"value{j}" for j in range(rows.shape[1])))
+    for i, row in enumerate(rows.tolist()):
+        yield i, *(f"{value:.6g}" for value in row)

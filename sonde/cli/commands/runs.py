@@ -1,0 +1,38 @@
+"""Show the runs there are: how far each came and what it reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.dials import Dial
+from ...core.errors import BadInput
+from .. import _runs
+from .._options import by_name, option, parse
+from .._text import table
+
+USAGE = "[--under DIR]"
+EXAMPLES = ("sonde runs", "sonde runs --under sweeps/digits_cnn")
+
+
+def options() -> list[Dial]:
+    return [option("under", Path | None, None, "folder that holds the runs; default: runs")]
+
+
+def run(words: list[str]) -> int:
+    from ...engine.progress import span
+    from ...engine.rundir import ROOT
+
+    _, given = parse(words, by_name(options(), "sonde runs"), "sonde runs")
+    home = given.get("under") or ROOT
+    if "under" in given and not home.is_dir():
+        raise BadInput(f"no folder '{home}'", fix="give the folder that holds the runs")
+    seen = [_runs.glance(path) for path in _runs.folders(home)]
+    if not seen:
+        print(f"no runs under {home}; `sonde train NAME` makes one")
+        return 0
+    rows = [
+        (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)
+        for one, text in zip(seen, _runs.differing(seen), strict=True)
+    ]
+    print(table(("run", "recipe", "status", "steps", "figure", "time", "dials that differ"), rows))
+    return 0

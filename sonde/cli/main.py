@@ -1,0 +1,90 @@
+"""The command `sonde`: finds the command's file, runs it, and turns every error into words and an exit code.
+
+A command is a file in `commands/`: its first docstring line is its summary, `USAGE`, `EXAMPLES` and `options()` are its help, and
+`run(words) -> exit code` does the work.  Only the file of the command asked for is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..core import shelf
+from ..core.errors import Interrupted, ResourceFault, SondeError, clean
+
+SHELF = "cli.commands"
+ORDER = ("list", "explain", "train", "sweep", "runs", "look", "compare", "predict", "atlas")
+"""the order of a day's work, for the help text; a command not named here comes last"""
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code and never raises."""
+    words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
+    debug = "--debug" in words
+    try:
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a narrow terminal must not turn a name into a crash
+        code = _dispatch([word for word in words if word != "--debug"])
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has left (`sonde list | head -1`): say nothing, and keep the interpreter from trying again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BaseException as error:  # foreign errors need not be Exceptions: a panic in compiled code is not
+        fault = _fault(error)
+        if debug:
+            import traceback
+
+            traceback.print_exception(error)
+        print(f"error: {fault.render()}", file=sys.stderr)
+        return fault.exit_code
+
+
+def _dispatch(words: list[str]) -> int:
+    from . import _help
+
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help.overview(commands()))
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"sonde {__version__}")
+        return 0
+    command = shelf.load(SHELF, words[0])
+    if any(word in ("-h", "--help") for word in words[1:]):
+        print(_help.of_command(words[0], command, [word for word in words[1:] if word not in ("-h", "--help")]))
+        return 0
+    return command.run(words[1:])
+
+
+def commands() -> dict[str, str]:
+    """Every command with its summary, read by parsing."""
+    found = sorted(shelf.names(SHELF), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return {name: shelf.summary(SHELF, name) for name in found}
+
+
+def _fault(error: BaseException) -> SondeError:
+    """The error itself if it is ours, else one of ours that says what happened."""
+    if isinstance(error, SondeError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)):
+        return ResourceFault("memory ran out", where=_first_line(error), fix="a smaller batch or model, or fewer --processes")
+    if isinstance(error, OSError) and error.errno in NO_ROOM | NO_RIGHT:
+        fix = "free some space there" if error.errno in NO_ROOM else "choose a place you may write to, or change its permissions"
+        return ResourceFault(str(error.strerror).lower(), where=str(error.filename or ""), fix=fix)
+    text = f"{type(error).__name__}: {_first_line(error)}".removesuffix(": ")
+    return SondeError(f"internal error: {text}; run again with --debug to see where")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return clean(text if len(text) <= 300 else text[:297] + "...")
