@@ -1,0 +1,45 @@
+"""Bernoulli likelihood: binary cross-entropy on logits, for yes-or-no targets.
+
+-log Pr(y; p) = -y log p - (1 - y) log(1 - p),  p = 1 / (1 + exp(-output))
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ._likelihood import Likelihood, align, alike
+
+
+@final
+class Bernoulli(Likelihood):
+    """y is 0 or 1 (or a probability in between); output = log(p / (1 - p)), the logit.  Drops nothing."""
+
+    name = "bernoulli"
+
+    def each(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(*align(output, y, self.name), reduction="none")
+
+    def constant(self, y: Tensor) -> Tensor:
+        return alike(y, 0.0)
+
+    def predict(self, output: Tensor) -> Tensor:
+        """The probability of 1."""
+        return torch.sigmoid(output)
+
+    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        output, y = align(output, y, self.name)
+        return {"accuracy": ((output > 0) == (y > 0.5)).to(output.dtype)}
+
+    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
+        return "targets must lie between 0 and 1", (y < 0) | (y > 1), "code the two classes as 0 and 1, or use 'categorical'"
+
+
+def tiny() -> tuple[Bernoulli, nn.Module, Batch]:
+    """A small working instance with input."""
+    x = torch.linspace(-1, 1, 21).reshape(7, 3)
+    return Bernoulli(), nn.Linear(3, 1), Batch(x=x, y=(x[:, 0] > 0).float())

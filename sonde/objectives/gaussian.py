@@ -1,0 +1,55 @@
+"""Gaussian likelihood: least squares, with a variance that is fixed or given by the model.
+
+-log N(y; m, v) = (y - m)^2 / 2v + log(v) / 2 + log(2 pi) / 2
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ._likelihood import Likelihood, align, alike, errors, halves, positive, unbounded
+
+
+@final
+class Gaussian(Likelihood):
+    """y is any real number; m = output, v fixed.  Drops log(2 pi v) / 2.
+
+    variance: the fixed variance, or 'learned': the model then gives two numbers per target, all m first and then all
+        log(v), and only log(2 pi) / 2 is dropped
+    """
+
+    name = "gaussian"
+
+    def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
+        self.variance = None if variance == "learned" else positive(variance, "variance")
+
+    def each(self, output: Tensor, y: Tensor) -> Tensor:
+        if self.variance is not None:
+            return F.mse_loss(*align(output, y, self.name), reduction="none") * (0.5 / self.variance)
+        mean, log_variance, y = halves(output, y, self.name)
+        return 0.5 * (log_variance + (y - mean).square() * torch.exp(-log_variance))
+
+    def constant(self, y: Tensor) -> Tensor:
+        return alike(y, 0.5 * math.log(2 * math.pi * (1.0 if self.variance is None else self.variance)))
+
+    def predict(self, output: Tensor) -> Tensor:
+        """The mean."""
+        return output if self.variance is not None else output.chunk(2, -1)[0]
+
+    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return errors(*align(self.predict(output), y, self.name))
+
+    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
+        return unbounded(y)
+
+
+def tiny() -> tuple[Gaussian, nn.Module, Batch]:
+    """A small working instance with input."""
+    x = torch.linspace(-1, 1, 21).reshape(7, 3)
+    return Gaussian(), nn.Linear(3, 2), Batch(x=x, y=torch.sin(x[:, :2]))
