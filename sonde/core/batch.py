@@ -16,6 +16,7 @@ class Batch:
     """
 
     __slots__ = ("fields",)
+    fields: dict[str, Tensor]
 
     def __init__(self, **fields: Tensor) -> None:
         object.__setattr__(self, "fields", fields)

@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadInput, nearest
 
@@ -74,47 +74,32 @@ class Dial:
         if _optional(self.type) and len(words) == 1 and words[0].lower() == "none":
             return self.check(None)
         if self.many:
-            return self.check(tuple(self._word(word, _item(kind)) for word in words))
-        return self.check(self._word(words[0], kind))
-
-    def _word(self, word: str, kind: Any) -> Any:
-        if kind in (int, float):
-            return _number(word)
-        if kind is bool:
-            lowered = word.lower()
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(lowered, word)
-        if get_origin(kind) is Literal:
-            return next((choice for choice in get_args(kind) if str(choice) == word), word)
-        if get_origin(kind) in (Union, types.UnionType):
-            for option in get_args(kind):
-                value = self._word(word, option)
-                if _fits(value, option):
-                    return value
-        return word
+            return self.check(tuple(_read(word, item) for word, item in zip(words, self._kinds(words))))
+        return self.check(_read(words[0], kind))
 
     def check(self, value: Any) -> Any:
         """The value in its own type, or an error that names dial, value, type and range."""
         if value is None and _optional(self.type):
             return None
         kind = _without_none(self.type)
-        if self.many and isinstance(value, (list, tuple)):
-            return tuple(self._one(item, _item(kind)) for item in value)
-        if self.many:
+        if not self.many:
+            return self._one(value, kind)
+        if not isinstance(value, (list, tuple)):
             raise self._wrong(value, f"must be a list of {_say(_item(kind))}")
-        return self._one(value, kind)
+        return tuple(self._one(one, item) for one, item in zip(value, self._kinds(value)))
+
+    def _kinds(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The kind of each of several values: all alike, but one for one in a `tuple[int, int]`."""
+        kind = _without_none(self.type)
+        inside = get_args(kind)
+        if get_origin(kind) is not tuple or inside[-1:] == (...,):
+            return (_item(kind),) * len(values)
+        if len(inside) != len(values):
+            raise self._wrong(values, f"takes {len(inside)} values")
+        return inside
 
     def _one(self, value: Any, kind: Any) -> Any:
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            try:
-                value = float(value)
-            except OverflowError:
-                raise self._wrong(value, "is too large for a number") from None
-        if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)  # 1e4 is a natural way to write a step count
-        if kind is Path and isinstance(value, str):
-            if "\0" in value or not value:
-                raise self._wrong(value, "must be a path")
-            value = Path(value)
+        value = _convert(value, kind)
         if not _fits(value, kind):
             close = ""
             if get_origin(kind) is Literal:
@@ -129,7 +114,10 @@ class Dial:
         return value
 
     def _wrong(self, value: Any, why: str) -> BadInput:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except ValueError:  # Python refuses to spell out whole numbers of thousands of digits
+            shown = "a number too long to show"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         place = f" of {self.owner}" if self.owner else ""
         return BadInput(f"dial '{self.name}'{place} {why}, not {shown}", fix=f"see --help for {self.owner}" if self.owner else "")
@@ -149,22 +137,21 @@ class Dial:
 
 def dials(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict[str, Dial]:
     """The dials of a function: its keyword arguments with type, default, range and help text."""
+    asked: Any = function.__init__ if inspect.isclass(function) else function
     try:
-        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)
-    except NameError as error:
-        raise BadInput(f"{owner or function.__name__} has an annotation that cannot be read: {error}", fix="import the type at the top of the file") from error
-    told = help_texts(inspect.getdoc(function) or "")
+        hints, extras = get_type_hints(asked), get_type_hints(asked, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        told = f"{owner or getattr(function, '__name__', 'a recipe')} has an annotation that cannot be read: {error}"
+        raise BadInput(told, fix="import the type at the top of the file") from error
+    helps = help_texts(inspect.getdoc(function) or "")
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind, bounds = hints.get(name, Any), None
-        if get_origin(kind) is Annotated:
-            kind, *extras = get_args(kind)
-            bounds = next((extra for extra in extras if isinstance(extra, Range)), None)
-        elif kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
+        kind, bounds = hints.get(name, Any), _range(extras.get(name))
+        if kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
             kind = type(parameter.default)
-        found[name] = Dial(name, kind, parameter.default, bounds, told.get(name, ""), owner)
+        found[name] = Dial(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
     return found
 
 
@@ -196,21 +183,56 @@ def help_texts(doc: str) -> dict[str, str]:
     return found
 
 
-def _number(word: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
+def _read(word: str, kind: Any) -> Any:
+    """A word as the kind of value it is meant to be; a word that cannot be stays as it is, and `check` says so."""
+    if kind in (int, float):
+        for number in (int, float):
+            try:
+                return _convert(number(word), kind)
+            except ValueError:
+                continue
+    if kind is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(word.lower(), word)
+    if get_origin(kind) is Literal:
+        return next((choice for choice in get_args(kind) if str(choice) == word), word)
+    if _union(kind):
+        values = ((_convert(_read(word, option), option), option) for option in get_args(kind))
+        return next((value for value, option in values if _fits(value, option)), word)
     return word
 
 
+def _convert(value: Any, kind: Any) -> Any:
+    """A value in a neighbouring type where nothing is lost: 1 for 1.0, 1e4 for 10000, text for a path."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 2**1023 else math.inf
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)  # 1e4 is a natural way to write a step count
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    if _union(kind) and not _fits(value, kind):
+        values = ((_convert(value, option), option) for option in get_args(kind))
+        return next((new for new, option in values if _fits(new, option)), value)
+    return value
+
+
+def _range(hint: Any) -> Range | None:
+    """The first Range written into an annotation, however deep: `Annotated[int, Range(1)] | None` has one too."""
+    if isinstance(hint, Range):
+        return hint
+    inside = (*get_args(hint), *getattr(hint, "__metadata__", ()))
+    return next((found for found in map(_range, inside) if found is not None), None)
+
+
+def _union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
 def _optional(kind: Any) -> bool:
-    return kind is type(None) or (get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind))
+    return kind is type(None) or (_union(kind) and type(None) in get_args(kind))
 
 
 def _without_none(kind: Any) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
+    if _union(kind):
         rest = tuple(option for option in get_args(kind) if option is not type(None))
         return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007
     return kind
@@ -229,8 +251,8 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is Any:
         return True
     if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) in (Union, types.UnionType):
+        return any(type(value) is type(choice) and value == choice for choice in get_args(kind))
+    if _union(kind):
         return any(_fits(value, option) for option in get_args(kind))
     if kind in (int, float):
         return isinstance(value, kind) and not isinstance(value, bool)
@@ -241,7 +263,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _say(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    if get_origin(kind) in (Union, types.UnionType):
+    if _union(kind):
         return " or ".join(_say(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))

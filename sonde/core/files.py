@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -71,7 +72,8 @@ disk = Disk()
 
 def write_all(fd: int, data: Any) -> None:
     """Write every byte; a short write goes on where it stopped, a write of nothing is an error."""
-    view = memoryview(data).cast("B")
+    view = memoryview(data)
+    view = view.cast("B") if view.nbytes else memoryview(b"")  # an array with no entries cannot be cast
     while len(view):
         done = disk.write(fd, view[: 1 << 24])
         if done <= 0:
@@ -129,7 +131,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
         if path.stat().st_size > limit:
             raise DataUnusable(f"{path.name} is larger than {limit} bytes", where=str(path))
         return parse_json(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataUnusable(f"{path.name} cannot be read: {error}", where=str(path), fix="restore the file or use another run") from error
 
 
@@ -145,7 +147,16 @@ def parse_json(data: bytes) -> Any:
     def constant(word: str) -> Any:
         raise ValueError(f"{word} is not allowed")
 
-    value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    def number(word: str) -> float:
+        value = float(word)
+        if math.isinf(value):
+            raise ValueError(f"{word[:20]} is too large for a number")
+        return value
+
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {JSON_DEPTH}") from None
     _check_depth(value, JSON_DEPTH)
     return value
 
@@ -176,25 +187,35 @@ class Lock:
 
     def __init__(self, path: Path, owner: str) -> None:
         self.path = path
-        self.fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self.fd: int | None = None
         try:
-            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self._take(self.fd)
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, f"pid {os.getpid()} on {socket.gethostname()}, {owner}\n".encode(), 0)
+        except OSError as error:
+            self.release()
+            raise ResourceFault(
+                f"the run directory cannot be locked: {error.strerror}",
+                where=str(path.parent),
+                last_good="nothing was changed",
+                fix="use a folder you may write to, on a local file system with some room left",
+            ) from error
+        except RunBusy:
+            self.release()
+            raise
+
+    def _take(self, fd: int) -> None:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
-            told = os.pread(self.fd, 300, 0).decode("utf-8", "replace").strip()
-            os.close(self.fd)
+            told = os.pread(fd, 300, 0).decode("utf-8", "replace").strip()
             raise RunBusy(
                 "another process is using this run directory",
-                where=f"{path.parent} ({told})" if told else str(path.parent),
+                where=f"{self.path.parent} ({told})" if told else str(self.path.parent),
                 last_good="nothing was changed",
                 fix="wait for it, stop it, or choose another --run",
             ) from error
-        except OSError as error:
-            os.close(self.fd)
-            raise ResourceFault(
-                f"the run directory cannot be locked: {error.strerror}", where=str(path.parent), fix="use a local file system"
-            ) from error
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, f"pid {os.getpid()} on {socket.gethostname()}, {owner}\n".encode(), 0)
 
     def release(self) -> None:
         if self.fd is not None:

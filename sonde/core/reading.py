@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .errors import BadInput, DataUnusable, nearest
+from .files import parse_json
+
 
 @dataclass
 class Reading:
@@ -30,9 +33,9 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.kind not in self.KINDS:
-            raise ValueError(f"kind must be one of {self.KINDS}, not '{self.kind}'")
-        self.values = {name: plain(value) for name, value in self.values.items()}
-        self.extra = {name: plain(value) for name, value in self.extra.items()}
+            raise BadInput(f"a reading has no kind '{self.kind}'", fix=nearest(self.kind, self.KINDS))
+        self.values = plain(self.values)
+        self.extra = plain(self.extra)
         self.axes = list(self.axes)
 
     def to_json(self) -> str:
@@ -42,7 +45,10 @@ class Reading:
 
     @classmethod
     def from_json(cls, text: str) -> Reading:
-        return cls(**json.loads(text))
+        try:
+            return cls(**parse_json(text.encode()))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataUnusable(f"this is not a reading: {error}", where=text[:60], fix="make it again with `sonde look`") from error
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_json(), encoding="utf-8")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .batch import Batch, Data
-from .errors import BadInput
+from .errors import BadInput, nearest
 from .terms import Terms
 
 
@@ -111,15 +111,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise BadInput("a recipe needs either steps or epochs", where="Recipe", fix="give exactly one of them")
-        least = {"steps": 1, "batch": 1, "accumulate": 1, "log_every": 1, "evaluate_every": 1, "evaluate_batch": 1, "patience": 0, "keep": 1}
-        for name, bound in least.items():
+        from_one = ("steps", "batch", "accumulate", "log_every", "evaluate_every", "evaluate_batch", "keep")
+        for name, bound in {**dict.fromkeys(from_one, 1), "patience": 0}.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
-                raise BadInput(f"'{name}' must be a whole number >= {bound}, not {value!r}", where="Recipe", fix=f"set {name}={max(bound, 1)} or more")
-        if self.epochs is not None and not self.epochs > 0:
-            raise BadInput(f"'epochs' must be above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
-        if not self.clip >= 0:
-            raise BadInput(f"'clip' must be 0 or more, not {self.clip!r}", where="Recipe", fix="0 turns clipping off")
+                raise BadInput(f"'{name}' must be a whole number >= {bound}, not {value!r}", where="Recipe", fix=f"try {name}=1")
+        if self.epochs is not None and not (_is_number(self.epochs) and 0 < self.epochs < float("inf")):
+            raise BadInput(f"'epochs' must be a number above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
+        if not (_is_number(self.clip) and self.clip >= 0):
+            raise BadInput(f"'clip' must be a number from 0, not {self.clip!r}", where="Recipe", fix="0 turns clipping off")
         for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback"))):
             if getattr(self, name) not in allowed:
                 raise BadInput(f"'{name}' must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", where="Recipe")
@@ -127,8 +127,6 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed; a variant of a recipe is a small edit of another."""
         known = {field.name for field in fields(self)}
-        from .errors import nearest
-
         for name in changes:
             if name not in known:
                 raise BadInput(f"a recipe has no field '{name}'", fix=nearest(name, known))
@@ -139,3 +137,7 @@ class Recipe:
 
     def build_data(self) -> Data:
         return self.data if isinstance(self.data, Data) else self.data()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

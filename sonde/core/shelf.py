@@ -56,13 +56,17 @@ def load(shelf: str, name: str) -> ModuleType:
 
 def load_file(path: Path) -> ModuleType:
     """Import a user's own file.  Its folder joins sys.path, so it may import its neighbours."""
-    path = path.resolve()
-    if not path.is_file():
-        raise BadInput(f"no file '{path.name}' in {path.parent}", fix="give the path of a Python file")
     try:
-        source = path.read_text(encoding="utf-8")
+        path = path.resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # a name too long, links in a circle, a zero byte
+        there = False
+    if not there or path.suffix != ".py":
+        raise BadInput(f"no Python file '{path.name}' in {path.parent}", fix="give the path of a file that ends in .py")
+    try:
+        source = path.read_text(encoding="utf-8-sig")
         compile(source, str(path), "exec")
-    except (SyntaxError, UnicodeDecodeError, ValueError, OSError) as error:
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise BadInput(
             f"{path.name} is not a readable Python file: {error}", where=f"line {line}" if line else "", fix="mend the file"
@@ -79,7 +83,7 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that calls sys.exit must not end the command as if all were well
         del sys.modules[name]
         raise BadInput(f"{path.name} failed while being imported: {type(error).__name__}: {error}", fix="mend the file") from error
     return module

@@ -16,7 +16,7 @@ class Term(NamedTuple):
     """One quantity: `weight * sum / count` is its share of the loss."""
 
     sum: Tensor
-    count: float | Tensor
+    count: float | Tensor  # type: ignore[assignment]  # a tuple's own `count` is of no use here
     weight: float = 1.0
 
 
@@ -50,7 +50,7 @@ class Terms(Mapping[str, Term]):
 
     def means(self) -> dict[str, float]:
         """Name -> mean, as plain numbers; a term without examples is NaN."""
-        return {name: float(t.sum) / float(t.count) if float(t.count) else float("nan") for name, t in self.terms.items()}
+        return {name: _number(t.sum) / float(t.count) if float(t.count) else float("nan") for name, t in self.terms.items()}
 
     def loss(self, counts: Mapping[str, float] | None = None) -> Tensor:
         """sum over terms of weight * sum / count, the counts being those of the whole batch where given."""
@@ -65,4 +65,8 @@ class Terms(Mapping[str, Term]):
         return Terms(**{name: Term(t.sum.detach(), t.count, t.weight) for name, t in self.terms.items()})
 
     def __repr__(self) -> str:
-        return "Terms(" + ", ".join(f"{name}={float(t.sum):.6g}/{float(t.count):g}" for name, t in self.terms.items()) + ")"
+        return "Terms(" + ", ".join(f"{name}={_number(t.sum):.6g}/{float(t.count):g}" for name, t in self.terms.items()) + ")"
+
+
+def _number(value: float | Tensor) -> float:
+    return float(value.detach()) if isinstance(value, Tensor) else float(value)
