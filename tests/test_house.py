@@ -13,7 +13,7 @@ import pytest
 from sonde.core import shelf
 
 ROOT = Path(__file__).resolve().parent.parent
-SHELVES = ("objectives", "optim", "lenses", "recipes", "nn.mixers")
+SHELVES = ("objectives", "optim.rules", "lenses", "recipes", "nn.mixers")
 PLUGINS = [(name, plugin) for name in SHELVES for plugin in shelf.names(name)]
 ENTRY = {"recipes": "recipe", "lenses": "read"}
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "pandas", "scipy", "optuna", "pyarrow")

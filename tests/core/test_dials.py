@@ -1,0 +1,263 @@
+"""Dials: one signature, every way to give a value, and never an error a user cannot read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sonde.core.dials import Dial, Range, dials, help_texts, resolve
+from sonde.core.errors import BadInput
+
+KINDS: list[Any] = [
+    int,
+    float,
+    bool,
+    str,
+    Path,
+    Literal["relu", "gelu"],
+    Literal[1, 2, 4],
+    int | None,
+    Path | None,
+    Optional[Literal["a"]],  # noqa: UP045
+    int | str,
+    float | Literal["auto"],
+    bool | int,
+    tuple[int, ...],
+    tuple[int, int],
+    tuple[int, str],
+    list[float],
+    Sequence[str],
+    tuple,
+    tuple[int, ...] | None,
+    Any,
+]
+BOUNDS = [None, Range(0, 10), Range(above=0, below=1), Range(least=-3.5)]
+
+
+def example(
+    width: Annotated[int, Range(1, 4096)] = 32,
+    lr: Annotated[float, Range(above=0)] = 1e-3,
+    widths: tuple[int, ...] = (64, 64),
+    act: Literal["relu", "gelu"] = "relu",
+    text: Path | None = None,
+    depth: Annotated[int, Range(1)] | None = None,
+    shifts: tuple[Annotated[float, Range(-1, 1)], ...] = (),
+    bias=True,
+    *,
+    steps: int,
+) -> None:
+    """A function with a dial of every sort.
+
+    width: channels of the first convolution
+    lr: step size
+      of the first step
+    act: the bend
+    not a dial
+    """
+
+
+# ---------------------------------------------------------------- reading a signature
+
+
+def test_a_signature_is_read() -> None:
+    found = dials(example, "example")
+    assert list(found) == ["width", "lr", "widths", "act", "text", "depth", "shifts", "bias", "steps"]
+    assert found["width"] == Dial("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
+    assert found["lr"].help == "step size of the first step" and found["bias"].type is bool
+    assert found["steps"].required and not found["width"].required
+    assert found["widths"].many and not found["text"].many
+
+
+def test_a_range_is_found_inside_unions_and_tuples() -> None:
+    found = dials(example)
+    assert found["depth"].range == Range(1) and found["depth"].check(3) == 3 and found["depth"].check(None) is None
+    assert found["shifts"].check([0.5, -1]) == (0.5, -1.0)
+    with pytest.raises(BadInput, match=">= 1"):
+        found["depth"].check(0)
+    with pytest.raises(BadInput, match=">= -1 and <= 1"):
+        found["shifts"].check([0.5, 1.5])
+
+
+def test_what_help_says() -> None:
+    found = dials(example)
+    assert found["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
+    assert found["widths"].say() == "a whole number ..., default 64 64"
+    assert found["act"].say() == "one of relu, gelu, default relu"
+    assert found["steps"].say() == "a whole number"
+
+
+def test_resolve_fills_checks_and_refuses() -> None:
+    full = resolve(example, {"steps": 1e4, "widths": [8], "text": "a.txt"}, "example")
+    assert full["steps"] == 10_000 and full["widths"] == (8,) and full["text"] == Path("a.txt") and full["width"] == 32
+    with pytest.raises(BadInput, match="^example has no dial 'widht'; did you mean 'width'"):
+        resolve(example, {"steps": 1, "widht": 3}, "example")
+    with pytest.raises(BadInput, match="needs a value for 'steps'; add --steps VALUE"):
+        resolve(example, {}, "example")
+
+
+@pytest.mark.parametrize("annotation", ["Nowhere", "Path.nowhere", "int[", "'('"])
+def test_an_annotation_that_cannot_be_read_is_the_users_mistake(annotation: str) -> None:
+    def broken(width=1) -> None: ...
+
+    broken.__annotations__["width"] = annotation
+    with pytest.raises(BadInput, match="annotation that cannot be read"):
+        dials(broken)
+
+
+def test_a_constructor_has_dials_too() -> None:
+    class Net:
+        def __init__(self, width: int = 3, **rest: int) -> None: ...
+
+    assert list(dials(Net, skip=("self",))) == ["width"]
+
+
+def test_help_texts_of_a_docstring() -> None:
+    assert help_texts("What it is: a thing\n\nwidth: how wide\n  it is\n\nlr: step\n") == {"width": "how wide it is", "lr": "step"}
+    assert help_texts("") == {}
+
+
+# ---------------------------------------------------------------- words and values
+
+
+@pytest.mark.parametrize(
+    "kind, words, value",
+    [
+        (int, ["32"], 32),
+        (int, ["1e4"], 10_000),
+        (int, ["-7"], -7),
+        (float, ["3"], 3.0),
+        (float, ["1e-3"], 0.001),
+        (bool, ["Yes"], True),
+        (bool, ["0"], False),
+        (str, ["12"], "12"),
+        (Path, ["a/b"], Path("a/b")),
+        (Literal["relu", "gelu"], ["gelu"], "gelu"),
+        (Literal[1, 2, 4], ["4"], 4),
+        (int | None, ["none"], None),
+        (int | None, ["5"], 5),
+        (int | str, ["5"], 5),
+        (int | str, ["x"], "x"),
+        (float | Literal["auto"], ["1"], 1.0),
+        (float | Literal["auto"], ["auto"], "auto"),
+        (Path | int, ["3"], Path("3")),
+        (tuple[int, ...], ["1", "2", "3"], (1, 2, 3)),
+        (tuple[int, ...], [], ()),
+        (tuple[int, str], ["1", "2"], (1, "2")),
+        (tuple[int, ...] | None, ["None"], None),
+        (list[float], ["1", "2.5"], (1.0, 2.5)),
+        (Sequence[str], ["a"], ("a",)),
+    ],
+)
+def test_words_become_values(kind: Any, words: list[str], value: Any) -> None:
+    got = Dial("d", kind, None).parse(words)
+    assert got == value and type(got) is type(value)
+    if isinstance(value, tuple):
+        assert [type(item) for item in got] == [type(item) for item in value]
+
+
+@pytest.mark.parametrize(
+    "kind, words, told",
+    [
+        (int, ["1.5"], "must be a whole number, not 1.5"),
+        (int, ["x"], "must be a whole number, not 'x'"),
+        (int, ["9" * 30], "too large"),
+        (int, ["9" * 5000], "must be"),
+        (float, ["nan"], "finite"),
+        (float, ["1e999"], "finite"),
+        (float, ["9" * 400], "finite"),
+        (bool, ["maybe"], "true or false"),
+        (Path, [""], "must be a path"),
+        (Path, ["a\0b"], "must be a path"),
+        (Literal["relu", "gelu"], ["gelo"], "did you mean 'gelu'"),
+        (int, [], "needs a value"),
+        (int, ["1", "2"], "takes one value"),
+        (tuple[int, int], ["1", "2", "3"], "takes 2 values"),
+        (tuple[int, int], ["1"], "takes 2 values"),
+        (tuple[int, ...], ["1", "x"], "whole number"),
+        (int, ["none"], "whole number"),
+    ],
+)
+def test_wrong_words_are_named(kind: Any, words: list[str], told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Dial("d", kind, None, owner="recipe 'x'").parse(words)
+    assert told in str(caught.value) and "dial 'd' of recipe 'x'" in str(caught.value) and len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "kind, value",
+    [
+        (int, True),
+        (int, "3"),
+        (int, None),
+        pytest.param(int, 10**5000, id="huge"),
+        pytest.param(float, 10**5000, id="huge float"),
+        (float, True),
+        (tuple[int, ...], 3),
+        pytest.param(tuple[int, ...], [10**5000], id="huge in a list"),
+        (Literal[1, 2], True),
+        (Literal[1, 2], 1.0),
+        (str, 3),
+        (bool, 1),
+    ],
+)
+def test_wrong_values_are_refused(kind: Any, value: Any) -> None:
+    with pytest.raises(BadInput):
+        Dial("d", kind, None).check(value)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(BOUNDS), st.lists(st.text(), max_size=3))
+def test_any_text_gives_a_value_or_bad_input(kind: Any, bounds: Range | None, words: list[str]) -> None:
+    dial = Dial("d", kind, None, bounds)
+    try:
+        value = dial.parse(words)
+    except BadInput as error:
+        assert "\n" not in str(error)
+    else:
+        assert dial.check(value) == value
+
+
+numbers = st.integers() | st.floats() | st.booleans()
+anything = st.recursive(
+    st.none() | numbers | st.text() | st.binary(), lambda inner: st.lists(inner, max_size=3) | st.tuples(inner), max_leaves=4
+)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(BOUNDS), anything)
+def test_any_value_is_checked_once_for_all(kind: Any, bounds: Range | None, value: Any) -> None:
+    dial = Dial("d", kind, None, bounds)
+    try:
+        first = dial.check(value)
+    except BadInput:
+        return
+    assert dial.check(first) == first
+
+
+@given(st.sampled_from(KINDS), st.lists(st.sampled_from(["1", "2.5", "1e4", "true", "a", "auto", "relu", "none", "-3"]), max_size=3))
+def test_a_value_survives_run_json(kind: Any, words: list[str]) -> None:
+    """run.json holds paths as text and tuples as lists; checking them again gives the value back."""
+    dial = Dial("d", kind, None)
+    try:
+        value = dial.parse(words)
+    except BadInput:
+        return
+    assert dial.check(json.loads(json.dumps(value, default=str))) == value
+
+
+@given(st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_survive_being_typed(number: float) -> None:
+    kind = type(number)
+    assert Dial("d", kind, None).parse([repr(number)]) == number
+
+
+@given(st.floats(allow_nan=False), *[st.none() | st.integers(-5, 5)] * 4)
+def test_a_range_holds_what_it_says(value: float, least: int | None, most: int | None, above: int | None, below: int | None) -> None:
+    bounds = Range(least, most, above, below)
+    parts = [part.split(" ") for part in str(bounds).split(" and ") if part]
+    compare = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
+    assert bounds.holds(value) == all(compare[sign](value, float(bound)) for sign, bound in parts)
