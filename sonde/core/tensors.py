@@ -1,0 +1,128 @@
+"""Named tensors <-> bytes in the safetensors layout, streamed out and checked on the way in.
+
+    8 bytes header length, little endian | JSON header {name: {dtype, shape, data_offsets}} | raw values
+
+Writing is a generator, so a file can be hashed while it is written and nothing is held twice.  A tensor that shares
+all of its memory with another (tied weights) is stored once; its other names stand in the metadata.  Reading trusts
+nothing: every length, shape and offset is checked before torch sees a byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .files import parse_json
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+HEADER_LIMIT = 32 << 20
+ALIAS = "same-as:"
+
+
+def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The chunks of a file that holds these tensors."""
+    header: dict[str, dict] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple, str] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and tensor.device.type != "meta" and place in first:
+            aliases[ALIAS + name] = first[place]
+            continue
+        first[place] = name
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps({**({"__metadata__": aliases} if aliases else {}), **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in header:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            yield memoryview(flat.view(torch.uint8).numpy())
+
+
+def encoded_size(tensors: Mapping[str, Tensor]) -> int:
+    """About how many bytes `encode` gives; used to see whether a disk has room."""
+    return sum(t.numel() * t.element_size() + 256 for t in tensors.values()) + 1024
+
+
+def decode(data: bytes | bytearray) -> dict[str, Tensor]:
+    """Tensors of a file; ValueError says what is wrong with it.  Values are copied out of `data`."""
+    entries, aliases, start = _header(data)
+    body = memoryview(data)[start:]
+    found: dict[str, Tensor] = {}
+    for name, (dtype, shape, begin, end) in entries.items():
+        if begin == end:
+            found[name] = torch.empty(shape, dtype=dtype)
+        else:
+            found[name] = torch.frombuffer(bytearray(body[begin:end]), dtype=dtype).reshape(shape)
+    for name, origin in aliases.items():
+        found[name] = found[origin]
+    return found
+
+
+def _header(data: bytes | bytearray) -> tuple[dict[str, tuple], dict[str, str], int]:
+    if len(data) < 8:
+        raise ValueError("shorter than its 8-byte length field")
+    length = int.from_bytes(data[:8], "little")
+    if length > HEADER_LIMIT or length + 8 > len(data):
+        raise ValueError(f"header of {length} bytes does not fit a file of {len(data)}")
+    raw = parse_json(bytes(data[8 : 8 + length]))
+    if not isinstance(raw, dict):
+        raise ValueError("header is not a table")
+    metadata = raw.pop("__metadata__", {})
+    size = len(data) - 8 - length
+    entries: dict[str, tuple] = {}
+    for name, entry in raw.items():
+        entries[name] = _entry(name, entry, size)
+    position = 0
+    for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        if begin != position:
+            raise ValueError(f"tensor '{name}' leaves a hole or overlaps another at byte {begin}")
+        position = end
+    if position != size:
+        raise ValueError(f"{size - position} bytes belong to no tensor")
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("metadata is not a table of texts")
+    aliases = {name.removeprefix(ALIAS): origin for name, origin in metadata.items() if name.startswith(ALIAS)}
+    for name, origin in aliases.items():
+        if name in entries or origin not in entries:
+            raise ValueError(f"'{name}' is said to equal '{origin}', which does not fit")
+    return entries, aliases, 8 + length
+
+
+def _entry(name: str, entry: object, size: int) -> tuple:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"tensor '{name}' is not described by dtype, shape and data_offsets")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if entry["dtype"] not in DTYPES if isinstance(entry["dtype"], str) else True:
+        raise ValueError(f"tensor '{name}' has the unknown dtype {entry['dtype']!r}")
+    for what, numbers in (("shape", shape), ("data_offsets", offsets)):
+        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
+            raise ValueError(f"tensor '{name}' has a bad {what}")
+    if len(offsets) != 2 or len(shape) > 16:
+        raise ValueError(f"tensor '{name}' has a bad shape or data_offsets")
+    dtype = DTYPES[entry["dtype"]]
+    begin, end = offsets
+    if not begin <= end <= size or end - begin != prod(shape) * torch.empty((), dtype=dtype).element_size():
+        raise ValueError(f"tensor '{name}' of shape {shape} does not fit bytes {begin} to {end}")
+    return dtype, shape, begin, end

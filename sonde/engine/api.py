@@ -1,0 +1,499 @@
+"""train, open_run, Run: the whole of Sonde in three names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import __version__
+from ..core import shelf
+from ..core.batch import Batch, Data
+from ..core.dials import dials, resolve
+from ..core.errors import BadInput, DataUnusable, SondeError, nearest
+from ..core.reading import Reading, Subject
+from ..core.recipe import Recipe
+from . import checkpoint, rundir
+from .job import Job, settled_torch
+from .loop import Loop
+from .options import Options
+from .record import Record
+from .rundir import RunDirectory
+from .state import fingerprint, load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
+from .world import World
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked: where the recipe comes from, its dials, and how to make it."""
+
+    make: Callable[[int], Recipe]
+    source: dict[str, Any]
+    """{"name"} of a recipe on the shelf, {"file", "sha256"} of a user's file, or {"object"} made in Python"""
+    name: str
+    dials: dict[str, Any] = field(default_factory=dict)
+    file: Path | None = None
+
+
+def plan(recipe: str | Path | Recipe | Callable[..., Recipe], given: dict[str, Any]) -> Plan:
+    """Find a recipe and check its dials; nothing is built yet."""
+    if isinstance(recipe, Recipe):
+        if given:
+            raise BadInput(f"a Recipe object has no dial '{next(iter(given))}'", fix="change it with recipe.replace(...)")
+        return Plan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
+    file = None
+    if callable(recipe):
+        function, name, source = recipe, recipe.__name__, {"object": f"{recipe.__module__}.{recipe.__qualname__}"}
+    elif str(recipe).endswith(".py"):
+        file = Path(recipe)
+        function, name = getattr(shelf.load_file(file), "recipe", None), file.stem
+        if function is None:
+            raise BadInput(f"{file.name} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
+        source = {"file": str(file.resolve()), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    else:
+        name = shelf.check("recipes", str(recipe))
+        function, source = shelf.load("recipes", name).recipe, {"name": name}
+    return Plan(_maker(function, given, f"recipe '{name}'"), source, name, _dials(function, given, f"recipe '{name}'"), file)
+
+
+def _dials(function: Callable[..., Recipe], given: dict[str, Any], owner: str) -> dict[str, Any]:
+    """All dials but the seed, which is an option of the run."""
+    if "seed" in given:
+        raise BadInput(f"{owner} has no dial 'seed'", fix="the seed is an option of the run: --seed")
+    known = dials(function, owner)
+    values = resolve(function, {**({"seed": 0} if "seed" in known else {}), **given}, owner)
+    return {name: value for name, value in values.items() if name != "seed"}
+
+
+def _maker(function: Callable[..., Recipe], given: dict[str, Any], owner: str) -> Callable[[int], Recipe]:
+    values = _dials(function, given, owner)
+    seeded = "seed" in dials(function, owner)
+
+    def make(seed: int) -> Recipe:
+        try:
+            made = function(**values, **({"seed": seed} if seeded else {}))
+        except (SondeError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise BadInput(f"{owner} failed while being built: {type(error).__name__}: {error}", fix="run again with --debug to see where") from error
+        if not isinstance(made, Recipe):
+            raise BadInput(f"{owner} returned {type(made).__name__}", fix="return a sonde.Recipe")
+        return made
+
+    return make
+
+
+def train(
+    recipe: str | Path | Recipe | Callable[..., Recipe] | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: bool | str | Path = False,
+    seed: int | None = None,
+    processes: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+    shards: int | None = None,
+    parallel: str | None = None,
+    checkpoint_every: int | None = None,
+    exact: bool = False,
+    accept_data_change: bool = False,
+    tensorboard: bool = False,
+    hang_timeout: float | None = None,
+    restarts: int | None = None,
+    quiet: bool = False,
+    **given: Any,
+) -> Run:
+    """Train a recipe, by name, file, function or object; other keyword arguments are its dials.
+
+    run        directory of the run; one that exists already is resumed; default: the next free runs/NAME-001
+    resume     go on with a run: True for the latest one, or its directory; its recipe and dials are read from it
+    The rest is described in `sonde.engine.options.Options`.
+    """
+    loose = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards, "parallel": parallel}
+    loose |= {"checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
+    explicit = {name: value for name, value in loose.items() if value is not None}
+    switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}
+    options = Options.of({**explicit, **switches})
+    if resume:
+        if given or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
+            raise BadInput("a resumed run keeps its recipe and dials", fix="leave them out, or start a new run")
+        old = rundir.latest() if resume is True else rundir.find(resume)
+        run = old.path
+        asked = _plan_of(old, recipe)
+    elif recipe is None:
+        raise BadInput("no recipe given", fix="choose from " + ", ".join(shelf.names("recipes")))
+    else:
+        asked = plan(recipe, given)
+    with _claimed(run, asked.name) as path:
+        directory = RunDirectory(path)
+        recorded = _recorded(directory, asked, options, explicit)
+        if recorded is not None and directory.result().get("status") == "done":
+            if not quiet:
+                print(f"{directory.path.name} is already finished")
+            return Run(directory.path, recipe=recipe if isinstance(recipe, Recipe) else None)
+        settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
+        if World.under_torchrun():
+            world = World.from_torchrun(settled.device)
+            settled = replace(settled, processes=world.size, shards=max(settled.shards or 1, world.size))
+            execute(asked, settled, path, world)
+            world.close()
+        elif settled.processes > 1:
+            from .launch import launch
+
+            launch(
+                lambda world: execute(asked, settled, path, world),
+                settled.processes,
+                progress=lambda: max(checkpoint.steps(directory.checkpoints), default=-1),
+                threads=settled.threads or 1,
+                hang_timeout=settled.hang_timeout,
+                restarts=settled.restarts,
+            )
+        else:
+            execute(asked, settled, path, World.alone())
+    return Run(path, recipe=recipe if isinstance(recipe, Recipe) else None)
+
+
+@contextmanager
+def _claimed(run: str | Path | None, name: str):
+    """The directory of the run.  A fresh one is reserved by making it; left empty by an error, it is removed again."""
+    if run is not None:
+        path, made = Path(run), []
+    else:
+        made = [] if rundir.ROOT.exists() else [rundir.ROOT]
+        while True:
+            path = rundir.fresh(name)
+            try:
+                path.mkdir(parents=True)
+                made.insert(0, path)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                from ..core.errors import ResourceFault
+
+                raise ResourceFault(f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR") from error
+    try:
+        yield path
+    except BaseException:
+        for directory in made:
+            try:
+                directory.rmdir()
+            except OSError:
+                break
+        raise
+
+
+def _recorded(directory: RunDirectory, asked: Plan, options: Options, explicit: dict[str, Any]) -> dict[str, Any] | None:
+    """Options of the run that is already in the directory, after making sure it is the same run; None for a new one."""
+    if not directory.exists:
+        return None
+    info = directory.info()
+    here = f"run '{directory.path.name}'"
+    fix = "use another --run for a new run, or --resume to go on with this one as it was"
+    for part in ("name", "object"):
+        if info["recipe"].get(part) != asked.source.get(part):
+            raise BadInput(f"{here} was made with recipe {_say_source(info['recipe'])}, not {_say_source(asked.source)}", fix=fix)
+    if info["recipe"].get("sha256") != asked.source.get("sha256"):
+        raise BadInput(f"{here} was made with another version of {asked.name}.py", fix=fix)
+    was, now = info["dials"], _jsonable(asked.dials)
+    for name in sorted({*was, *now}):
+        if was.get(name) != now.get(name):
+            raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
+    if "seed" in explicit and explicit["seed"] != info["seed"]:
+        raise BadInput(f"{here} has seed {info['seed']}, not {explicit['seed']}", fix=fix)
+    return info["options"]
+
+
+def _say_source(source: dict[str, Any]) -> str:
+    return f"'{source.get('name') or source.get('file') or source.get('object')}'"
+
+
+def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
+    """The plan recorded in a run directory; a user's file is taken from the copy kept there."""
+    info = old.info()
+    source = info["recipe"]
+    if "object" in source:
+        if recipe is None:
+            raise BadInput(f"run '{old.path.name}' was started from Python with its own recipe", fix="resume it there: sonde.train(recipe, run=...)")
+        return plan(recipe, {} if isinstance(recipe, Recipe) else info["dials"])
+    if "file" in source:
+        import sys
+
+        sys.path.append(str(Path(source["file"]).parent))
+        asked = plan(old.path / "recipe.py", info["dials"])
+        return replace(asked, source=source, name=Path(source["file"]).stem)
+    return plan(source["name"], info["dials"])
+
+
+def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
+    """One process of a run, from building the recipe to the last figure."""
+    caller = random_states()
+    assert options.threads is not None
+    with settled_torch(options.threads, options.device):
+        try:
+            _execute(asked, options, path, world)
+        finally:
+            restore_random_states(caller)
+
+
+def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
+    world.beat(0, "start")
+    directory = RunDirectory(path)
+    job = Job(lambda: asked.make(options.seed), options, world)
+    if world.is_main and not directory.exists:
+        job.check()
+    marks = fingerprint(threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type)
+    record = Record(directory, options, world, {"run": path.name, "fingerprint": marks})
+    try:
+        told = ""
+        if world.is_main:
+            directory.open_for_writing()
+            told = _register(directory, asked, options, job, marks)
+        record.open()
+        job.prepare_training()
+        if options.tensorboard and world.is_main:
+            from .tensorboard import TensorBoard
+
+            record.callbacks.append(TensorBoard(path / "tensorboard"))
+        loop = Loop(job, record)
+        seed_everything(options.seed, "rank", world.rank)
+        resumed = record.restore(loop)
+        if told:
+            record.warn(told, loop.step)
+        record.event("resume" if resumed else "start", loop.step, processes=world.size, threads=options.threads, regime=job.regime)
+        if resumed:
+            record.say(f"resuming {path.name} at step {loop.step} of {job.steps}")
+        elif job.recipe.on_bad == "rollback":
+            record.save(loop)
+        for callback in loop.callbacks:
+            callback.start(record)
+        loop.run()
+        _finish(job, loop, record)
+    finally:
+        record.close()
+        directory.close()
+
+
+def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, marks: dict[str, Any]) -> str:
+    """Write run.json for a new run, or compare it with this one; returns what can no longer be kept exact."""
+    hashes = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
+    if not directory.exists:
+        if asked.file is not None:
+            shutil.copyfile(asked.file, directory.path / "recipe.py")
+        directory.write("run.json", _about(asked, options, job, marks, hashes))
+        return ""
+    info = directory.info()
+    changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
+    if changed and not options.accept_data_change:
+        was, now = (side.get(changed[0], {"n": 0, "sha256": "none"}) for side in (info["data"], hashes))
+        raise DataUnusable(
+            f"the {changed[0]} data changed since the run began",
+            where=f"{job.data.name}: {was['n']} examples, hash {was['sha256'][:12]} then; {now['n']}, {now['sha256'][:12]} now",
+            last_good=f"the checkpoints in {directory.checkpoints}",
+            fix="restore the data, or go on with the new ones: --accept-data-change",
+        )
+    lost = [f"{name} {info['fingerprint'].get(name)} -> {marks.get(name)}" for name in marks if info["fingerprint"].get(name) != marks.get(name)]
+    if lost and options.exact:
+        raise BadInput(f"bits cannot be kept: {', '.join(lost)}", where=directory.path.name, fix="resume as before, or leave out --exact")
+    if lost or changed:
+        directory.write("run.json", {**info, "data": hashes, "fingerprint": marks})
+    told = [f"not bit for bit from here on: {', '.join(lost)}"] if lost else []
+    return "; ".join(told + ([f"the data changed ({', '.join(changed)}), as accepted"] if changed else []))
+
+
+def _about(asked: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
+    import platform
+
+    trainable = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
+    return {
+        "format": rundir.FORMAT,
+        "recipe": asked.source,
+        "dials": _jsonable(asked.dials),
+        "seed": options.seed,
+        "options": options.record(),
+        "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "fingerprint": marks,
+        "data": hashes,
+        "about_data": {"name": job.data.name, "task": job.data.task, "report": _jsonable(dict(job.data.report))},
+        "parameters": {"trainable": trainable, "all": sum(p.numel() for p in job.model.parameters())},
+        "steps": job.steps,
+        "steps_per_epoch": job.order.steps_per_epoch,
+    }
+
+
+def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return {name: plain(value) for name, value in values.items()}
+
+
+def _finish(job: Job, loop: Loop, record: Record) -> None:
+    """Best weights back if asked, the test figures once, and result.json as the sign that the run is done."""
+    world = job.world
+    restore = job.recipe.restore_best if job.recipe.restore_best is not None else bool(job.recipe.patience)
+    step = loop.step
+    if restore and loop.best.step and loop.best.step != loop.step:
+        step = loop.best.step
+        found = checkpoint.read(checkpoint.path_of(record.directory.checkpoints, step)) if world.is_main else None
+        parts, _ = record.share(found)
+        job.replica.load({"model": parts["model"], "optim": {}})
+    figures: dict[str, float] = {}
+    for name in ("valid", "test"):
+        source = job.data.splits.get(name)
+        if source is not None and len(source):
+            world.beat(loop.step, "evaluate")
+            figures |= {f"{name}/{figure}": value for figure, value in job.evaluate(source).items()}
+    if world.is_main:
+        tests = {name: value for name, value in figures.items() if name.startswith("test/")}
+        record.row({"step": loop.step, "epoch": loop.epoch, **tests, "model_step": step})
+        record.metrics.sync()
+        for callback in loop.callbacks:
+            callback.finish(record)
+        record.event("finish", loop.step)
+        record.events.sync()
+        record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "figures": _finite(figures)})
+
+
+def _finite(figures: dict[str, float]) -> dict[str, float | None]:
+    import math
+
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def open_run(path: str | Path, recipe: Recipe | None = None) -> Run:
+    """A run by its directory or its name under runs/; `recipe` only for one started from Python with an object."""
+    return Run(rundir.find(path).path, recipe=recipe)
+
+
+class Run:
+    """A run on disk: what was asked, what happened, what was learned."""
+
+    def __init__(self, path: str | Path, recipe: Recipe | None = None) -> None:
+        self.directory = RunDirectory(path)
+        self.path, self.name = self.directory.path, self.directory.path.name
+        self._given = recipe
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("figures", {}).items() if value is not None)
+        return f"Run({str(self.path)!r}: {told or 'unfinished'})"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """run.json"""
+        return self.directory.info()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """result.json, or {} while the run is not done"""
+        return self.directory.result()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl."""
+        return list(self.directory.rows("metrics.jsonl"))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Rows of events.jsonl."""
+        return list(self.directory.rows("events.jsonl"))
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe, rebuilt from its record."""
+        if self._given is not None:
+            return self._given
+        seed = self.info["seed"]
+        asked = _plan_of(self.directory, None)
+        seed_everything(seed, "recipe")
+        return asked.make(seed)
+
+    @cached_property
+    def data(self) -> Data:
+        return self.recipe.build_data()
+
+    def model(self, which: str | int = "final") -> nn.Module:
+        """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint."""
+        caller = random_states()
+        try:
+            model = self.recipe.build_model()
+        finally:
+            restore_random_states(caller)
+        found = checkpoint.read(checkpoint.path_of(self.directory.checkpoints, self._step(which)))
+        misfit(model_tensors(model), found.parts["model"], "tensor")
+        load_model_(model, found.parts["model"])
+        return model.eval()
+
+    def _step(self, which: str | int) -> int:
+        kept = checkpoint.steps(self.directory.checkpoints)
+        if not kept:
+            from ..core.errors import NoCheckpoint
+
+            raise NoCheckpoint(f"run '{self.name}' has no checkpoint yet", where=str(self.path), fix="train it first")
+        if isinstance(which, int):
+            if which not in kept:
+                raise BadInput(f"run '{self.name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
+            return which
+        if which not in ("final", "best", "last"):
+            raise BadInput(f"no model '{which}' of a run", fix=nearest(which, ("final", "best", "last")))
+        if which == "final" and "model_step" in self.result:
+            return self.result["model_step"]
+        if which == "best":
+            best = int(checkpoint.read(checkpoint.path_of(self.directory.checkpoints, kept[-1])).state["best"]["step"])
+            return best if best in kept else kept[-1]
+        return kept[-1]
+
+    @torch.no_grad()
+    def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
+        """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
+        output = self.model(which)(batch.x)
+        predict = getattr(self.recipe.objective, "predict", None)
+        return predict(output) if predict is not None else output
+
+    def subject(self, split: str = "valid", n: int = 512) -> Subject:
+        """Model and examples for a lens: the first `n` of a part of the data."""
+        source = self.data.splits.get(split) or self.data.train
+        batch = source[torch.arange(min(n, len(source)))]
+        return Subject(self.model(), batch, self.recipe.objective, self.data, self.metrics, self.name)
+
+    def look(self, lens: str, **options: Any) -> list[Reading]:
+        """Look through a lens."""
+        module = shelf.load("lenses", lens)
+        found = module.read(self.subject(), **resolve_lens(module.read, options, lens))
+        return found if isinstance(found, list) else [found]
+
+    def report(self) -> Path:
+        """Write report.html and its figures; returns its path."""
+        from importlib import import_module
+
+        return import_module("sonde.lenses._report").report(self)
+
+    def plot(self) -> Path:
+        """Draw the learning curves to a PNG; returns its path."""
+        from importlib import import_module
+
+        path = self.path / "figures" / "curves.png"
+        path.parent.mkdir(exist_ok=True)
+        import_module("sonde.lenses._draw").draw(self.look("curves")[0], path)
+        return path
+
+
+def resolve_lens(read: Callable, options: dict[str, Any], lens: str) -> dict[str, Any]:
+    """Dials of a lens, checked."""
+    known = dials(read, f"lens '{lens}'", skip=("subject",))
+    for name in options:
+        if name not in known:
+            raise BadInput(f"lens '{lens}' has no dial '{name}'", fix=nearest(name, known))
+    return {name: known[name].check(value) for name, value in options.items()}

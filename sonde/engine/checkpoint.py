@@ -1,0 +1,207 @@
+"""Checkpoints that survive: written aside, synced, renamed, with a checksum for every byte.
+
+    checkpoints/step-00001200/
+        model.safetensors  optim.safetensors  rng.safetensors
+        state.json         step, best figure, early stopping, position in metrics.jsonl, callbacks
+        manifest.json      written last: format, step, run id, fingerprint, {file: [size, sha256]}
+
+Why both defences: checksums alone never load garbage but can lose an acknowledged checkpoint at a power loss; syncing
+alone cannot see bit rot.  Order is by step number, never by file time.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..core import files, tensors
+from ..core.errors import DataUnusable, NoCheckpoint, ResourceFault, SondeError
+
+FORMAT = 1
+PARTS = ("model", "optim", "rng")
+NAME = re.compile(r"step-(\d{8,})$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One loaded checkpoint: tensors by part, the JSON state, and the manifest it was checked against."""
+
+    step: int
+    parts: Mapping[str, Mapping[str, Tensor]]
+    state: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps of the committed checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(match.group(1)) for entry in folder.iterdir() if (match := NAME.match(entry.name)) and entry.is_dir())
+
+
+def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
+    """Write one checkpoint; when this returns it is on the disk, and before that nothing else has changed.
+
+    Any failure leaves the earlier checkpoints as they were, removes what was half written and raises ResourceFault.
+    """
+    final = path_of(folder, step)
+    if final.exists():
+        return final
+    need = int(1.1 * sum(tensors.encoded_size(part) for part in parts.values())) + (1 << 16)
+    aside = folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        free = files.disk.free_bytes(folder)
+        if free < need:
+            raise OSError(errno.ENOSPC, "not enough room")
+        files.disk.mkdir(aside)
+        listing = {}
+        for name, part in parts.items():
+            listing[f"{name}.safetensors"] = files.write_file(aside / f"{name}.safetensors", tensors.encode(part))
+        listing["state.json"] = files.write_file(aside / "state.json", [files.dump_json(state)])
+        manifest = {"format": FORMAT, "step": step, **about, "files": {name: list(entry) for name, entry in listing.items()}}
+        files.write_file(aside / "manifest.json", [files.dump_json(manifest)])
+        files.disk.fsync_directory(aside)
+        files.disk.rename(aside, final)
+    except OSError as error:
+        files.remove_quietly(aside)
+        raise _fault(error, folder, need) from error
+    try:
+        files.disk.fsync_directory(folder)
+    except OSError as error:
+        raise _fault(error, folder, need) from error
+    return final
+
+
+def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
+    try:
+        free = f"{files.disk.free_bytes(folder):,} bytes free"
+    except OSError:
+        free = "free space unknown"
+    kept = steps(folder)
+    return ResourceFault(
+        f"a checkpoint could not be written: {error.strerror or error}",
+        where=f"{folder} (need {need:,} bytes, {free})",
+        last_good=f"checkpoint at step {kept[-1]}" if kept else "no checkpoint yet",
+        fix="make room or repair the directory; the run goes on and tries again at the next checkpoint",
+    )
+
+
+def read(path: Path) -> Checkpoint:
+    """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
+    try:
+        return _read(path)
+    except SondeError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _read(path: Path) -> Checkpoint:
+    manifest = files.read_json(path / "manifest.json", limit=1 << 20)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise _damaged(path, "manifest.json is not a manifest")
+    if manifest.get("format") != FORMAT:
+        newer = isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT
+        raise _damaged(path, f"it has format {manifest.get('format')!r}, {'made by a newer version' if newer else f'not {FORMAT}'}")
+    match = NAME.match(path.name.removeprefix("bad-"))
+    if type(manifest.get("step")) is not int or (match and int(match.group(1)) != manifest["step"]):
+        raise _damaged(path, "manifest.json belongs to another step")
+    wanted = {f"{part}.safetensors" for part in PARTS} | {"state.json"}
+    listed, present = set(manifest["files"]), {entry.name for entry in path.iterdir()} - {"manifest.json"}
+    if listed != wanted or present != wanted:
+        raise _damaged(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
+    content = {name: _verified(path / name, *manifest["files"][name]) for name in sorted(wanted)}
+    state = files.parse_json(content["state.json"])
+    if not isinstance(state, dict) or state.get("step") != manifest["step"]:
+        raise _damaged(path, "state.json belongs to another step")
+    parts = {part: tensors.decode(content[f"{part}.safetensors"]) for part in PARTS}
+    return Checkpoint(manifest["step"], parts, state, manifest)
+
+
+def _verified(path: Path, size: Any, digest: Any) -> bytes:
+    """The bytes of a file, if they are the bytes that were written."""
+    actual = path.lstat().st_size
+    if actual != size:
+        raise _damaged(path.parent, f"{path.name} has {actual} bytes instead of {size}")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise _damaged(path.parent, f"{path.name} does not match its checksum")
+    return data
+
+
+def _damaged(path: Path, why: str) -> DataUnusable:
+    return DataUnusable(f"checkpoint {path.name} is damaged: {why}", where=str(path), fix="an earlier checkpoint is used where there is one")
+
+
+def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:
+    """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and told about.
+
+    fits(checkpoint) raises where shapes or names do not match the model.  None means a run without checkpoints;
+    checkpoints that are all damaged are an error.
+    """
+    sweep(folder)
+    refused: list[str] = []
+    for step in reversed(steps(folder)):
+        path = path_of(folder, step)
+        try:
+            found = read(path)
+        except DataUnusable as error:
+            refused.append(error.what)
+            tell(error.what)
+            set_aside(path)
+            continue
+        try:
+            fits(found)
+            return found
+        except DataUnusable as error:  # sound, but of another model: it stays where it is
+            refused.append(f"checkpoint {path.name} does not fit the model: {error.what}")
+            tell(refused[-1])
+    if refused or any(folder.glob("bad-*")):
+        raise NoCheckpoint(
+            "no checkpoint of this run can be loaded" + (f": {refused[-1]}" if refused else ""),
+            where=str(folder),
+            last_good="none",
+            fix="start again with another --run, or restore the directory from a copy",
+        )
+    return None
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged checkpoint to `bad-...`; it is never deleted."""
+    aside = path.with_name(f"bad-{path.name}")
+    while aside.exists():
+        aside = aside.with_name(aside.name + "-again")
+    files.disk.rename(path, aside)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted save or removal left behind."""
+    for pattern in (".tmp-*", ".del-*"):
+        for entry in folder.glob(pattern):
+            files.remove_quietly(entry)
+
+
+def retain(folder: Path, keep: int, also: Collection[int]) -> None:
+    """Drop all but the newest `keep` checkpoints and those named in `also`; each is renamed first, then removed."""
+    held = set(steps(folder)[-max(keep, 1) :]) | set(also)
+    for step in steps(folder):
+        if step not in held:
+            victim = folder / f".del-{step}-{secrets.token_hex(4)}"
+            try:
+                files.disk.rename(path_of(folder, step), victim)
+            except OSError:
+                continue
+            files.remove_quietly(victim)

@@ -1,0 +1,61 @@
+"""Figures on held-out data: every batch gives sums and counts, added in batch order whoever computed them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.batch import Source
+from ..core.terms import Term, Terms
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepare: Any, world: Any) -> dict[str, float]:
+    """Name -> mean over the source: `loss`, each term of the objective, and each of its measures.
+
+    prepare(batch) moves a batch to the model's device and layout.  The model is left in the mode it was in.
+    """
+    outputs: list[Any] = []
+    handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    training = model.training
+    model.eval()
+    try:
+        rows: list[Terms] = []
+        starts = range(0, len(source), batch)
+        for index in range(world.rank, len(starts), world.size):
+            examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch, len(source)))])
+            outputs.clear()
+            terms = objective(model, examples)
+            measures = objective.measures(outputs[-1], examples) if hasattr(objective, "measures") and outputs else Terms()
+            rows.append(terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()}))
+    finally:
+        handle.remove()
+        model.train(training)
+    total = _gather(rows, len(starts), world)
+    figures = {name: value for name, value in total.means().items()}
+    losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
+    return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in figures.items()}}
+
+
+MEASURE = "measure:"
+
+
+def _gather(rows: list[Terms], batches: int, world: Any) -> Terms:
+    """Sum of all batches' terms in batch order, in float64."""
+    names = list(rows[0]) if rows else []
+    if world.size > 1:  # rank 0 has the first batch, so it knows all names
+        names = world.broadcast_bytes("\n".join(names).encode()).decode().split("\n")
+    flat = [number for row in rows for name in names for number in (float(row[name].sum), float(row[name].count), row[name].weight)]
+    width, per_rank = 3 * len(names), -(-batches // world.size)
+    flat += [0.0] * (width * per_rank - len(flat))
+    by_rank = world.gather_floats(flat) if world.size > 1 else [flat]
+    total: dict[str, Term] = {}
+    for index in range(batches):
+        row = by_rank[index % world.size][(index // world.size) * width :]
+        for position, name in enumerate(names):
+            value, count, weight = row[3 * position : 3 * position + 3]
+            before = total.get(name, Term(torch.zeros((), dtype=torch.float64), 0.0))
+            total[name] = Term(before.sum + value, before.count + count, weight)
+    return Terms(**total)

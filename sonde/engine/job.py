@@ -1,0 +1,184 @@
+"""A job: a recipe made ready on one process.  It knows the batch of a step, the gradient of a batch, and its own state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.batch import Batch, Data, Source
+from ..core.errors import BadInput, DataUnusable, SondeError
+from ..core.recipe import Recipe
+from ..core.seeds import key
+from ..core.terms import Terms
+from ..data.order import Order
+from .evaluate import evaluate
+from .guard import named_failure
+from .options import Options
+from .replica import Replica
+from .state import seed_everything
+
+
+class Job:
+    """Model, data and optimiser of one run on one process."""
+
+    def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
+        self.options, self.world = options, world
+        self.device = pick_device(options.device)
+        seed_everything(options.seed, "recipe")
+        self.recipe: Recipe = make()
+        self.data: Data = self.recipe.build_data()
+        if not len(self.data.train):
+            raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
+        seed_everything(options.seed, "model")
+        self.model: nn.Module = self.recipe.build_model().to(self.device)
+        if self.recipe.initialise is not None:
+            self.recipe.initialise(self.model)
+        if self.recipe.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
+        self.order = Order(len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last)
+        per_epoch = self.order.steps_per_epoch
+        self.steps = self.recipe.steps if self.recipe.steps is not None else max(1, math.ceil(self.recipe.epochs * per_epoch))
+        self.log_every = self.recipe.log_every or max(1, self.steps // 200)
+        self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
+        self.checkpoint_every = options.checkpoint_every or self.evaluate_every
+        assert options.shards is not None
+        self.shards = options.shards * self.recipe.accumulate
+        self.mine = self._own_shards()
+        self.dice = torch.Generator()
+        self.generators = [torch.default_generator]
+        if self.device.type == "cuda":
+            self.generators.append(torch.cuda.default_generators[self.device.index or 0])
+
+    def _own_shards(self) -> range:
+        from .world import shards_of
+
+        return shards_of(self.world.rank, self.world.size, self.shards)
+
+    def prepare_training(self) -> None:
+        """Buffers and optimiser; after this the model's parameters live in the flat buffer."""
+        self.model.train()
+        if self.options.parallel == "fsdp" and self.world.size > 1:
+            from .fsdp import SpreadReplica
+
+            self.replica: Any = SpreadReplica(self.model, self.recipe.optimiser, self.world)
+        else:
+            self.replica = Replica(self.model, self.recipe.optimiser, self.world)
+
+    def check(self) -> None:
+        """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
+        objective = self.recipe.objective
+        for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
+            for start in range(0, len(source), 8192):
+                try:
+                    objective.check(source[torch.arange(start, min(start + 8192, len(source)))])
+                except SondeError as error:
+                    place = error.where or f"{self.data.name}, {name} part"
+                    raise type(error)(error.what, where=place, last_good=error.last_good, fix=error.fix) from error
+        self.model.eval()
+        with torch.no_grad(), named_failure(self.model):
+            terms = self.objective(self.model, self.ready(self.data.train[torch.arange(min(2, len(self.data.train)))]))
+            if not isinstance(terms, Terms):
+                raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
+            terms.loss()
+        self.model.train()
+
+    def ready(self, batch: Batch) -> Batch:
+        """A batch on the model's device, in its memory layout."""
+        if self.device.type != "cpu":
+            batch = batch.to(self.device)
+        if self.recipe.channels_last and batch.x.dim() == 4:
+            batch = batch.replace(x=batch.x.contiguous(memory_format=torch.channels_last))
+        return batch
+
+    def batch(self, step: int) -> dict[int, Batch]:
+        """This process's shards of the batch of a step: a function of (seed, step) and nothing else."""
+        indices = self.order.at(step)
+        parts = (indices,) if self.shards == 1 else indices.tensor_split(self.shards)
+        return {shard: self.ready(self._augmented(self.data.train[parts[shard]], step, shard)) for shard in self.mine}
+
+    def _augmented(self, batch: Batch, step: int, shard: int) -> Batch:
+        if self.recipe.augment is None or not len(batch):
+            return batch
+        return self.recipe.augment(batch, self.dice.manual_seed(key(self.options.seed, "augment", step, shard)))
+
+    def before(self, step: int) -> Callable[[int], None]:
+        """Sets the random key of a shard: dropout in a resumed or divided run draws what it always drew."""
+
+        def seed(shard: int) -> None:
+            number = key(self.options.seed, "forward", step, shard)
+            for generator in self.generators:
+                generator.manual_seed(number)
+
+        return seed
+
+    def gradient(self, step: int, shards: dict[int, Batch]) -> Terms:
+        return self.replica.gradient(self.objective, shards, self.shards, self.before(step))
+
+    def factor(self, step: int) -> float:
+        """What the schedule makes of the learning rate at a step."""
+        return 1.0 if self.recipe.schedule is None else float(self.recipe.schedule(step, self.steps))
+
+    def evaluate(self, source: Source) -> dict[str, float]:
+        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.world)
+
+    @property
+    def regime(self) -> str:
+        """How gradient descent is called at this batch size."""
+        if self.order.batch >= len(self.data.train):
+            return "gradient descent on the full batch"
+        return "stochastic gradient descent, one example a step" if self.order.batch == 1 else f"minibatches of {self.order.batch}"
+
+
+class Autocast:
+    """An objective whose forward pass runs in bfloat16 where that is safe; weights and sums stay float32."""
+
+    def __init__(self, objective: Any, device: torch.device) -> None:
+        self.objective, self.device = objective, device
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            return self.objective(model, batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.objective, name)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device asked for, or the CPU with a notice where the machine has no such device."""
+    import sys
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"no device '{name}'", fix="use cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise BadInput(f"no device '{name}'", fix="use cpu, cuda, cuda:1 or mps")
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}[device.type]
+    if not there:
+        print(f"notice: this machine has no {device.type} device; using the CPU", file=sys.stderr)
+        return torch.device("cpu")
+    return device
+
+
+@contextmanager
+def settled_torch(threads: int, device: str):
+    """Thread count and deterministic kernels for one run, put back afterwards."""
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    # Filling fresh memory with NaN is for debugging and costs a pass over every temporary.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1], warn_only=warn)
+        torch.utils.deterministic.fill_uninitialized_memory = before[2]

@@ -1,0 +1,186 @@
+"""The one training loop.  Everything else in this folder exists so that these few lines can be trusted.
+
+    for each step:   data -> forward -> loss -> backward -> update
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from functools import partial
+from typing import Any
+
+from ..core.batch import Batch
+from ..core.errors import Interrupted, NumericalStop, Preempted
+from ..core.recipe import Callback
+from .guard import Fault, Guard, diagnose
+from .job import Job
+from .progress import Progress
+from .record import Record
+from .signals import StopRequest
+
+
+class Best:
+    """Which evaluation was best so far, and how many came since."""
+
+    def __init__(self, watch: str) -> None:
+        self.name, self.sign = watch.removeprefix("-"), -1.0 if watch.startswith("-") else 1.0
+        self.value, self.step, self.since = math.inf, 0, 0
+
+    def see(self, step: int, row: dict[str, float]) -> bool:
+        """True where this evaluation is the best yet."""
+        value = self.sign * row.get(self.name, math.inf)
+        if value < self.value:
+            self.value, self.step, self.since = value, step, 0
+            return True
+        self.since += 1
+        return False
+
+    def state(self) -> dict[str, Any]:
+        return {"value": self.value.hex(), "step": self.step, "since": self.since}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.value, self.step, self.since = float.fromhex(state["value"]), int(state["step"]), int(state["since"])
+
+
+class Loop:
+    """Trains a job from the step its record has reached to the end, and leaves a record of every step."""
+
+    def __init__(self, job: Job, record: Record) -> None:
+        self.job, self.record = job, record
+        self.guard = Guard()
+        self.best = Best(job.recipe.watch)
+        self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
+        self.step = 0
+        """updates done so far"""
+        self.examples = 0
+        """examples those updates were made from"""
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "examples": self.examples,
+            "best": self.best.state(),
+            "guard": self.guard.state(),
+            "callbacks": [callback.state() for callback in self.job.recipe.callbacks],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.step, self.examples = int(state["step"]), int(state["examples"])
+        self.best.load(state["best"])
+        self.guard.load(state["guard"])
+        for callback, saved in zip(self.job.recipe.callbacks, state["callbacks"], strict=True):
+            callback.load(saved)
+
+    def run(self) -> None:
+        """All steps that are left; raises Preempted or Interrupted, state saved, when a signal asks for it."""
+        job, record = self.job, self.record
+        with StopRequest() as stop, Progress(record.name, job.steps, self.step, quiet=not record.speaks) as progress:
+            record.progress = progress
+            while self.step < job.steps and not self._patience_spent():
+                job.world.beat(self.step, "step")
+                if self.step in record.skips:
+                    self._passed_over()
+                    continue
+                batch = job.batch(self.step)  # data: a pure function of (seed, step)
+                terms = job.gradient(self.step, batch)  # forward, loss, backward
+                norm = job.replica.norm()
+                loss, size = float(terms.loss()), float(norm)
+                fault = self.guard.fault(loss, size)
+                if fault:  # before the update, on every process alike: sums and norms are the same everywhere
+                    self._bad_step(fault, batch)
+                    continue
+                if job.recipe.clip:
+                    job.replica.clip(norm, job.recipe.clip)
+                rate = job.replica.update(job.factor(self.step))  # update
+                self.examples += len(job.order.at(self.step))
+                self.step += 1
+                progress.tick(self.step)
+                if self.step % job.log_every == 0 or self.step == job.steps:
+                    self._log(loss, rate, size)
+                if self._boundary(stop):
+                    break
+
+    def _patience_spent(self) -> bool:
+        return bool(self.job.recipe.patience) and self.best.since >= self.job.recipe.patience
+
+    def _log(self, loss: float, rate: float, norm: float) -> None:
+        row = {"step": self.step, "epoch": self.epoch, "lr": rate, "loss": loss, "grad_norm": norm}
+        self.record.row(row)
+        for callback in self.callbacks:
+            callback.step(self.record, self.step, row)
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the data so far."""
+        return round(self.step / self.job.order.steps_per_epoch, 6)
+
+    def _boundary(self, stop: StopRequest) -> bool:
+        """Evaluate, save and stop where it is due; True ends the loop."""
+        job = self.job
+        last = self.step == job.steps
+        due = self.step % job.checkpoint_every == 0 or last
+        finished = last
+        if job.data.valid is not None and (self.step % job.evaluate_every == 0 or last):
+            due |= self._evaluate()
+            if self._patience_spent():
+                self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
+                finished = due = True
+        asked = int(job.world.max_vector([float(stop.signal)])[0]) if job.world.size > 1 else stop.signal
+        if due or (asked and not finished):
+            self.record.save(self, must=finished or bool(asked))
+        if asked and not finished:
+            kind = Interrupted if asked == signal.SIGINT else Preempted
+            raise kind(
+                f"stopped by {signal.Signals(asked).name} after step {self.step} of {job.steps}",
+                where=str(self.record.path),
+                last_good=f"checkpoint at step {self.step}",
+                fix=f"the same command goes on from there, or: sonde train --resume {self.record.path}",
+            )
+        return finished
+
+    def _evaluate(self) -> bool:
+        self.job.world.beat(self.step, "evaluate")
+        figures = self.job.evaluate(self.job.data.valid)
+        row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in figures.items()}}
+        self.record.row(row)
+        better = self.best.see(self.step, row)
+        for callback in self.callbacks:
+            callback.evaluated(self.record, self.step, row)
+        return better
+
+    def _passed_over(self) -> None:
+        """A step that is left out: the batch is not used, the weights stay."""
+        self.step += 1
+        self.record.row({"step": self.step, "epoch": self.epoch, "skipped": True})
+
+    def _bad_step(self, fault: Fault, batch: dict[int, Batch]) -> None:
+        """Stop, leave the step out, or go back to the last checkpoint and leave it out from there."""
+        job, step = self.job, self.step
+        before = job.before(step)
+        told = [diagnose(job.model, job.objective, part, partial(before, shard)) for shard, part in batch.items() if len(part)]
+        cause = next(filter(None, told), "")
+        causes = _texts_of_all(job.world, f"rank {job.world.rank}: {cause}" if cause else "")
+        where = f"step {step}, " + next(filter(None, causes), f"rank {job.world.rank}: every number is finite")
+        self.record.keep_bad_batch(step, batch)
+        if job.recipe.on_bad == "stop":
+            saved = self.record.last_saved
+            raise NumericalStop(
+                fault.what,
+                where=where,
+                last_good=f"checkpoint at step {saved}" if saved is not None else "no checkpoint yet",
+                fix="lower the learning rate, set clip, look at the saved batch, or use on_bad='skip' or 'rollback'",
+            )
+        self.record.warn(f"{fault.what}; {where}; left out", step)
+        if job.recipe.on_bad == "skip":
+            self._passed_over()
+        else:
+            self.record.skip(range(step - fault.steps + 1, step + 1))
+            self.record.restore(self)
+
+
+
+def _texts_of_all(world: Any, text: str, longest: int = 400) -> list[str]:
+    """A short text of every rank, by rank."""
+    codes = [float(code) for code in text.encode()[:longest].ljust(longest)]
+    return [bytes(map(int, row)).decode("utf-8", "replace").strip() for row in world.gather_floats(codes)]

@@ -1,0 +1,72 @@
+"""Options every run has besides the dials of its recipe."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Literal
+
+from ..core.dials import Range, dials
+from ..core.errors import BadInput, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run, as opposed to what to learn.
+
+    seed: every random draw of the run derives from it
+    processes: worker processes on this machine
+    threads: CPU threads per process; default: all cores for one undivided process, one thread otherwise
+    device: where to compute: cpu, cuda, cuda:1, mps
+    shards: parts of each batch that are computed alone and summed in order; default: one per process
+    parallel: ddp keeps the whole model in every process, fsdp spreads it over them
+    checkpoint_every: steps between checkpoints; default: at every evaluation
+    exact: refuse to resume where bits cannot be kept (other thread count, torch or processor)
+    accept_data_change: resume although the data differ from those the run began with
+    tensorboard: also write TensorBoard event files into the run directory
+    hang_timeout: seconds after which a silent worker counts as hung
+    restarts: fresh starts allowed without progress after a worker is lost
+    quiet: print nothing while training
+    """
+
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    processes: Annotated[int, Range(1, 4096)] = 1
+    threads: Annotated[int | None, Range(1, 4096)] = None
+    device: str = "cpu"
+    shards: Annotated[int | None, Range(1, 4096)] = None
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    checkpoint_every: Annotated[int | None, Range(1, 10**12)] = None
+    exact: bool = False
+    accept_data_change: bool = False
+    tensorboard: bool = False
+    hang_timeout: Annotated[float, Range(above=0)] = 60.0
+    restarts: Annotated[int, Range(0, 1000)] = 3
+    quiet: bool = False
+
+    KEPT = ("seed", "processes", "threads", "shards", "device", "parallel", "checkpoint_every")
+    """what run.json records and a resume takes up again"""
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Options:
+        """Options from loose values, checked like dials."""
+        known = dials(cls, "train")
+        for name in given:
+            if name not in known:
+                raise BadInput(f"train has no option '{name}'", fix=nearest(name, known))
+        return cls(**{name: known[name].check(value) for name, value in given.items()})
+
+    def record(self) -> dict[str, Any]:
+        return {name: asdict(self)[name] for name in self.KEPT}
+
+    def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
+        """Fill what was left open: from the record of the run being resumed, else from the defaults above."""
+        names = {field.name for field in fields(self)}
+        known = {n: v for n, v in (recorded or {}).items() if n in names and n not in explicit}
+        new = replace(self, **known)
+        if new.shards is None:
+            new = replace(new, shards=new.processes)
+        if new.threads is None:
+            alone = new.processes == 1 and new.shards == 1
+            new = replace(new, threads=cores if alone else 1)
+        if new.processes > (new.shards or 1):
+            raise BadInput(f"{new.processes} processes cannot share {new.shards} shards", fix=f"use --shards {new.processes} or more")
+        return new

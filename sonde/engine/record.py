@@ -1,0 +1,176 @@
+"""The record of a run in progress: rows, events, checkpoints.  Rank 0 owns the files; the others only take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..core import files, tensors
+from ..core.batch import Batch
+from ..core.errors import ResourceFault
+from ..core.recipe import Callback
+from . import checkpoint
+from .options import Options
+from .progress import Progress, now
+from .rundir import Log, RunDirectory
+from .state import random_states, restore_random_states, seed_everything
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+
+class Record:
+    """Writes what a loop does, saves its state, and brings it back."""
+
+    def __init__(self, directory: RunDirectory, options: Options, world: Any, about: Mapping[str, Any]) -> None:
+        self.directory, self.options, self.world, self.about = directory, options, world, about
+        self.path, self.name = directory.path, directory.path.name
+        self.owner = world.is_main
+        self.speaks = self.owner and not options.quiet
+        self.metrics = Log(self.path / "metrics.jsonl")
+        self.events = Log(self.path / "events.jsonl")
+        self.callbacks: list[Callback] = []
+        self.progress: Progress | None = None
+        self.skips: set[int] = set()
+        self.last_saved: int | None = None
+        self.warned: set[str] = set()
+
+    def open(self) -> None:
+        """Ready the log of events; `restore` readies the rows."""
+        if self.owner:
+            self.events.open(None)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.events.close()
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """One row of metrics."""
+        if self.owner:
+            if not self.metrics.add(row):
+                self.warn_once("metrics.jsonl cannot be written; its rows wait in memory until there is room", row["step"])
+            if self.progress is not None:
+                self.progress.note(row)
+
+    def event(self, kind: str, step: int, **more: Any) -> None:
+        """One thing that happened, with the time of day."""
+        if self.owner:
+            self.events.add({"event": kind, "step": step, "time": now(), **more})
+
+    def say(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.say(text)
+        elif self.speaks:
+            import sys
+
+            print(text, file=sys.stderr, flush=True)
+
+    def warn(self, text: str, step: int) -> None:
+        self.event("warning", step, text=text)
+        self.say(f"warning: {text}")
+
+    def warn_once(self, text: str, step: int) -> None:
+        if text not in self.warned:
+            self.warned.add(text)
+            self.warn(text, step)
+
+    def skip(self, steps: Iterable[int]) -> None:
+        """Leave steps out from now on, also after a restart."""
+        self.skips |= set(steps)
+        if self.owner:
+            self.directory.write("skips.json", sorted(self.skips))
+
+    def keep_bad_batch(self, step: int, batch: Mapping[int, Batch]) -> None:
+        """The batch that broke a step, for a closer look.  Failing to keep it must not hide the fault itself."""
+        found = {f"{shard}.{name}": tensor for shard, part in batch.items() for name, tensor in part.fields.items()}
+        path = self.path / f"bad-batch-{step}-rank-{self.world.rank}.safetensors"
+        if self.owner and not path.exists():
+            try:
+                files.replace_file(path, b"".join(tensors.encode(found)))
+            except OSError as error:
+                self.warn(f"the bad batch could not be kept: {error.strerror}", step)
+
+    def save(self, loop: Loop, must: bool = False) -> None:
+        """A checkpoint of the loop.  A disk that refuses is a warning, unless this save must succeed."""
+        self.world.beat(loop.step, "save")
+        parts = {**loop.job.replica.tensors(), "rng": self._all_random_states()}
+        if not self.owner:
+            return
+        try:
+            self.metrics.sync()
+            state = {**loop.state(), "metrics": self.metrics.size}
+            checkpoint.save(self.directory.checkpoints, loop.step, parts, state, self.about)
+        except ResourceFault as fault:
+            if must:
+                raise
+            self.warn_once(f"{fault.what}; {fault.where}; last good: {fault.last_good}; {fault.fix}", loop.step)
+            return
+        self.last_saved = loop.step
+        self.warned.clear()
+        self.event("checkpoint", loop.step)
+        checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep, {loop.best.step})
+
+    def restore(self, loop: Loop) -> bool:
+        """Bring the loop to the newest good checkpoint; False where the run has none and begins at step 0."""
+        found = None
+        if self.owner:
+            found = checkpoint.newest(
+                self.directory.checkpoints, lambda c: loop.job.replica.fits(c.parts["model"]), lambda text: self.warn(text, loop.step)
+            )
+            skips = self.path / "skips.json"
+            self.skips = set(files.read_json(skips)) if skips.is_file() else set()
+        parts, state = self.share(found)
+        if self.owner:
+            self.metrics.close()
+            self.metrics.open(int(state["metrics"]) if state else 0)
+        if not state:
+            return False
+        loop.job.replica.load(parts)
+        loop.load(state)
+        self._restore_random_states(parts["rng"])
+        self.last_saved = loop.step
+        return True
+
+    def share(self, found: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """What rank 0 has read, on every rank: a run directory need not be visible to the others."""
+        if self.world.size == 1:
+            return ({name: dict(part) for name, part in found.parts.items()}, found.state) if found else ({}, {})
+        sent = files.dump_json({"state": found.state if found else {}, "skips": sorted(self.skips)}) if self.owner else None
+        received = files.parse_json(self.world.broadcast_bytes(sent))
+        self.skips = set(received["skips"])
+        parts = {}
+        for name in checkpoint.PARTS if received["state"] else ():
+            data = b"".join(tensors.encode(found.parts[name])) if found is not None else None
+            parts[name] = tensors.decode(self.world.broadcast_bytes(data))
+        return parts, received["state"]
+
+    def _all_random_states(self) -> dict[str, Tensor]:
+        """Random states of all ranks under their names; every number in them is exact in float64."""
+        own = random_states()
+        if self.world.size == 1:
+            return {f"rank-0.{name}": tensor for name, tensor in own.items()}
+        gauss = own["python.gauss"]  # present or not: fixed length for the gather
+        numbers = [float(len(gauss)), *(gauss.tolist() or [0.0])]
+        for name in ("torch", "python", "numpy", "numpy.gauss"):
+            numbers += own[name].double().tolist()
+        found = {}
+        for rank, row in enumerate(self.world.gather_floats(numbers)):
+            values = torch.tensor(row, dtype=torch.float64)
+            found[f"rank-{rank}.python.gauss"] = values[1 : 1 + int(row[0])].clone()
+            position = 2
+            for name in ("torch", "python", "numpy", "numpy.gauss"):
+                part = values[position : position + own[name].numel()]
+                found[f"rank-{rank}.{name}"] = part.to(own[name].dtype)
+                position += own[name].numel()
+        return found
+
+    def _restore_random_states(self, saved: Mapping[str, Tensor]) -> None:
+        mine = f"rank-{self.world.rank}."
+        own = {name.removeprefix(mine): tensor for name, tensor in saved.items() if name.startswith(mine)}
+        if own:
+            restore_random_states(own)
+        else:  # a rank that the saved run did not have
+            seed_everything(self.options.seed, "rank", self.world.rank)

@@ -1,0 +1,219 @@
+"""The run directory: what was asked, what happened, what was learned.
+
+    run.json        what was asked: recipe, dials, seed, options, versions, data hashes; written once, atomically
+    metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
+    events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
+    result.json     the final figures, written when the run is done
+    checkpoints/    see checkpoint.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import files
+from ..core.errors import BadInput, DataUnusable, ResourceFault, RunBusy
+from .progress import now
+
+FORMAT = 1
+ROOT = Path("runs")
+
+
+class RunDirectory:
+    """Paths and files of one run.  `open_for_writing` takes the lock; reading needs none."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.lock: files.Lock | None = None
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").is_file()
+
+    def info(self) -> dict[str, Any]:
+        """run.json, checked for its format."""
+        found = files.read_json(self.path / "run.json")
+        if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+            raise DataUnusable("run.json is not the record of a run", where=str(self.path), fix="choose another run")
+        if found["format"] != FORMAT:
+            age = "a newer" if found["format"] > FORMAT else "an older"
+            raise BadInput(f"run '{self.path.name}' was made by {age} version of Sonde (format {found['format']})", fix=f"this version reads {FORMAT}")
+        return found
+
+    def result(self) -> dict[str, Any]:
+        path = self.path / "result.json"
+        return files.read_json(path) if path.is_file() else {}
+
+    def open_for_writing(self) -> None:
+        """Create the directory if needed, take the lock and prove that it can be written; ResourceFault says why not."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = files.Lock(self.path / "run.lock", f"since {now()}")
+            self.checkpoints.mkdir(exist_ok=True)
+            probe = self.path / ".tmp-probe"
+            files.remove_quietly(probe)
+            files.write_file(probe, [b"x"])
+            files.disk.unlink(probe)
+        except RunBusy:
+            raise
+        except OSError as error:
+            self.close()
+            raise ResourceFault(
+                f"the run directory cannot be written: {error.strerror or error}",
+                where=str(self.path),
+                last_good="nothing was changed",
+                fix="give a directory with write permission and free space: --run DIR",
+            ) from error
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file of the run, replaced atomically."""
+        try:
+            files.replace_file(self.path / name, files.dump_json(value))
+        except OSError as error:
+            raise ResourceFault(f"{name} cannot be written: {error.strerror or error}", where=str(self.path), fix="make room, then run again") from error
+
+    def rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Rows of a .jsonl file; a torn last line, left by a kill, is passed over."""
+        path = self.path / name
+        if not path.is_file():
+            return
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(row, dict):
+                    yield row
+
+
+class Log:
+    """An append-only file of JSON rows.  Each row leaves the process at once; `sync` puts them on the disk.
+
+    Rows that a full disk refuses wait in memory and are tried again with the next one, so a run loses none of them
+    if room is made, and a checkpoint is never newer than the rows it speaks of.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        """bytes that are whole rows"""
+        self.waiting = b""
+        self.fd: int | None = None
+
+    def open(self, size: int | None) -> None:
+        """Go on after `size` bytes, forgetting rows that a killed process wrote later; None keeps what is there."""
+        self.fd = files.disk.open_append(self.path)
+        there = os.fstat(self.fd).st_size
+        if size is not None and there < size:
+            self.close()
+            raise DataUnusable(
+                f"{self.path.name} has {there} bytes; the checkpoint knows of {size}",
+                where=str(self.path),
+                last_good="the checkpoint itself is good",
+                fix="restore the file, or start again with another --run",
+            )
+        if size is None:
+            size = whole_rows(self.path)
+        if there > size:
+            files.disk.truncate(self.path, size)
+        self.size = size
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """One row; False where the disk did not take it yet."""
+        self.waiting += (json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False) + "\n").encode()
+        try:
+            self._flush()
+        except OSError:
+            return False
+        return True
+
+    def _flush(self) -> None:
+        assert self.fd is not None
+        if not self.waiting:
+            return
+        try:
+            files.write_all(self.fd, self.waiting)
+        except OSError:
+            try:  # a half-written row must not glue itself to the next one
+                files.disk.truncate(self.path, self.size)
+            except OSError:
+                pass
+            raise
+        self.size += len(self.waiting)
+        self.waiting = b""
+
+    def sync(self) -> None:
+        """All rows on the disk, or ResourceFault."""
+        try:
+            self._flush()
+            if self.fd is not None:
+                files.disk.fsync(self.fd)
+        except OSError as error:
+            raise ResourceFault(
+                f"{self.path.name} cannot be written: {error.strerror or error}",
+                where=str(self.path),
+                last_good=f"{self.size} bytes of whole rows",
+                fix="make room; the rows are kept in memory and tried again",
+            ) from error
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def whole_rows(path: Path) -> int:
+    """Bytes up to and including the last newline: what follows is a row torn by a kill."""
+    with open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+        step = min(size, 1 << 16)
+        file.seek(size - step)
+        return size - step + file.read(step).rfind(b"\n") + 1
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def fresh(name: str, root: Path | None = None) -> Path:
+    """The next free directory `runs/NAME-001`."""
+    root = ROOT if root is None else root
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    used = [int(m.group(1)) for entry in root.glob(f"{stem}-*") if (m := re.fullmatch(re.escape(stem) + r"-(\d+)", entry.name))]
+    return root / f"{stem}-{max(used, default=0) + 1:03d}"
+
+
+def find(text: str | Path) -> RunDirectory:
+    """A run by path, or by its name under runs/; a wrong one gets the nearest."""
+    from ..core.errors import nearest
+
+    for path in (Path(text), ROOT / text):
+        run = RunDirectory(path)
+        if run.exists:
+            return run
+    known = [entry.parent.name for entry in ROOT.glob("*/run.json")]
+    raise BadInput(f"no run '{text}'", where=f"looked for run.json there and under {ROOT}/", fix=nearest(str(text), known))
+
+
+def latest() -> RunDirectory:
+    """The run that was written to last, by its newest event."""
+    runs = [RunDirectory(entry.parent) for entry in ROOT.glob("*/run.json")]
+    if not runs:
+        raise BadInput("there is no run to resume", where=f"under {ROOT}/", fix="start one with: sonde train NAME")
+    return max(runs, key=lambda run: (run.path / "events.jsonl").stat().st_mtime if (run.path / "events.jsonl").exists() else 0.0)

@@ -1,0 +1,136 @@
+"""What a bit-exact resume needs besides weights: optimiser moments by parameter name, random states, the fingerprint."""
+
+from __future__ import annotations
+
+import platform
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import DataUnusable
+from ..core.seeds import key
+from ..gradients.flat import Flat
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and all buffers by name, also buffers that `state_dict` leaves out but a forward pass may change."""
+    found = dict(model.state_dict())
+    found.update({name: buffer for name, buffer in model.named_buffers() if name not in found})
+    return {name: tensor.detach() for name, tensor in found.items() if isinstance(tensor, Tensor)}
+
+
+def load_model_(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into the model in place."""
+    with torch.no_grad():
+        for name, tensor in model_tensors(model).items():
+            tensor.copy_(saved[name])
+
+
+def misfit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Raise DataUnusable unless names, shapes and dtypes are the same."""
+    for name in sorted({*wanted, *saved}):
+        if name not in saved or name not in wanted:
+            raise DataUnusable(f"{what} '{name}' is {'missing in' if name in wanted else 'only in'} the checkpoint")
+        ours, theirs = wanted[name], saved[name]
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            told = f"{tuple(theirs.shape)} {theirs.dtype} in the checkpoint, {tuple(ours.shape)} {ours.dtype} in the model"
+            raise DataUnusable(f"{what} '{name}' is {told}")
+
+
+class Moments:
+    """The state of an optimiser under parameter names, so that it does not depend on how parameters are laid out.
+
+    A flat optimiser keeps one long tensor per moment; here it is cut into the views of its parameters.
+    Scalars that every parameter of a group shares (the step count) are stored once per parameter all the same:
+    the file then reads the same whichever layout wrote it.
+    """
+
+    def __init__(self, optimiser: torch.optim.Optimizer, flat: Flat, elementwise: bool) -> None:
+        self.optimiser, self.flat, self.elementwise = optimiser, flat, elementwise
+
+    def _views(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for group, parameter, names in self._owners():
+            for moment, value in self.optimiser.state.get(parameter, {}).items():
+                if isinstance(value, (int, float)):  # a plain counter becomes a tensor in its place, so it can be copied into
+                    value = torch.tensor(float(value), dtype=torch.float64)
+                if not isinstance(value, Tensor):
+                    continue
+                if self.elementwise and value.dim() and value.numel() == parameter.numel():
+                    found.update({f"{name}.{moment}": part for name, part in self.flat.split(group, value)})
+                else:
+                    found.update({f"{name}.{moment}": value for name in names})
+        return found
+
+    def _owners(self) -> Iterator[tuple[int, Tensor, list[str]]]:
+        """(group, what the optimiser holds, names of the model's parameters in it)."""
+        for group in self.optimiser.param_groups:
+            for position, parameter in enumerate(group["params"]):
+                yield group["group"], parameter, group["names"] if self.elementwise else [group["names"][position]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every moment by `<parameter>.<moment>`, as views of the live state."""
+        return {name: value.detach() for name, value in self._views().items()}
+
+    def load_(self, saved: Mapping[str, Tensor]) -> None:
+        """Put saved moments in place.  An optimiser makes its state at its first update, so it is given an empty one."""
+        if not saved:
+            return
+        values = self.flat.values.clone()
+        self.flat.grad.zero_()
+        self.optimiser.step()
+        with torch.no_grad():
+            self.flat.values.copy_(values)
+            misfit(self.tensors(), saved, "moment")
+            for name, value in self._views().items():
+                value.copy_(saved[name])
+        for _, parameter, names in self._owners():
+            for moment, value in self.optimiser.state.get(parameter, {}).items():
+                if isinstance(value, (int, float)):
+                    self.optimiser.state[parameter][moment] = type(value)(saved[f"{names[0]}.{moment}"].item())
+
+
+def random_states() -> dict[str, Tensor]:
+    """States of the global generators of torch, Python and NumPy, for code that draws from them."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "numpy": torch.tensor([*map(int, keys), int(position), int(has_gauss)], dtype=torch.int64),
+        "numpy.gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+
+
+def restore_random_states(saved: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(saved["torch"])
+    words = saved["python"].tolist()
+    gauss = saved["python.gauss"].tolist()
+    random.setstate((words[0], tuple(words[1:]), gauss[0] if gauss else None))
+    numbers = saved["numpy"].tolist()
+    keys = np.array(numbers[:-2], dtype=np.uint32)
+    np.random.set_state(("MT19937", keys, numbers[-2], numbers[-1], float(saved["numpy.gauss"][0])))
+
+
+def seed_everything(seed: int, *parts: int | str) -> None:
+    """Seed the global generators from a key."""
+    number = key(seed, *parts)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)
+
+
+def fingerprint(**more: Any) -> dict[str, Any]:
+    """What must be equal for two runs to agree bit for bit."""
+    return {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+        **more,
+    }

@@ -1,0 +1,103 @@
+"""All trainable parameters of a model as views of one flat buffer, and their gradients as views of another.
+
+One buffer means one call where there were hundreds: zeroing, the global norm, clipping, the sum over processes and
+the update of an elementwise optimiser each become a single pass over memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import BadInput
+
+
+class Slot(NamedTuple):
+    """Where a parameter lies in the buffer."""
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+    stop: int
+    group: int
+
+
+class Flat:
+    """`values` and `grad` are the two buffers; the model's parameters and their `.grad` are views of them.
+
+    Parameters of one group (decayed or not) lie side by side, so each group is one slice.  Alignment to 16 floats
+    keeps every parameter on a cache line of its own.
+    """
+
+    ALIGN = 16
+
+    def __init__(self, model: nn.Module, decays: Callable[[str, Tensor], bool] = lambda name, parameter: True) -> None:
+        trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not trainable:
+            raise BadInput("the model has no trainable parameters", where=type(model).__name__, fix="give it a layer with weights")
+        for name, parameter in trainable:
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise BadInput(f"parameter '{name}' has no shape yet", where=type(model).__name__, fix="give lazy layers their sizes")
+        kinds = {(p.dtype, p.device) for _, p in trainable}
+        if len(kinds) > 1:
+            told = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise BadInput(f"parameters are of several kinds: {told}", fix="keep one dtype and device for all trainable parameters")
+        self.slots: list[Slot] = []
+        self.bounds: list[tuple[int, int]] = []
+        """first and last element of each group: 0 is decayed, 1 is not"""
+        position = 0
+        for group in (0, 1):
+            begin = position
+            for name, parameter in trainable:
+                if decays(name, parameter) == (group == 0):
+                    self.slots.append(Slot(name, parameter, position, position + parameter.numel(), group))
+                    position += -(-parameter.numel() // self.ALIGN) * self.ALIGN
+            self.bounds.append((begin, position))
+        dtype, device = next(iter(kinds))
+        self.values = torch.zeros(position, dtype=dtype, device=device)
+        self.grad = torch.zeros_like(self.values)
+        with torch.no_grad():
+            for slot in self.slots:
+                home = view(self.values, slot)
+                home.copy_(slot.parameter)
+                slot.parameter.data = home
+        self.attach()
+
+    def attach(self) -> None:
+        """Point every `.grad` at its place in the buffer."""
+        for slot in self.slots:
+            slot.parameter.grad = view(self.grad, slot)
+
+    def groups(self) -> list[tuple[int, Tensor]]:
+        """(group, one flat parameter with its gradient) for each group that is not empty."""
+        found = []
+        for group, (begin, end) in enumerate(self.bounds):
+            if end > begin:
+                parameter = nn.Parameter(self.values[begin:end])
+                parameter.grad = self.grad[begin:end]
+                found.append((group, parameter))
+        return found
+
+    def norm(self) -> Tensor:
+        """Global 2-norm of the gradient."""
+        return torch.linalg.vector_norm(self.grad)
+
+    def split(self, group: int, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Per-parameter views of a buffer laid out like a group: how flat optimiser state gets its names."""
+        begin = self.bounds[group][0]
+        for slot in self.slots:
+            if slot.group == group:
+                yield slot.name, view(buffer, slot._replace(start=slot.start - begin, stop=slot.stop - begin))
+
+
+def view(buffer: Tensor, slot: Slot) -> Tensor:
+    """The slot's part of a buffer in the parameter's shape; a channels-last parameter keeps that order in memory."""
+    part = buffer[slot.start : slot.stop]
+    shape: Any = slot.parameter.shape
+    if len(shape) == 4 and slot.parameter.is_contiguous(memory_format=torch.channels_last) and not slot.parameter.is_contiguous():
+        n, c, h, w = shape
+        return part.view(n, h, w, c).permute(0, 3, 1, 2)
+    return part.view(shape)

@@ -1,0 +1,133 @@
+"""The gradient of a mean, over one batch, many parts of it, or many processes: the only place that averages.
+
+Objectives return sums and counts.  The loss of a step is  sum over terms of  weight * (sum over all parts) / (count
+over all parts),  so unequal parts, padding and accumulation are exact by construction.  Parts ("shards") are added in
+shard order whoever computed them, so the number of processes never changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.terms import Term, Terms
+from .flat import Flat
+
+
+class Peers(Protocol):
+    """What a sum over processes needs; `sonde.engine.world.World` is one."""
+
+    size: int
+
+    def ordered_sum(self, parts: Sequence[Tensor], shards: int) -> Tensor: ...
+
+    def sum_vector(self, numbers: Sequence[float]) -> list[float]: ...
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes: ...
+
+
+def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> Terms:
+    """Gradient of one undivided batch into `flat.grad`: the textbook case and the fast one."""
+    flat.grad.zero_()
+    terms = objective(model, batch)
+    terms.loss().backward()
+    return terms.detach()
+
+
+def sharded(
+    model: nn.Module,
+    objective: Any,
+    flat: Flat,
+    shards: Mapping[int, Batch],
+    total: int,
+    peers: Peers,
+    before: Callable[[int], None],
+    memory: dict[str, Any],
+) -> Terms:
+    """Gradient of a batch cut into `total` parts, of which this process computes `shards`, into `flat.grad`.
+
+    before(shard) is called ahead of each part; it sets the part's random key.
+    memory keeps the names of the terms from step to step, for a process whose parts are empty.
+    Buffers such as running means start each part from the same values and end as the mean over the parts.
+    """
+    counts = _global_counts(model, objective, shards, peers, before, memory)
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    start = [b.clone() for b in buffers]
+    width = flat.grad.numel()
+    tail = sum(b.numel() for b in buffers)
+    names = sorted(counts)
+    parts: list[Tensor] = []
+    summed: Tensor | None = None
+    weights = dict.fromkeys(names, 1.0)
+    for shard, batch in shards.items():
+        flat.grad.zero_()
+        sums = torch.zeros(len(names) + 1, dtype=flat.grad.dtype, device=flat.grad.device)
+        for buffer, value in zip(buffers, start, strict=True):
+            buffer.copy_(value)
+        if len(batch):
+            before(shard)
+            terms = objective(model, batch)
+            terms.loss(counts).backward()
+            for index, name in enumerate(names):
+                if name in terms:
+                    sums[index] = terms[name].sum.detach()
+                    weights[name] = terms[name].weight
+            sums[-1] = 1.0
+        seen = [b.detach().reshape(-1).to(flat.grad.dtype) * sums[-1] for b in buffers]
+        part = torch.cat([flat.grad, sums, *seen])
+        if peers.size > 1:
+            parts.append(part)
+        else:  # alone, the parts come in shard order anyway: add as we go and hold two of them, not all
+            summed = part if summed is None else summed.add_(part)
+    if summed is None:
+        summed = peers.ordered_sum(parts, total)
+    flat.grad.copy_(summed[:width])
+    sums, rest = summed[width : width + len(names) + 1], summed[width + len(names) + 1 :]
+    if tail:
+        position = 0
+        for buffer in buffers:
+            buffer.copy_((rest[position : position + buffer.numel()] / sums[-1]).view_as(buffer))
+            position += buffer.numel()
+    return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)})
+
+
+def _global_counts(
+    model: nn.Module, objective: Any, shards: Mapping[int, Batch], peers: Peers, before: Callable[[int], None], memory: dict[str, Any]
+) -> dict[str, float]:
+    """Counts of each term over all parts and processes.
+
+    They never depend on the model, so an objective may offer `counts(batch)`; for one that does not, a forward pass
+    without gradients finds them out.
+    """
+    own: dict[str, float] = {}
+    for shard, batch in shards.items():
+        if len(batch):
+            for name, count in _counts(model, objective, shard, batch, before).items():
+                own[name] = own.get(name, 0.0) + count
+    if peers.size == 1:
+        return own
+    if "terms" not in memory:  # rank 0 has shard 0, which is never empty
+        memory["terms"] = peers.broadcast_bytes("\n".join(sorted(own)).encode()).decode().split("\n")
+    names = memory["terms"]
+    return dict(zip(names, peers.sum_vector([own.get(name, 0.0) for name in names]), strict=True))
+
+
+def _counts(model: nn.Module, objective: Any, shard: int, batch: Batch, before: Callable[[int], None]) -> dict[str, float]:
+    if hasattr(objective, "counts"):
+        return {name: float(count) for name, count in objective.counts(batch).items()}
+    buffers = [b.clone() for b in model.buffers()]
+    before(shard)
+    with torch.no_grad():
+        found = objective(model, batch).counts()
+        for buffer, value in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
+    return found
+
+
+def clip(flat: Flat, norm: Tensor, largest: float) -> None:
+    """Scale the gradient so that its global norm is at most `largest`:  g <- min(1, c / norm(g)) g."""
+    flat.grad.mul_(torch.clamp(largest / (norm + 1e-12), max=1.0))
