@@ -1,0 +1,217 @@
+"""Arrays: examples of any shape, above all images, kept as small as they came and made floats batch by batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Data
+from ..core.errors import BadInput
+from . import pictures
+from .formats import PICTURES, read_idx, read_npy, read_npz, suffix
+from .split import check_labels, listed, split
+from .table import Rules, Target, texts
+from .tensors import TensorSource, ToFloat, cut
+
+
+@final
+@dataclass(frozen=True)
+class Arrays:
+    """Examples x (N, ...) with their targets, before they are cut into parts."""
+
+    x: np.ndarray
+    y: np.ndarray | None = None
+    """labels as whole numbers or texts, or numbers (N,) or (N, K)"""
+    classes: tuple[str, ...] = ()
+    """names of labels 0 .. K-1, where they have names"""
+    fixed: tuple[int, int, int] | None = None
+    """sizes of train, valid and test standing in x one after another; without a valid part one is cut from train"""
+    top: float = 255.0
+    """largest value of a pixel"""
+    size: tuple[int, int] | None = None
+    """height and width that pictures are brought to"""
+
+
+def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
+    """Check, split (with equal shares of classes), standardise by the training part; parts = (valid, test)."""
+    if arrays.y is not None and len(arrays.y) != len(arrays.x):
+        raise BadInput(f"'{name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give files that belong together")
+    if len(arrays.x) < 3:
+        raise BadInput(f"'{name}' has only {len(arrays.x)} examples", fix="give at least a few")
+    x, keep = finite(layout(arrays.x, name), rules, name)
+    y = None if arrays.y is None else arrays.y[keep]
+    report: dict[str, int | str] = {"examples read": len(keep)}
+    if not keep.all():
+        report["examples not finite dropped"] = int(len(keep) - keep.sum())
+    goal = fit_target(y, arrays.classes or rules.classes, rules, name)
+    labels = None if y is None else encode(y, goal, name)
+    by_class = labels if goal.classes else None
+    if arrays.fixed is None:
+        indices = split(len(x), *parts, seed=seed, labels=by_class)
+    else:
+        ends = np.cumsum(arrays.fixed)
+        indices = _fixed([int(part.sum()) for part in np.split(keep, ends[:2])], parts[0], seed, by_class)
+    scale = 1.0 / arrays.top if x.dtype == torch.uint8 else 1.0
+    whole = TensorSource(x, labels, ids=torch.from_numpy(np.flatnonzero(keep)))
+    channels = x.dim() == 4
+    fit = (lambda train: ToFloat.fit(train, scale, channels)) if rules.standardise else (lambda _: ToFloat(scale))
+    train, valid, test = cut(whole, indices, fit)
+    reader = ArrayReader(tuple(x.shape[1:]), train.to_float, goal, arrays)
+    return Data(train, valid, test, name=name, task=goal.task, classes=goal.classes, report=report, reader=reader)
+
+
+def layout(x: np.ndarray, name: str) -> Tensor:
+    """Images as (N, C, H, W) uint8 or float32; other arrays as they are, as float32."""
+    if x.dtype.kind not in "biuf":
+        raise BadInput(f"'{name}' holds values of type {x.dtype}, not numbers")
+    if x.size == 0:
+        raise BadInput(f"'{name}' holds no values: its shape is {' x '.join(map(str, x.shape))}")
+    if x.ndim == 3 and x.dtype == np.uint8:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
+        x = x.transpose(0, 3, 1, 2)
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite and is counted by `finite`
+        return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32)))
+
+
+def finite(x: Tensor, rules: Rules, name: str) -> tuple[Tensor, np.ndarray]:
+    """The examples without NaN or infinite values, and which they are; only on request are any dropped."""
+    if x.dtype == torch.uint8:
+        return x, np.ones(len(x), bool)
+    bad = ~torch.isfinite(x)
+    rows = bad.flatten(1).any(1)
+    if rows.any() and rules.missing != "drop":
+        raise BadInput(
+            f"{int(bad.sum())} values in {int(rows.sum())} of {len(x)} examples of '{name}' are not finite",
+            where=f"first in example {int(rows.nonzero()[0])}",
+            fix="mend them or set missing='drop'",
+        )
+    return x[~rows], (~rows).numpy()
+
+
+def fit_target(y: np.ndarray | None, classes: tuple[str, ...], rules: Rules, name: str) -> Target:
+    if y is None:
+        return Target("target", "other", classes)
+    if classes:
+        return Target("target", "classes", classes)
+    if y.ndim > 1 and y.shape[1:] != (1,):
+        return Target("target", "values")
+    return Target.fit("target", cells(y), rules, name)
+
+
+def encode(y: np.ndarray, goal: Target, name: str) -> Tensor:
+    """Targets as a tensor: labels by their names, or by position where names are words and labels are numbers."""
+    if y.ndim > 1 and y.shape[1:] != (1,):
+        with np.errstate(over="ignore"):
+            values = torch.from_numpy(y.astype(np.float32))
+        if not torch.isfinite(values).all():
+            raise BadInput(f"{int((~torch.isfinite(values)).sum())} targets of '{name}' are not finite", fix="mend them")
+        return values
+    if goal.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in goal.classes):
+        labels = torch.from_numpy(y.reshape(-1).astype(np.int64))
+        check_labels(labels, goal.classes, name)
+        return labels
+    return goal(cells(y), name)
+
+
+def cells(y: np.ndarray) -> np.ndarray:
+    """A target array as a column of a table: float64, or texts."""
+    flat = y.reshape(-1)
+    if flat.dtype.kind == "S":
+        flat = np.char.decode(flat, "utf-8", "replace")
+    return texts(flat) if flat.dtype.kind in "UO" else flat.astype(np.float64)
+
+
+def _fixed(sizes: list[int], valid: float | int, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    train, held, test = torch.arange(sum(sizes)).split(sizes)
+    if len(held) == 0:
+        train, held, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
+    return train, held, test
+
+
+@final
+class ArrayReader:
+    """A file or folder of new examples -> Batch, with the shape and statistics of the training examples."""
+
+    def __init__(self, shape: tuple[int, ...], to_float: ToFloat | None, target: Target, arrays: Arrays) -> None:
+        self.shape, self.to_float, self.target = shape, to_float, target
+        self.top, self.size = arrays.top, arrays.size
+
+    def __call__(self, path: str | Path) -> Batch:
+        path = Path(path)
+        found = self._read(path)
+        x = layout(self._batched(found.x), path.name)
+        if tuple(x.shape[1:]) != self.shape:
+            wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
+            raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")
+        if len(x) == 0:
+            raise BadInput(f"'{path.name}' has no examples")
+        x, _ = finite(x, Rules(missing="error"), path.name)
+        if x.dtype == torch.uint8 and found.top != self.top:
+            x = x.float() * (self.top / found.top)
+        fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
+        if found.y is not None and len(found.y) == len(x):
+            fields["y"] = encode(found.y, self.target, path.name)
+        return Batch(**fields)
+
+    def _batched(self, x: np.ndarray) -> np.ndarray:
+        """One example gets its batch axis, grey images their channel axis."""
+        grey = len(self.shape) == 3 and self.shape[0] == 1
+        if x.shape == self.shape or (grey and x.shape == self.shape[1:]):
+            x = x[None]
+        return x[:, None] if grey and x.shape[1:] == self.shape[1:] else x
+
+    def _read(self, path: Path) -> Arrays:
+        kind = suffix(path)
+        if path.is_dir() or kind in PICTURES:
+            colour = None if len(self.shape) != 3 else self.shape[0] == 3
+            return pictures_of(path, colour, self.size, self.target.classes)
+        if kind == ".npy":
+            return Arrays(read_npy(path), top=self.top)
+        if kind == ".npz":
+            return pick(read_npz(path), path.name, None, top=self.top)
+        return Arrays(read_idx(path), top=self.top)
+
+
+def pictures_of(path: Path, colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...]) -> Arrays:
+    """Pictures to predict: one file, a folder of them, or folders named by class."""
+    if not path.is_dir():
+        return Arrays(pictures.read([path], colour, size).x)
+    files = pictures.inside(path)
+    if not files:
+        raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
+    folders = [file.relative_to(path).parts[0] for file in files]
+    known = all(folder in classes for folder in folders)
+    return Arrays(pictures.read(files, colour, size).x, np.array(folders, object) if known else None)
+
+
+def pick(found: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:
+    """Examples and targets of an NPZ file: x and y, or x_train, y_train, x_valid, y_valid, x_test, y_test."""
+    lower = {key.lower(): value for key, value in found.items()}
+    wanted = target.lower() if target is not None else "y"
+    if target is not None and wanted not in lower:
+        raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {listed(sorted(found))}")
+    if "x" in lower:
+        return Arrays(lower["x"], lower.get(wanted), top=top)
+    if "x_train" not in lower:
+        raise BadInput(
+            f"'{name}' has no array 'x' or 'x_train', but {listed(sorted(found)) or 'none at all'}",
+            fix="save it with np.savez(file, x=..., y=...)",
+        )
+    parts = ("train", "valid", "test")
+    there = [part for part in parts if f"x_{part}" in lower]
+    xs, ys = ([lower[f"{letter}_{part}"] for part in there if f"{letter}_{part}" in lower] for letter in "xy")
+    if len(ys) not in (0, len(xs)):
+        raise BadInput(f"'{name}' has targets for some parts and not for others: {listed(sorted(found))}", fix="save x and y of each part")
+    if len({x.shape[1:] for x in xs}) > 1 or len({y.shape[1:] for y in ys}) > 1 or 0 in [x.ndim for x in xs + ys]:
+        raise BadInput(f"the parts of '{name}' have examples of different shapes", fix="save parts of one shape")
+    sizes = [len(lower[f"x_{part}"]) if part in there else 0 for part in parts]
+    for x, y, part in zip(xs, ys, there, strict=False):
+        if len(x) != len(y):
+            raise BadInput(f"part '{part}' of '{name}' has {len(x)} examples but {len(y)} targets", fix="save parts that belong together")
+    return Arrays(np.concatenate(xs), np.concatenate(ys) if ys else None, fixed=(sizes[0], sizes[1], sizes[2]), top=top)

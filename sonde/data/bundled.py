@@ -1,0 +1,89 @@
+"""Real data that scikit-learn brings along: no download, no waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core.batch import Data
+from ..core.errors import BadInput
+from .arrays import Arrays, array_data
+from .table import Rules, table_data
+
+Part = float | int
+
+
+def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardise: bool = True) -> Data:
+    """1,797 handwritten digits as 8 x 8 images, 10 classes.
+
+    valid: fraction or count of examples held out for validation
+    test: fraction or count of examples held out for the test
+    standardise: mean 0 and deviation 1 over the training images
+    """
+    found = _load("digits")
+    arrays = Arrays(found.images.astype(np.uint8), found.target, tuple(map(str, range(10))), top=16.0)
+    return array_data(arrays, Rules(standardise=standardise), "digits", seed, (valid, test))
+
+
+def iris(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardise: bool = True) -> Data:
+    """150 iris flowers, 4 measurements, 3 species.
+
+    valid: fraction or count of rows held out for validation
+    test: fraction or count of rows held out for the test
+    standardise: mean 0 and deviation 1 over the training rows
+    """
+    return _table("iris", seed, (valid, test), Rules("classes", standardise=standardise))
+
+
+def wine(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardise: bool = True) -> Data:
+    """178 wines, 13 chemical measurements, 3 growers.
+
+    valid: fraction or count of rows held out for validation
+    test: fraction or count of rows held out for the test
+    standardise: mean 0 and deviation 1 over the training rows
+    """
+    return _table("wine", seed, (valid, test), Rules("classes", standardise=standardise))
+
+
+def breast_cancer(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardise: bool = True) -> Data:
+    """569 breast tumours, 30 measurements of cell nuclei, malignant or benign.
+
+    valid: fraction or count of rows held out for validation
+    test: fraction or count of rows held out for the test
+    standardise: mean 0 and deviation 1 over the training rows
+    """
+    return _table("breast_cancer", seed, (valid, test), Rules("classes", standardise=standardise))
+
+
+def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardise: bool = True, standardise_target: bool = False) -> Data:
+    """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
+
+    valid: fraction or count of rows held out for validation
+    test: fraction or count of rows held out for the test
+    standardise: mean 0 and deviation 1 over the training rows
+    standardise_target: the same for the target
+    """
+    rules = Rules("values", standardise=standardise, standardise_target=standardise_target)
+    return _table("diabetes", seed, (valid, test), rules)
+
+
+def _table(name: str, seed: int, parts: tuple[Part, Part], rules: Rules) -> Data:
+    found = _load(name)
+    columns = {str(column): found.data[:, i] for i, column in enumerate(found.feature_names)}
+    if rules.task == "classes":
+        rules = replace(rules, classes=tuple(map(str, found.target_names)))
+        target = np.empty(len(found.target), object)
+        target[:] = [str(found.target_names[label]) for label in found.target]
+    else:
+        target = found.target.astype(np.float64)
+    return table_data({**columns, "target": target}, "target", rules, name, seed, parts)
+
+
+def _load(name: str) -> Any:
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise BadInput(f"data set '{name}' comes with scikit-learn, which is not installed", fix="pip install scikit-learn") from error
+    return getattr(datasets, f"load_{name}")()

@@ -1,0 +1,192 @@
+"""A user's own files: tables, arrays, folders of images and plain text, by what the path looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.batch import Data
+from ..core.dials import Dial, dials
+from ..core.errors import BadInput, nearest
+from . import pictures
+from .arrays import Arrays, array_data, cells, pick
+from .formats import read_columns, read_idx, read_npy, read_npz, suffix
+from .split import listed
+from .table import Rules, named, table_data
+from .text import text_file
+
+TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
+ARRAYS = (".npy", ".npz", ".idx")
+TEXTS = (".txt", ".text", ".md")
+KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt) or a folder with images in one folder per class"
+
+Part = float | int
+
+
+def load_file(path: str | Path, target: str | None = None, seed: int = 0, **options: Any) -> Data:
+    """Data from a file or folder.
+
+    target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
+    options: those of the kind of file, see `options_of`; a wrong one is an error that names it
+    """
+    path = Path(path)
+    load = _loader(path)
+    owner = f"data file '{path.name}'"
+    known = options_of(path)
+    for name in options:
+        if name not in known:
+            raise BadInput(f"{owner} has no option '{name}'", fix=nearest(name, known))
+    values = {name: known[name].check(value) for name, value in options.items()}
+    if "rules" in dials(load):
+        of_rules = dials(Rules)
+        values["rules"] = Rules(**{name: values.pop(name) for name in list(values) if name in of_rules})
+    return load(path, target, seed, **values)
+
+
+def options_of(path: str | Path) -> dict[str, Dial]:
+    """Names, types and defaults of the options a file of this kind takes."""
+    load = _loader(Path(path))
+    own = dials(load, f"data file '{Path(path).name}'", skip=("path", "target", "seed"))
+    rules = dials(Rules, f"data file '{Path(path).name}'") if own.pop("rules", None) else {}
+    return {**own, **rules}
+
+
+def looks_like_path(name: str) -> bool:
+    """True for what can only be meant as a file: it has a slash or a suffix we read, or it exists."""
+    kind = suffix(Path(name))
+    return "/" in name or "\\" in name or kind in TABLES + ARRAYS + TEXTS or Path(name).exists()
+
+
+def _loader(path: Path) -> Callable[..., Data]:
+    if "\0" in str(path) or not path.exists():
+        raise BadInput(f"no file or folder '{path}'", fix=_neighbour(path))
+    kind = suffix(path)
+    if path.is_dir():
+        return image_folder
+    if kind in TABLES:
+        return table_file
+    if _is_array(path):
+        return array_file
+    if kind in TEXTS:
+        return text_file
+    raise BadInput(f"'{path.name}' is no kind of file that can be read", fix=f"give {KINDS}")
+
+
+def _is_array(path: Path) -> bool:
+    return suffix(path) in ARRAYS or "ubyte" in path.name
+
+
+def _neighbour(path: Path) -> str:
+    """The nearest name beside a path that does not exist."""
+    try:
+        beside = [one.name for one in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return "check the path"
+    return nearest(path.name, beside) if beside else "check the path"
+
+
+def table_file(
+    path: Path,
+    target: str | None,
+    seed: int,
+    valid: Part = 0.1,
+    test: Part = 0.1,
+    separator: str | None = None,
+    header: bool | None = None,
+    rules: Rules = Rules(),  # noqa: B008  frozen
+) -> Data:
+    """CSV, TSV or Parquet: one row per example.
+
+    valid: fraction or count of rows held out for validation
+    test: fraction or count of rows held out for the test
+    separator: the character between cells; by default the most frequent of , ; tab | in the first line
+    header: whether the first line names the columns; by default it does unless it is all numbers
+    """
+    return table_data(read_columns(path, separator, header), target, rules, path.name, seed, (valid, test))
+
+
+def array_file(
+    path: Path,
+    target: str | None,
+    seed: int,
+    valid: Part = 0.1,
+    test: Part = 0.1,
+    rules: Rules = Rules(),  # noqa: B008  frozen
+) -> Data:
+    """NPY, NPZ or idx: one example per place of the first axis; rows and columns are treated as a table.
+
+    valid: fraction or count of examples held out for validation
+    test: fraction or count of examples held out for the test
+    """
+    kind = suffix(path)
+    if kind == ".npz":
+        arrays = pick(read_npz(path), path.name, target)
+    else:
+        labels = path.parent / target if target is not None and _is_array(Path(target)) else _labels_beside(path)
+        arrays = Arrays(_read_array(path), None if labels is None else _read_array(labels))
+        if kind == ".npy" and labels is None and arrays.x.ndim == 2:
+            return table_data(named(arrays.x, path.name), target, rules, path.name, seed, (valid, test))
+        if labels is None and target is not None:
+            raise BadInput(f"'{path.name}' has no target '{target}'", fix="give the file with the labels as target")
+    if 0 in (arrays.x.ndim, 1 if arrays.y is None else arrays.y.ndim):
+        raise BadInput(f"'{path.name}' holds single values, not examples")
+    if arrays.x.ndim <= 2 and arrays.y is not None and arrays.y.ndim == 1 and arrays.fixed is None:
+        if len(arrays.x) != len(arrays.y):
+            raise BadInput(
+                f"'{path.name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give arrays that belong together"
+            )
+        columns = {**named(arrays.x.reshape(len(arrays.x), -1), path.name), "target": cells(arrays.y)}
+        return table_data(columns, "target", rules, path.name, seed, (valid, test))
+    return array_data(arrays, rules, path.name, seed, (valid, test))
+
+
+def image_folder(
+    path: Path,
+    target: str | None,
+    seed: int,
+    valid: Part = 0.1,
+    test: Part = 0.1,
+    size: int | tuple[int, int] | None = None,
+    colour: bool | None = None,
+    skip_corrupt: bool = False,
+) -> Data:
+    """A folder with one folder of images per class, or train/ and test/ folders of such.
+
+    valid: fraction or count of images held out for validation
+    test: fraction or count of images held out for the test, where there is no test folder
+    size: bring all images to this height and width
+    colour: three channels or one; by default three if any image has colour
+    skip_corrupt: leave out images that cannot be read, and count them
+    """
+    if target is not None:
+        raise BadInput(f"'{path.name}' is a folder of images: its folders are the classes, it has no target", fix="leave 'target' out")
+    shape = (size, size) if isinstance(size, int) else size
+    if shape is not None and (len(shape) != 2 or not all(isinstance(side, int) and 1 <= side <= 8192 for side in shape)):
+        raise BadInput(f"size must be a number of pixels or (height, width), not {size!r}")
+    folder = pictures.by_class(path)
+    found = pictures.read(folder.files, colour, shape, skip_corrupt)
+    labels = np.array([folder.labels[i] for i in found.kept], object)
+    fixed = None
+    if folder.parts:
+        kept = [folder.parts[i] for i in found.kept]
+        fixed = (kept.count(0), kept.count(1), kept.count(2))
+    classes = tuple(sorted(set(folder.labels)))
+    arrays = Arrays(found.x, labels, classes, fixed, size=shape)
+    data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))
+    skipped = {"corrupt images skipped": len(found.corrupt)} | ({"skipped": listed(found.corrupt, 20)} if found.corrupt else {})
+    return replace(data, report={**data.report, **skipped})
+
+
+def _read_array(path: Path) -> np.ndarray:
+    return read_npy(path) if suffix(path) == ".npy" else read_idx(path)
+
+
+def _labels_beside(path: Path) -> Path | None:
+    """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, where that file is there."""
+    name = path.name.replace("images", "labels").replace("idx3", "idx1")
+    beside = path.with_name(name)
+    return beside if name != path.name and beside.exists() else None

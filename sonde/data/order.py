@@ -1,0 +1,53 @@
+"""Order: which examples make up the batch of step t, as a pure function of (seed, t).
+
+Every epoch is a fresh permutation, so no example comes twice before all came once.  Nothing is remembered but a cache
+of the current permutation: a resumed run asks for its next step and gets the batch it would have had.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput, DataUnusable
+from ..core.seeds import generator
+
+
+@final
+class Order:
+    """Indices of `n` examples, `batch` at a time; the last short batch of an epoch is kept unless `drop_last`."""
+
+    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, drop_last: bool = False) -> None:
+        if n < 1:
+            raise DataUnusable(
+                "there are no examples to train on",
+                where="data order",
+                fix="look at the data's report: cleaning may have dropped every row",
+            )
+        if batch < 1:
+            raise BadInput(f"a batch must hold at least one example, not {batch}", fix="set batch=1 or more")
+        if drop_last and n < batch:
+            raise BadInput(
+                f"no whole batch of {batch} fits into {n} examples and drop_last leaves out the rest",
+                fix=f"set batch={n} or less, or drop_last=False",
+            )
+        self.n, self.batch, self.seed, self.shuffle, self.drop_last = n, batch, seed, shuffle, drop_last
+        self.steps_per_epoch = n // batch if drop_last else -(-n // batch)
+        self._cached: int | None = None
+        self._indices = torch.arange(n)
+
+    def epoch(self, step: int) -> tuple[int, int]:
+        """(epoch, position inside it) of a step, both counted from 0."""
+        return divmod(step, self.steps_per_epoch)
+
+    def at(self, step: int) -> Tensor:
+        """Indices of the batch of a step; any step, in any order, at the same cost within one epoch."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if epoch != self._cached:
+            if self.shuffle:
+                self._indices = torch.randperm(self.n, generator=generator(self.seed, "order", epoch))
+            self._cached = epoch
+        start = position * self.batch
+        return self._indices[start : start + self.batch]

@@ -1,0 +1,99 @@
+"""Pictures: folders of image files -> one uint8 array (N, C, H, W), with damaged and odd files named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.errors import BadInput
+from .formats import PICTURES, read_picture
+from .split import listed
+
+LONG_WORK = 1000
+PARTS = {"train": 0, "training": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "testing": 2}
+
+
+class Pictures(NamedTuple):
+    """What was read: images, which of the files they come from, and the files that could not be read."""
+
+    x: np.ndarray
+    kept: list[int]
+    corrupt: list[str]
+
+
+class Folder(NamedTuple):
+    """A folder of images per class: files with their labels, train first, then valid, then test."""
+
+    files: list[Path]
+    labels: list[str]
+    parts: list[int]
+    """part of each file, or nothing where the folder is not cut into parts"""
+
+
+def inside(folder: Path) -> list[Path]:
+    """All pictures in a folder and below, in the order of their names; hidden files do not count."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+def by_class(folder: Path) -> Folder:
+    """Files of `folder/CLASS/...`, or of `folder/train/CLASS/...` and `folder/test/CLASS/...`."""
+    below = _folders(folder)
+    names = {path.name.lower() for path in below}
+    if names & {"train", "training"} and names <= set(PARTS):
+        roots = sorted(((PARTS[path.name.lower()], path) for path in below), key=lambda pair: pair[0])
+    else:
+        roots = [(-1, folder)]
+    files, labels, parts = [], [], []
+    for part, root in roots:
+        empty = []
+        for one in _folders(root):
+            pictures = inside(one)
+            empty += [] if pictures else [one.name]
+            files += pictures
+            labels += [one.name] * len(pictures)
+            parts += [part] * len(pictures)
+        if empty:
+            raise BadInput(f"class folder {listed(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
+    if len(set(labels)) < 2:
+        raise BadInput(
+            f"folder '{folder.name}' has {len(set(labels))} folders of pictures, one per class is needed",
+            fix="put the pictures of each class into a folder of its own",
+        )
+    return Folder(files, labels, parts if roots[0][0] >= 0 else [])
+
+
+def read(files: Sequence[Path], colour: bool | None = None, size: tuple[int, int] | None = None, skip_corrupt: bool = False) -> Pictures:
+    """All files as one array; grey pictures among coloured ones get three equal channels."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = len(files) < LONG_WORK or not console.is_terminal
+    found, kept, corrupt = [], [], []
+    for i, path in enumerate(track(files, "reading pictures", console=console, transient=True, disable=quiet)):
+        try:
+            found.append(read_picture(path, colour, size))
+            kept.append(i)
+        except BadInput as error:
+            if not skip_corrupt:
+                raise BadInput(error.what, where=str(path.parent), fix="mend it, remove it, or set skip_corrupt=True") from error
+            corrupt.append(path.name)
+    if not found:
+        raise BadInput(f"none of {len(files)} pictures can be read: {listed(corrupt)}", fix="give pictures that other programs can show")
+    if len({picture.shape[0] for picture in found}) > 1:
+        found = [np.repeat(picture, 3, 0) if len(picture) == 1 else picture for picture in found]
+    sizes = Counter(picture.shape[1:] for picture in found)
+    if len(sizes) > 1:
+        shown = listed([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
+        odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
+        raise BadInput(f"pictures differ in size: {shown}, such as '{odd.name}'", fix="give size=N to bring all to N x N")
+    return Pictures(np.stack(found), kept, corrupt)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -1,0 +1,155 @@
+"""Made-up data with a known answer: small planar puzzles, a curve, a surface and a bowl.
+
+Every set draws from the seed alone.  `n` counts all examples, 15 % of which are for validation and 15 % for the test;
+`noise` is the deviation of Gaussian noise on the inputs of class sets and on the target of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.seeds import generator
+from .table import Rules, table_data
+
+Count = Annotated[int, Range(10, 10_000_000)]
+Noise = Annotated[float, Range(0, 100)]
+Few = Annotated[int, Range(2, 100)]
+PARTS = (0.15, 0.15)
+
+
+def xor(seed: int = 0, n: Count = 1000, noise: Noise = 0.2) -> Data:
+    """Four clouds at the corners of a square; opposite corners share a class.
+
+    n: examples in all
+    noise: deviation of each cloud
+    """
+    draw = generator(seed, "xor")
+    corner = torch.arange(n) % 4
+    x = torch.stack([corner % 2, corner // 2], 1) * 2.0 - 1.0
+    return _classes("xor", _blur(x, noise, draw), (corner % 2) ^ (corner // 2), seed)
+
+
+def rings(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, classes: Few = 2) -> Data:
+    """Circles around one centre, a class each.
+
+    n: examples in all
+    noise: deviation of the points from their circle
+    classes: number of circles
+    """
+    draw = generator(seed, "rings")
+    label = torch.arange(n) % classes
+    return _classes("rings", _blur(_polar(1.0 + label, 2 * math.pi * torch.rand(n, generator=draw)), noise, draw), label, seed)
+
+
+def moons(seed: int = 0, n: Count = 1000, noise: Noise = 0.1) -> Data:
+    """Two half circles that reach into each other.
+
+    n: examples in all
+    noise: deviation of the points from their curve
+    """
+    draw = generator(seed, "moons")
+    label = torch.arange(n) % 2
+    upper = _polar(torch.ones(n), math.pi * torch.rand(n, generator=draw))
+    x = torch.where(label[:, None] == 0, upper, torch.tensor([1.0, 0.5]) - upper)
+    return _classes("moons", _blur(x, noise, draw), label, seed)
+
+
+def spirals(seed: int = 0, n: Count = 1000, noise: Noise = 0.05, classes: Few = 2, turns: Annotated[float, Range(0, 20)] = 1.5) -> Data:
+    """Arms of a spiral wound around each other, a class each.
+
+    n: examples in all
+    noise: deviation of the points from their arm
+    classes: number of arms
+    turns: how often an arm goes round
+    """
+    draw = generator(seed, "spirals")
+    label = torch.arange(n) % classes
+    along = torch.rand(n, generator=draw).sqrt()  # equal density along an arm
+    x = _polar(2.0 * along, 2 * math.pi * (turns * along + label / classes))
+    return _classes("spirals", _blur(x, noise, draw), label, seed)
+
+
+def blobs(seed: int = 0, n: Count = 1000, noise: Noise = 1.0, classes: Few = 3, features: Few = 2) -> Data:
+    """Gaussian clouds around random centres, a class each.
+
+    n: examples in all
+    noise: deviation of each cloud
+    classes: number of clouds
+    features: inputs of each example
+    """
+    draw = generator(seed, "blobs")
+    label = torch.arange(n) % classes
+    centres = 20 * torch.rand(classes, features, generator=draw) - 10
+    return _classes("blobs", _blur(centres[label], noise, draw), label, seed)
+
+
+def swiss_roll(seed: int = 0, n: Count = 2000, noise: Noise = 0.05) -> Data:
+    """A rolled-up sheet in three dimensions; the target is the place along the roll.
+
+    n: examples in all
+    noise: deviation of the points from the sheet
+    """
+    draw = generator(seed, "swiss_roll")
+    along = 1.5 * math.pi * (1 + 2 * torch.rand(n, generator=draw))
+    plane = _polar(along, along)
+    x = torch.stack([plane[:, 0], 21 * torch.rand(n, generator=draw), plane[:, 1]], 1)
+    return _values("swiss_roll", _blur(x, noise, draw), along, seed)
+
+
+def sine(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, periods: Annotated[float, Range(above=0, most=100)] = 2.0) -> Data:
+    """A sine wave with noise: y = sin(pi * periods * x), x in [-1, 1].
+
+    n: examples in all
+    noise: deviation of y
+    periods: full waves in the interval
+    """
+    draw = generator(seed, "sine")
+    x = 2 * torch.rand(n, 1, generator=draw) - 1
+    return _values("sine", x, _blur(torch.sin(math.pi * periods * x[:, 0]), noise, draw), seed)
+
+
+def bowl(
+    seed: int = 0,
+    n: Count = 1000,
+    noise: Noise = 0.0,
+    features: Annotated[int, Range(1, 1000)] = 2,
+    condition: Annotated[float, Range(1, 1e6)] = 10.0,
+) -> Data:
+    """A quadratic bowl: y = sum of a_i x_i^2 / 2 with curvatures a_i from 1 to the condition number.
+
+    n: examples in all
+    noise: deviation of y
+    features: inputs of each example
+    condition: largest curvature; the smallest is 1
+    """
+    draw = generator(seed, "bowl")
+    x = 2 * torch.rand(n, features, generator=draw) - 1
+    curvature = torch.logspace(0, math.log10(condition), features)
+    return _values("bowl", x, _blur(0.5 * (curvature * x.square()).sum(1), noise, draw), seed)
+
+
+def _polar(radius: Tensor, angle: Tensor) -> Tensor:
+    return torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], 1)
+
+
+def _blur(x: Tensor, noise: float, draw: Generator) -> Tensor:
+    return x + noise * torch.randn(x.shape, generator=draw)
+
+
+def _classes(name: str, x: Tensor, label: Tensor, seed: int) -> Data:
+    return _data(name, x, label, Rules("classes", standardise=False), seed)
+
+
+def _values(name: str, x: Tensor, y: Tensor, seed: int) -> Data:
+    return _data(name, x, y, Rules("values", standardise=False), seed)
+
+
+def _data(name: str, x: Tensor, y: Tensor, rules: Rules, seed: int) -> Data:
+    columns = {f"x{i + 1}": column.double().numpy() for i, column in enumerate(x.T)}
+    return table_data({**columns, "y": y.double().numpy()}, "y", rules, name, seed, PARTS)

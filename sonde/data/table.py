@@ -1,0 +1,407 @@
+"""Tables: named columns of outside data -> clean, standardised tensors, with every change counted.
+
+What is learned from the data (means, deviations, levels of a text column, constant columns) comes from the training
+rows alone.  The same encoder later reads new rows for prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Data
+from ..core.errors import BadInput, nearest
+from .split import listed, split
+from .tensors import TensorSource, cut
+
+Columns = Mapping[str, np.ndarray]
+"""name -> float64 with NaN where missing, or texts (object) as they stood in the file"""
+
+MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"}
+MANY_CLASSES = 20
+MANY_LEVELS = 100
+
+
+@final
+@dataclass(frozen=True)
+class Rules:
+    """How a table is cleaned and encoded."""
+
+    task: Literal["auto", "classes", "values", "counts"] = "auto"
+    """what the target is; 'auto' takes texts and few whole numbers as classes"""
+    missing: Literal["mean", "drop", "error"] = "mean"
+    """missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error"""
+    text: Literal["onehot", "codes"] = "onehot"
+    """text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown"""
+    standardise: bool = True
+    """number columns get mean 0 and deviation 1 over the training rows"""
+    standardise_target: bool = False
+    drop_duplicates: bool = False
+    ignore: tuple[str, ...] = ()
+    """columns to leave out"""
+    classes: tuple[str, ...] = ()
+    """names of the classes in the order of their labels; by default those found, sorted"""
+
+
+def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
+    """Clean, split (with equal shares of classes), encode.  `target` is the last column unless named; parts = (valid, test)."""
+    for wrong in [column for column in (*rules.ignore, *([target] if target is not None else [])) if column not in columns]:
+        raise BadInput(f"'{name}' has no column '{wrong}'", fix=nearest(wrong, columns))
+    columns = {column: cells for column, cells in columns.items() if column not in rules.ignore}
+    if target in rules.ignore:
+        raise BadInput(f"column '{target}' is the target and cannot be ignored")
+    if len(columns) < 2:
+        raise BadInput(
+            f"'{name}' needs a target and at least one more column, but has {listed(list(columns)) or 'none'}", fix="check the separator"
+        )
+    target = list(columns)[-1] if target is None else target
+    n = len(columns[target])
+    if n == 0:
+        raise BadInput(f"'{name}' has no rows", fix="give a table with at least a few rows")
+    report: dict[str, int | str] = {"rows read": n, "columns read": len(columns)}
+    parsed = {column: parse(cells) for column, cells in columns.items() if column != target}
+    goals = parse_target(columns[target], rules)
+
+    keep = np.ones(n, bool)
+    if rules.drop_duplicates:
+        keep &= first_of_its_kind([goals, *(cells for cells, _ in parsed.values())])
+        report["duplicate rows dropped"] = int(n - keep.sum())
+    no_target = missing(goals)
+    report["rows without usable target dropped"] = int((keep & no_target).sum())
+    keep &= ~no_target
+    features = {column: cells for column, (cells, _) in parsed.items()}
+    gaps = {column: missing(cells) & keep for column, cells in features.items()}
+    corrupt = {column: int((parsed[column][1] & keep).sum()) for column in features}
+    report |= _counts("corrupt cells", corrupt)
+    report |= _counts("missing cells", {column: int(gap.sum()) - corrupt[column] for column, gap in gaps.items()})
+    if rules.missing != "mean" and any(gap.any() for gap in gaps.values()):
+        any_gap = np.logical_or.reduce(list(gaps.values()))
+        if rules.missing == "error":
+            holes = [f"'{column}' ({int(gap.sum())})" for column, gap in gaps.items() if gap.any()]
+            raise BadInput(f"'{name}' has missing or corrupt cells in {listed(holes)}", fix="mend them, or set missing='mean' or 'drop'")
+        report["rows with gaps dropped"] = int(any_gap.sum())
+        keep &= ~any_gap
+    kept = np.flatnonzero(keep)
+    report["rows kept"] = len(kept)
+    if len(kept) < 3:
+        raise BadInput(f"only {len(kept)} of {n} rows of '{name}' are usable", fix="look for missing targets and gaps")
+
+    goal = Target.fit(target, goals[kept], rules, name)
+    labels = goal(goals[kept], name)
+    indices = split(len(kept), *parts, seed=seed, labels=labels if goal.classes else None)
+    train_rows = kept[indices[0].numpy()]
+    encoder = Encoder.fit({column: cells[train_rows] for column, cells in features.items()}, rules, name)
+    report |= _names("constant columns left out", [column for column in features if column not in (*encoder.numbers, *encoder.levels)])
+    report |= _names("target", [f"{target}: {goal.told}"])
+    if rules.standardise_target and not goal.classes:
+        goal = goal.standardised(labels[indices[0]])
+        labels = goal(goals[kept], name)
+        report |= _names("target mean and deviation", [f"{goal.mean:.6g}, {goal.std:.6g}"])
+    x, _ = encoder({column: cells[kept] for column, cells in features.items()}, name)
+    whole = TensorSource(x, labels, ids=torch.from_numpy(kept.astype(np.int64)))
+    return Data(
+        *cut(whole, indices),
+        name=name,
+        task=goal.task,
+        classes=goal.classes,
+        features=encoder.names,
+        report=report,
+        reader=TableReader(encoder, goal),
+    )
+
+
+def parse(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A column as numbers (float64, NaN for gaps) or texts (object, None for gaps), and which cells are corrupt.
+
+    A column is one of numbers where most of its filled cells are numbers; the others in it, and infinities, are corrupt.
+    """
+    if cells.dtype != object:
+        return numbers(cells)
+    values, corrupt = numbers(cells)
+    filled = sum(cell is not None for cell in texts(cells))
+    return (values, corrupt) if corrupt.sum() * 2 < filled or not filled else (texts(cells), np.zeros(len(cells), bool))
+
+
+def parse_target(cells: np.ndarray, rules: Rules) -> np.ndarray:
+    """The target column as numbers or texts.  A text among numbers may be a class (0, 1, X), so it counts as corrupt,
+    and its row is dropped, only where the target cannot be classes."""
+    values, corrupt = parse(cells)
+    if corrupt.any() and cells.dtype == object and rules.task in ("auto", "classes"):
+        labels = texts(cells)
+        if rules.task == "classes" or rules.classes or len(set(labels.tolist())) <= MANY_CLASSES:
+            return labels
+    return values
+
+
+def numbers(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cells as float64 with NaN for gaps, and which of them were filled but no finite number."""
+    if cells.dtype != object:
+        values = cells.astype(np.float64)
+        corrupt = np.isinf(values)
+    else:
+        read = [_number(cell) for cell in cells]
+        corrupt = np.array([value is None for value in read], bool)
+        values = np.array([np.nan if value is None else value for value in read], np.float64)
+        corrupt |= np.isinf(values)
+    return np.where(corrupt, np.nan, values), corrupt
+
+
+def _number(cell: str | float | None) -> float | None:
+    """NaN for a gap, None for what is no number."""
+    if cell is None:
+        return float("nan")
+    if isinstance(cell, str) and "_" in cell:
+        return None  # Python reads 1_000 as a number; a data file does not mean that
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return float("nan") if str(cell).strip().lower() in MISSING else None
+
+
+def texts(cells: np.ndarray) -> np.ndarray:
+    """Cells as texts without blanks around them, None for gaps."""
+    out = np.empty(len(cells), object)
+    out[:] = [None if cell is None or str(cell).strip().lower() in MISSING else str(cell).strip() for cell in cells]
+    return out
+
+
+def missing(cells: np.ndarray) -> np.ndarray:
+    return np.array([cell is None for cell in cells], bool) if cells.dtype == object else np.isnan(cells)
+
+
+def first_of_its_kind(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """True for each row that no earlier row equals; gaps equal gaps."""
+    seen: set[tuple] = set()
+    first = np.zeros(len(columns[0]), bool)
+    for i, row in enumerate(zip(*(_codes(cells) for cells in columns), strict=True)):
+        first[i] = row not in seen
+        seen.add(row)
+    return first
+
+
+def _codes(cells: np.ndarray) -> list:
+    return cells.tolist() if cells.dtype == object else np.where(np.isnan(cells), np.inf, cells).tolist()
+
+
+@final
+@dataclass(frozen=True)
+class Encoder:
+    """Feature columns -> x (N, F) float32, with statistics and levels of the rows it was fitted on."""
+
+    numbers: Mapping[str, tuple[float, float]]
+    """column -> (mean, deviation)"""
+    levels: Mapping[str, tuple[str, ...]]
+    """column -> its texts, sorted"""
+    order: tuple[str, ...]
+    rules: Rules
+
+    @classmethod
+    def fit(cls, columns: Columns, rules: Rules, name: str) -> Encoder:
+        moments: dict[str, tuple[float, float]] = {}
+        levels: dict[str, tuple[str, ...]] = {}
+        n = len(next(iter(columns.values())))
+        for column, cells in columns.items():
+            there = cells[~missing(cells)]
+            if cells.dtype == object:
+                found = sorted(set(there.tolist()))
+                if len(found) > 1:
+                    levels[column] = tuple(found)
+            elif len(there) and there.min() < there.max():
+                with np.errstate(all="ignore"):
+                    moments[column] = (float(there.mean()), float(there.std()))
+                if not (np.isfinite(moments[column]).all() and moments[column][1] > 0):
+                    raise BadInput(f"the numbers in column '{column}' of '{name}' are too large or too close", fix="rescale that column")
+        many = [f"'{column}' ({len(found)})" for column, found in levels.items() if len(found) > max(10, min(MANY_LEVELS, n // 2))]
+        if many:
+            raise BadInput(
+                f"too many different texts to encode in column {listed(many)} of '{name}'", fix="leave such columns out with ignore=[...]"
+            )
+        if not moments and not levels:
+            raise BadInput(f"no column of '{name}' has two different values to learn from", fix="give a table with features")
+        return cls(moments, levels, tuple(column for column in columns if column in moments or column in levels), rules)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of x."""
+        onehot = self.rules.text == "onehot"
+        return tuple(
+            name
+            for column in self.order
+            for name in ([f"{column}={level}" for level in self.levels[column]] if column in self.levels and onehot else [column])
+        )
+
+    def __call__(self, columns: Columns, name: str) -> tuple[Tensor, Tensor]:
+        """(x, how many cells of each row had to be filled)."""
+        absent = [column for column in self.order if column not in columns]
+        if absent:
+            raise BadInput(f"'{name}' has no column {listed(absent)}", fix=f"it needs {listed(self.order)}")
+        n = len(columns[self.order[0]])
+        blocks, filled = [], np.zeros(n, np.int64)
+        for column in self.order:
+            if column in self.numbers:
+                mean, std = self.numbers[column]
+                values, _ = numbers(columns[column])
+                gap = np.isnan(values)
+                values = np.where(gap, mean, values)
+                with np.errstate(all="ignore"):
+                    block = ((values - mean) / std if self.rules.standardise else values)[:, None]
+            else:
+                place = {level: i for i, level in enumerate(self.levels[column])}
+                codes = np.array([place.get(cell, -1) for cell in texts(columns[column])], np.int64)
+                gap = codes < 0
+                block = (codes[:, None] == np.arange(len(place))) if self.rules.text == "onehot" else codes[:, None] + 1
+            filled += gap
+            with np.errstate(all="ignore"):
+                blocks.append(block.astype(np.float32))
+            if not np.isfinite(blocks[-1]).all():
+                count = int((~np.isfinite(blocks[-1])).sum())
+                raise BadInput(
+                    f"{count} cells in column '{column}' of '{name}' are too large for a 32-bit number", fix="scale that column down"
+                )
+        return torch.from_numpy(np.concatenate(blocks, 1)), torch.from_numpy(filled)
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """The target column -> y: labels (N,) of named classes, or numbers (N, 1)."""
+
+    column: str
+    task: str
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
+    told: str = ""
+    """how the task was found, for the report"""
+
+    @classmethod
+    def fit(cls, column: str, cells: np.ndarray, rules: Rules, name: str) -> Target:
+        distinct = sorted(set(cells.tolist()))
+        text, task = cells.dtype == object, rules.task
+        whole = not text and bool(np.all(cells == np.floor(cells)))
+        if rules.classes:
+            return cls(column, "classes", rules.classes, told=f"{len(rules.classes)} classes")
+        if task == "auto":
+            few = len(distinct) <= MANY_CLASSES and len(distinct) * 2 <= len(cells)
+            task = "classes" if text or (whole and few) else "values"
+        if task == "classes":
+            if len(distinct) < 2:
+                raise BadInput(
+                    f"all {len(cells)} targets in column '{column}' of '{name}' are '{distinct[0]}'",
+                    fix="give a target with two classes or more",
+                )
+            if not text and not whole:
+                raise BadInput(
+                    f"column '{column}' of '{name}' holds numbers that are not whole, so they cannot be classes", fix="set task='values'"
+                )
+            names = tuple(_class_name(value) for value in distinct)
+            if len(names) > max(MANY_CLASSES, len(cells) // 2):
+                raise BadInput(
+                    f"column '{column}' of '{name}' has {len(names)} classes in {len(cells)} rows",
+                    fix="name another target, or set task='values'",
+                )
+            return cls(column, task, names, told=f"{len(names)} classes")
+        if text:
+            raise BadInput(f"column '{column}' of '{name}' holds texts such as '{distinct[0]}', not numbers", fix="set task='classes'")
+        if task == "counts" and not (whole and cells.min() >= 0):
+            wrong = int(((cells != np.floor(cells)) | (cells < 0)).sum())
+            raise BadInput(
+                f"{wrong} of {len(cells)} targets in column '{column}' of '{name}' are not counts 0, 1, 2, ...", fix="set task='values'"
+            )
+        return cls(column, task, told=task)
+
+    def standardised(self, y: Tensor) -> Target:
+        """The same target with mean 0 and deviation 1 over the given (training) values."""
+        return Target(self.column, self.task, self.classes, float(y.double().mean()), float(y.double().std(correction=0)) or 1.0, self.told)
+
+    def __call__(self, cells: np.ndarray, name: str) -> Tensor:
+        if self.classes:
+            place = {label: i for i, label in enumerate(self.classes)}
+            found = [_class_name(cell) for cell in cells.tolist()]
+            unknown = [label for label in found if label not in place]
+            if unknown:
+                raise BadInput(
+                    f"{len(unknown)} of {len(found)} labels ('{self.column}' of '{name}') are unknown: {listed(sorted(set(unknown)))}",
+                    fix=f"the classes are {listed(self.classes)}",
+                )
+            return torch.tensor([place[label] for label in found], dtype=torch.int64)
+        with np.errstate(all="ignore"):
+            y = ((cells - self.mean) / self.std).astype(np.float32)
+        if not np.isfinite(y).all():
+            raise BadInput(
+                f"{int((~np.isfinite(y)).sum())} targets in column '{self.column}' of '{name}' are missing or too large", fix="mend them"
+            )
+        return torch.from_numpy(y)[:, None]
+
+
+@final
+class TableReader:
+    """A file of new rows -> Batch, by the encoder of the training rows.  The target column may be absent.
+
+    No row is dropped.  Cells that had to be filled are counted per row in the field `filled`, where there are any.
+    """
+
+    def __init__(self, encoder: Encoder, target: Target) -> None:
+        self.encoder, self.target = encoder, target
+
+    def __call__(self, path: str | Path) -> Batch:
+        return self.rows(_read_any(Path(path), self.encoder.order, self.target.column), Path(path).name)
+
+    def rows(self, columns: Columns, name: str = "rows") -> Batch:
+        """A Batch from columns that are already in memory."""
+        n = len(next(iter(columns.values()), ()))
+        if n == 0:
+            raise BadInput(f"'{name}' has no rows")
+        x, filled = self.encoder(columns, name)
+        if filled.any() and self.encoder.rules.missing != "mean":
+            row = int(filled.nonzero()[0])
+            raise BadInput(f"row {row} of '{name}' has missing or corrupt cells", fix="mend it, or train with missing='mean'")
+        fields = {"x": x, "ids": torch.arange(n), **({"filled": filled} if filled.any() else {})}
+        if self.target.column in columns:
+            cells = columns[self.target.column]
+            as_text = cells.dtype == object and any(not label.lstrip("-").isdigit() for label in self.target.classes)
+            cells = texts(cells) if as_text else numbers(cells)[0]
+            if not missing(cells).any():
+                fields["y"] = self.target(cells, name)
+        return Batch(**fields)
+
+
+def _read_any(path: Path, order: Sequence[str], target: str) -> Columns:
+    """Columns of a file for prediction; a table without names has the columns of training in their order."""
+    from .formats import read_columns, read_npy, suffix
+
+    if suffix(path) == ".npy":
+        array = read_npy(path)
+        return named(array, path.name, list(order) if array.ndim == 2 and array.shape[1] == len(order) else None)
+    return read_columns(path)
+
+
+def named(array: np.ndarray, name: str, names: Sequence[str] | None = None) -> Columns:
+    """The columns of a 2-D array under the given names, or c0, c1, ..."""
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise BadInput(
+            f"'{name}' holds {' x '.join(map(str, array.shape)) or 'one'} values of {array.dtype}, not rows and columns of numbers"
+        )
+    names = names or [f"c{i}" for i in range(array.shape[1])]
+    return {column: array[:, i].astype(np.float64) for i, column in enumerate(names)}
+
+
+def _class_name(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _counts(what: str, by_column: Mapping[str, int]) -> dict[str, int | str]:
+    """A total, and where it comes from if it is not nothing."""
+    total = sum(by_column.values())
+    where = {f"{what} by column": listed([f"{column} {count}" for column, count in by_column.items() if count], 20)} if total else {}
+    return {what: total, **where}
+
+
+def _names(what: str, names: Sequence[str]) -> dict[str, int | str]:
+    return {what: listed(names, 20)} if names else {}

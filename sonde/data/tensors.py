@@ -1,0 +1,145 @@
+"""Sources in memory: tensors taken by index, whole batches at a time, and windows over a long row of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+
+
+@final
+@dataclass(frozen=True)
+class ToFloat:
+    """x -> (x * scale - mean) / std as float32; mean and std are numbers, or tensors that broadcast against one example."""
+
+    scale: float = 1.0
+    mean: float | Tensor = 0.0
+    std: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        # One multiplication and one addition per batch, whatever the three numbers are.
+        object.__setattr__(self, "_factor", self.scale / self.std)
+        object.__setattr__(self, "_offset", -self.mean / self.std)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = x.to(torch.float32, copy=True)
+        return out.mul_(self._factor).add_(self._offset)  # type: ignore[attr-defined]
+
+    @classmethod
+    def fit(cls, x: Tensor, scale: float = 1.0, channels: bool = False) -> ToFloat:
+        """Statistics of the examples given, over all values or (channels) over all but axis 1 of (N, C, ...)."""
+        axes = tuple(axis for axis in range(x.dim()) if not (channels and axis == 1))
+        count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for part in x.split(4096):  # float64 sums over blocks: exact enough, and no float copy of the whole set
+            block = part.double() * scale
+            count += block.numel() // (block.shape[1] if channels else 1)
+            total, squares = total + block.sum(axes), squares + block.square().sum(axes)
+        mean = total / count
+        std = (squares / count - mean**2).clamp(min=0).sqrt()
+        std = torch.where(std > 1e-12, std, torch.ones_like(std))
+        if not channels:
+            return cls(scale, float(mean), float(std))
+        shape = (-1,) + (1,) * (x.dim() - 2)
+        return cls(scale, mean.float().view(shape), std.float().view(shape))
+
+
+@final
+class TensorSource:
+    """Examples as tensors with one common first axis: x, y and any others.  A batch also carries `ids`, the positions
+    in the whole set.  `to_float` turns x (kept as small as it came, e.g. uint8) to floats when a batch is taken."""
+
+    def __init__(self, x: Tensor, y: Tensor | None = None, *, to_float: ToFloat | None = None, **others: Tensor) -> None:
+        fields = {"x": x, **({} if y is None else {"y": y}), **others}
+        fields.setdefault("ids", torch.arange(len(x)))
+        uneven = {name: len(tensor) for name, tensor in fields.items() if len(tensor) != len(x)}
+        if uneven:
+            name, length = next(iter(uneven.items()))
+            raise BadInput(f"'{name}' has {length} examples but 'x' has {len(x)}", fix="give tensors with the same first axis")
+        self.fields = {name: tensor.contiguous() for name, tensor in fields.items()}
+        self.to_float = to_float
+
+    def __len__(self) -> int:
+        return len(self.fields["ids"])
+
+    def __getitem__(self, indices: Any) -> Batch:
+        if isinstance(indices, Tensor) and indices.dtype == torch.int64:
+            fields = {name: tensor.index_select(0, indices) for name, tensor in self.fields.items()}
+        else:
+            part = indices if isinstance(indices, slice) else torch.as_tensor(indices)
+            fields = {name: tensor[part] for name, tensor in self.fields.items()}
+        if self.to_float is not None:
+            fields["x"] = self.to_float(fields["x"])
+        return Batch(**fields)
+
+    @property
+    def y(self) -> Tensor:
+        """All targets, for class weights and checks."""
+        return self.fields["y"]
+
+    def subset(self, indices: Any) -> TensorSource:
+        """The chosen examples as a source of their own; their ids stay those of the whole set."""
+        taken = {name: tensor[torch.as_tensor(indices)] for name, tensor in self.fields.items()}
+        return TensorSource(to_float=self.to_float, **taken)
+
+    def fingerprint(self) -> str:
+        how = self.to_float
+        extra = {} if how is None else {"scale": how.scale, "mean": how.mean, "std": how.std}
+        return fingerprint({**self.fields, **{f"to_float.{name}": torch.as_tensor(value) for name, value in extra.items()}})
+
+
+@final
+class WindowSource:
+    """Next-token examples from one long row of tokens: x (B, T) and y (B, T), y being x moved on by one place.
+
+    Windows start every `stride` tokens; the tail too short for a window is left out.
+    """
+
+    def __init__(self, tokens: Tensor, length: int, stride: int | None = None) -> None:
+        stride = stride or length
+        if len(tokens) < length + 1:
+            raise BadInput(
+                f"{len(tokens)} tokens are too few for one window of {length} and its next token", fix="use a smaller length or more text"
+            )
+        self.tokens, self.length, self.stride = tokens.contiguous(), length, stride
+        self._windows = self.tokens.unfold(0, length + 1, stride)  # a view: overlapping windows cost no memory
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, indices: Any) -> Batch:
+        ids = torch.arange(len(self))[indices] if isinstance(indices, slice) else torch.as_tensor(indices)
+        taken = self._windows.index_select(0, ids)
+        return Batch(x=taken[:, :-1].to(torch.int64).contiguous(), y=taken[:, 1:].to(torch.int64).contiguous(), ids=ids)
+
+    def fingerprint(self) -> str:
+        return fingerprint({"tokens": self.tokens, "window": torch.tensor([self.length, self.stride])})
+
+
+def fingerprint(fields: dict[str, Tensor]) -> str:
+    """sha256 over name, dtype, shape and bytes of each tensor, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(fields):
+        tensor = fields[name].detach().cpu().contiguous()
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def cut(
+    whole: TensorSource, indices: Sequence[Tensor], to_float: Callable[[Tensor], ToFloat] | None = None
+) -> tuple[TensorSource, TensorSource | None, TensorSource | None]:
+    """The parts train, valid and test of a source; a part without examples is None.
+
+    `to_float` makes the change to floats from the training examples, so no statistics leak from the others.
+    """
+    train, valid, test = (whole.subset(index) for index in indices)
+    if to_float is not None:
+        train.to_float = valid.to_float = test.to_float = to_float(train.fields["x"])
+    return train, valid if len(valid) else None, test if len(test) else None

@@ -1,0 +1,151 @@
+"""Text as language-model batches: windows x (B, T) of tokens and y (B, T), the same moved on by one."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Data
+from ..core.dials import Range
+from ..core.errors import BadInput, DataUnusable
+from .formats import decode
+from .split import size
+from .tensors import WindowSource
+
+UNKNOWN = "\ufffd"
+LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+Length = Annotated[int, Range(1, 1 << 20)]
+Level = Literal["byte", "char"]
+
+
+@final
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens of a text: its 256 bytes, or its characters with one more token for those not seen in training."""
+
+    tokens: tuple[str, ...]
+    level: Level
+
+    @classmethod
+    def of(cls, text: str, level: Level) -> Vocabulary:
+        if level == "byte":
+            return cls(tuple(chr(i) if 32 <= i < 127 else f"0x{i:02x}" for i in range(256)), level)
+        return cls((UNKNOWN, *sorted(set(text) - {UNKNOWN})), level)
+
+    def encode(self, text: str) -> Tensor:
+        if self.level == "byte":
+            return torch.from_numpy(np.frombuffer(text.encode("utf-8"), np.uint8).copy())
+        points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        table = np.zeros(0x110000, np.uint8 if len(self.tokens) <= 256 else np.int32)  # every code point -> its token, 0 if unknown
+        table[[ord(char) for char in self.tokens]] = np.arange(len(self.tokens))
+        return torch.from_numpy(table[points])
+
+    def decode(self, tokens: Tensor) -> str:
+        """Text of a row of tokens; bytes that are no UTF-8 become the replacement character."""
+        if self.level == "byte":
+            return bytes(tokens.tolist()).decode("utf-8", "replace")
+        return "".join(self.tokens[token] for token in tokens.tolist())
+
+
+@final
+class TextReader:
+    """A file of new text -> Batch of windows with the vocabulary of the training text."""
+
+    def __init__(self, vocabulary: Vocabulary, length: int) -> None:
+        self.vocabulary, self.length = vocabulary, length
+
+    def __call__(self, path: str | Path) -> Batch:
+        return WindowSource(self.vocabulary.encode(decode(Path(path))), self.length)[:]
+
+
+def windows(texts: tuple[str, str, str], name: str, length: int, stride: int | None, level: Level) -> Data:
+    """Data from the texts of train, valid and test; a part without text is None, one too short for a window an error."""
+    vocabulary = Vocabulary.of(texts[0], level)
+    rows = [vocabulary.encode(text) for text in texts]
+    report: dict[str, int | str] = {f"{part} tokens": len(row) for part, row in zip(("train", "valid", "test"), rows, strict=True)}
+    if level == "char":
+        report["characters not in training text"] = sum(int((row == 0).sum()) for row in rows[1:])
+    train, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
+    if train is None:
+        raise BadInput(f"'{name}' holds no text for training")
+    reader = TextReader(vocabulary, length)
+    return Data(train, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
+
+
+def text_file(
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    valid: float | int = 0.05,
+    test: float | int = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Level = "char",
+) -> Data:
+    """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of characters
+    test: fraction or count of characters
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters or bytes
+    """
+    if target is not None:
+        raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
+    text = decode(path)
+    n_valid, n_test = size(len(text), valid, "valid"), size(len(text), test, "test")
+    n_train = len(text) - n_valid - n_test
+    least = length + 1
+    if n_train < least or 0 < n_valid < least or 0 < n_test < least:
+        raise BadInput(
+            f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
+            fix="use a smaller length or a longer text",
+        )
+    return windows((text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level)
+
+
+def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = None, level: Level = "byte") -> Data:
+    """Source text of the installed Python standard library: a corpus that needs no download.
+
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are bytes or characters
+    """
+    texts: tuple[list[str], list[str], list[str]] = ([], [], [])
+    files = 0
+    for name, text in library():
+        # By the hash of its name a file is always in the same part: 90 % train, 5 % valid, 5 % test.
+        place = hashlib.sha256(name.encode()).digest()[0] / 256
+        texts[0 if place < 0.9 else 1 if place < 0.95 else 2].append(text)
+        files += 1
+    if not all(texts):
+        raise DataUnusable(
+            "the source text of Python's standard library is not there",
+            where=sysconfig.get_path("stdlib"),
+            fix="use a Python with its .py files, or give a text file of your own",
+        )
+    train, valid, test = ("\n".join(part) for part in texts)
+    data = windows((train, valid, test), "stdlib_text", length, stride, level)
+    return replace(data, report={"files": files, **data.report})
+
+
+def library() -> Iterator[tuple[str, str]]:
+    """(name, text) of each source file of the standard library, sorted by name; tests and machine settings left out."""
+    root = Path(sysconfig.get_path("stdlib"))
+    found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    for name in sorted(found):
+        if LEFT_OUT & set(name.split("/")[:-1]) or name.startswith("_sysconfigdata"):
+            continue
+        try:
+            yield name, found[name].read_bytes().decode("utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue  # a few files show off other encodings
