@@ -152,7 +152,7 @@ def train(
             launch(
                 lambda world: execute(asked, settled, path, world),
                 settled.processes,
-                progress=lambda: max(checkpoint.steps(directory.checkpoints), default=-1),
+                progress=lambda: max(checkpoint.steps(directory.checkpoints), default=None),
                 threads=settled.threads or 1,
                 hang_timeout=settled.hang_timeout,
                 restarts=settled.restarts,

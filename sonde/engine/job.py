@@ -125,7 +125,7 @@ class Job:
         return 1.0 if self.recipe.schedule is None else float(self.recipe.schedule(step, self.steps))
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.world)
+        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.replica.judges)
 
     @property
     def regime(self) -> str:

@@ -20,6 +20,8 @@ class Replica:
 
     def __init__(self, model: nn.Module, optimiser: Any, world: Any) -> None:
         self.model, self.world = model, world
+        self.judges = world
+        """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
         decays = getattr(optimiser, "decays", lambda name, parameter: True)
         self.flat = Flat(model, decays)

@@ -23,7 +23,7 @@ class Peers(Protocol):
 
     size: int
 
-    def ordered_sum(self, parts: Sequence[Tensor], shards: int) -> Tensor: ...
+    def ordered_sum(self, parts: Mapping[int, Tensor], shards: int) -> Tensor: ...
 
     def sum_vector(self, numbers: Sequence[float]) -> list[float]: ...
 
@@ -54,13 +54,13 @@ def sharded(
     memory keeps the names of the terms from step to step, for a process whose parts are empty.
     Buffers such as running means start each part from the same values and end as the mean over the parts.
     """
-    counts = _global_counts(model, objective, shards, peers, before, memory)
+    counts = global_counts(model, objective, shards, peers, before, memory)
     buffers = [b for b in model.buffers() if b.is_floating_point()]
     start = [b.clone() for b in buffers]
     width = flat.grad.numel()
     tail = sum(b.numel() for b in buffers)
     names = sorted(counts)
-    parts: list[Tensor] = []
+    parts: dict[int, Tensor] = {}
     summed: Tensor | None = None
     weights = dict.fromkeys(names, 1.0)
     for shard, batch in shards.items():
@@ -80,7 +80,7 @@ def sharded(
         seen = [b.detach().reshape(-1).to(flat.grad.dtype) * sums[-1] for b in buffers]
         part = torch.cat([flat.grad, sums, *seen])
         if peers.size > 1:
-            parts.append(part)
+            parts[shard] = part
         else:  # alone, the parts come in shard order anyway: add as we go and hold two of them, not all
             summed = part if summed is None else summed.add_(part)
     if summed is None:
@@ -95,7 +95,7 @@ def sharded(
     return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)})
 
 
-def _global_counts(
+def global_counts(
     model: nn.Module, objective: Any, shards: Mapping[int, Batch], peers: Peers, before: Callable[[int], None], memory: dict[str, Any]
 ) -> dict[str, float]:
     """Counts of each term over all parts and processes.

@@ -1,0 +1,122 @@
+"""A model spread over processes (FSDP2): each holds a part of every weight, gradient and moment.
+
+For models that do not fit one process.  Checkpoints hold whole tensors under the same names as everywhere else, so a
+run may change between this and `Replica` at a resume.  Bits are those of the reduction torch chooses; the promise that
+the number of processes changes nothing is Replica's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.terms import Term, Terms
+from ..gradients.mean import global_counts
+from .replica import build_optimiser
+from .state import misfit, model_tensors
+from .world import World
+
+
+class SpreadReplica:
+    """The same methods as `Replica`; every one of them is a collective."""
+
+    def __init__(self, model: nn.Module, optimiser: Any, world: World) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self.model, self.world = model, world
+        self.judges = World.alone()  # a forward pass needs all processes, so all see all batches
+        self.memory: dict[str, Any] = {}
+        self.whole = {name: tensor.to("meta") for name, tensor in model_tensors(model).items()}
+        mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
+        for child in model.children():
+            if any(True for _ in child.parameters()):
+                fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        decays = getattr(optimiser, "decays", lambda name, parameter: True)
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        groups = []
+        for group in (0, 1):
+            own = [(name, p) for name, p in named if decays(name, p) == (group == 0)]
+            if own:
+                groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
+        self.optimiser = build_optimiser(optimiser, groups)
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Terms:
+        """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
+        counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
+        self.optimiser.zero_grad()
+        sums, weights = dict.fromkeys(counts, 0.0), dict.fromkeys(counts, 1.0)
+        for shard, batch in shards.items():
+            before(shard)
+            terms = objective(self.model, batch)
+            (terms.loss(counts) * self.world.size).backward()
+            for name, term in terms.items():
+                sums[name] += float(term.sum.detach())
+                weights[name] = term.weight
+        self.world.broadcast_([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
+        added = self.world.sum_vector([sums[name] for name in sorted(sums)])
+        return Terms(**{n: Term(torch.tensor(value), counts[n], weights[n]) for n, value in zip(sorted(sums), added, strict=True)})
+
+    def norm(self) -> Tensor:
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return _full(torch.nn.utils.get_total_norm(grads))
+
+    def clip(self, norm: Tensor, largest: float) -> None:
+        torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), largest, norm)
+
+    def update(self, factor: float) -> float:
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimiser.step()
+        return self.optimiser.param_groups[0]["lr"]
+
+    def _moments(self) -> dict[str, Tensor]:
+        found = {}
+        for group in self.optimiser.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                for moment, value in self.optimiser.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        found[f"{name}.{moment}"] = value
+        return found
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Whole tensors, put together from all processes."""
+        model = {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
+        return {"model": model, "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
+
+    def fits(self, saved: Mapping[str, Tensor]) -> None:
+        misfit(self.whole, saved, "tensor")
+
+    def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        with torch.no_grad():
+            for name, tensor in model_tensors(self.model).items():
+                _spread_(tensor, parts["model"][name])
+            if not parts["optim"]:
+                return
+            values = [parameter.detach().clone() for parameter in self.model.parameters()]
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            self.optimiser.step()  # an optimiser makes its state at its first update
+            for parameter, value in zip(self.model.parameters(), values, strict=True):
+                parameter.copy_(value)
+            for name, moment in self._moments().items():
+                _spread_(moment, parts["optim"][name])
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _spread_(target: Tensor, value: Tensor) -> None:
+    """Copy a whole tensor into the part of it that lies here."""
+    if hasattr(target, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
+    target.copy_(value)
