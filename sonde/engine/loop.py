@@ -55,6 +55,7 @@ class Loop:
         """updates done so far"""
         self.examples = 0
         """examples those updates were made from"""
+        self.saves_best = True
 
     def state(self) -> dict[str, Any]:
         return {
@@ -97,14 +98,14 @@ class Loop:
                 self.step += 1
                 progress.tick(self.step)
                 if self.step % job.log_every == 0 or self.step == job.steps:
-                    self._log(loss, rate, size)
-                if self._boundary(stop):
+                    self.log(loss, rate, size)
+                if self.boundary(stop):
                     break
 
     def _patience_spent(self) -> bool:
         return bool(self.job.recipe.patience) and self.best.since >= self.job.recipe.patience
 
-    def _log(self, loss: float, rate: float, norm: float) -> None:
+    def log(self, loss: float, rate: float, norm: float) -> None:
         row = {"step": self.step, "epoch": self.epoch, "lr": rate, "loss": loss, "grad_norm": norm}
         self.record.row(row)
         for callback in self.callbacks:
@@ -115,14 +116,14 @@ class Loop:
         """Passes over the data so far."""
         return round(self.step / self.job.order.steps_per_epoch, 6)
 
-    def _boundary(self, stop: StopRequest) -> bool:
+    def boundary(self, stop: StopRequest) -> bool:
         """Evaluate, save and stop where it is due; True ends the loop."""
         job = self.job
         last = self.step == job.steps
         due = self.step % job.checkpoint_every == 0 or last
         finished = last
         if job.data.valid is not None and (self.step % job.evaluate_every == 0 or last):
-            due |= self._evaluate()
+            due |= self._evaluate() and self.saves_best
             if self._patience_spent():
                 self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
                 finished = due = True
