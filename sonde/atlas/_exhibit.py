@@ -52,11 +52,11 @@ class Exhibit:
         self.findings: list[Finding] = []
         self.readings: list[Reading] = []
 
-    def expect(self, name: str, measured: Any, target: Any, within: float = 0.0) -> None:
+    def expect(self, name: str, measured: Any, target: Any, within: float = 0.0) -> float:
         """`measured` equals `target`: numbers and arrays entry by entry to `within`, anything else exactly.
 
-        Shapes must agree, NaN never passes.  Refused as unable to fail: comparing an object with itself, comparing
-        nothing, and a tolerance so wide that a measured zero would pass for the target.
+        Returns the largest difference.  Shapes must agree, NaN never passes.  Refused as unable to fail: comparing an
+        object with itself, comparing nothing, and a tolerance so wide that a measured zero would pass for the target.
         """
         import numpy as np
 
@@ -68,8 +68,9 @@ class Exhibit:
         if want is None:
             if within:
                 raise BadInput(f"expectation '{name}' gives a tolerance to something that is not a number", fix="leave it out")
-            have_plain, want_plain = plain(measured), plain(target)
-            return self._record(name, _short(have_plain), _short(want_plain), have_plain == want_plain)
+            equal = plain(measured) == plain(target)
+            self._record(name, _short(plain(measured)), _short(plain(target)), equal)
+            return 0.0 if equal else math.inf
         largest = float(np.abs(want).max(initial=0.0))
         if want.size == 0 or not math.isfinite(largest):
             raise BadInput(f"expectation '{name}' has an empty or infinite target", fix="compare at least one finite number")
@@ -78,14 +79,17 @@ class Exhibit:
         spread = f" +/- {within:g}" if within else ""
         if have is None or have.shape != want.shape:
             shape = "no numbers" if have is None else f"shape {have.shape}"
-            return self._record(name, shape, f"shape {want.shape}{spread}", False)
+            self._record(name, shape, f"shape {want.shape}{spread}", False)
+            return math.inf
         gap = np.abs(have - want).max()
-        passed = bool(gap <= within)
         if want.ndim == 0:
-            return self._record(name, _number(have[()]), _number(want[()]) + spread, passed)
-        if want.size <= 8 and not within:
-            return self._record(name, _short(have.tolist()), _short(want.tolist()), passed)
-        self._record(name, f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}", passed)
+            told = _number(have[()]), _number(want[()]) + spread
+        elif want.size <= 8 and not within:
+            told = _short(have.tolist()), _short(want.tolist())
+        else:
+            told = f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}"
+        self._record(name, *told, passed=bool(gap <= within))
+        return float(gap)
 
     def above(self, name: str, measured: Any, bound: float) -> None:
         """The number `measured` lies above `bound`."""
@@ -106,6 +110,12 @@ class Exhibit:
             told = f"{type(raised).__name__}: {_short(str(raised))}"
             return self._record(name, told, error.__name__, isinstance(raised, error))
         self._record(name, told, error.__name__, False)
+
+    def train(self, recipe: Any, name: str, **options: Any) -> Any:
+        """A run of the engine in this exhibit's folder: quiet, and on one thread so that sums are the same everywhere."""
+        from ..engine.api import train
+
+        return train(recipe, run=self.folder / name, quiet=True, threads=1, **options)
 
     def show(self, reading: Reading) -> None:
         """A table or picture that belongs beside the figure."""

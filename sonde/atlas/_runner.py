@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import BadInput, DataUnusable
 from ..core.files import read_json, replace_file
-from ._exhibit import FOLDER, Finding, Result, fingerprint, found, run
+from ._exhibit import FOLDER, Finding, Result, fingerprint, found
 from ._index import Row, chapters, normal, rows, select
+from ._worker import each
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,7 +42,7 @@ def listing(words: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
 
 
 def show(words: Sequence[str], folder: Path = FOLDER) -> int:
-    """Run the named rows here and print each in full; a chapter is listed instead.  0 if every row passed."""
+    """Run the named rows and print each in full; a chapter is listed instead.  0 if every row passed."""
     wanted = [normal(word) for word in words]
     select(wanted)  # refuses a wrong name before anything runs
     lists = [word for word in wanted if word in chapters()]
@@ -51,12 +52,12 @@ def show(words: Sequence[str], folder: Path = FOLDER) -> int:
 
 
 def _show(row: Row, folder: Path) -> int:
-    """Statement, expectations, tables and the paths of the pictures of one row, run in this process."""
+    """Statement, expectations, tables and the paths of the pictures of one row, run in a process of its own."""
     if row.id not in found(folder):
         raise BadInput(f"{row.id} ({row.title}) has no exhibit yet", fix="'sonde atlas' lists those that have")
     console = _console()
     console.print(_text(f"{row.id}  {row.title}", "bold"), _text(row.statement), "", sep="\n")
-    result = run(row.id, folder)
+    (result,) = each([row.id], folder=folder)
     keep(result, console)
     console.print(_findings_table(result.findings))
     for number, reading in enumerate(result.readings, 1):
@@ -74,8 +75,6 @@ def _show(row: Row, folder: Path) -> int:
 def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> int:
     """Run the named rows or chapters, or all, in parallel processes; 0 only if some ran and every one of them passed."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from ._worker import each
 
     console = _console()
     wanted, places, kept = select(ids), found(folder), recall(folder)
