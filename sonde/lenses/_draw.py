@@ -1,0 +1,533 @@
+"""Draws a Reading in the house style: quiet, direct labels, colours that colour-blind readers can tell apart.
+
+What each kind expects (beside `title` and `note`):
+
+    lines    values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
+             is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
+             extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture
+    bars     values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them
+    heat     values {name: [[...], ...]}; extra["rows"], extra["columns"] name them; extra["share"] = "row" shades each
+             entry by its share of the row; extra["diagonal"] sets what lies off the diagonal in a second colour
+    table    values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
+    images   values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1; extra["labels"], extra["details"] are captions
+    scatter  values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colours the points, extra["diagonal"] draws y = x
+
+Everywhere extra["log"] lists axes with a logarithmic scale ("x", "y", "value").
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadInput, clean
+from ..core.files import replace_file
+from ..core.reading import Reading
+from ._words import formatted, number
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a picture.  Text on a full palette colour is set in the colour of the paper."""
+
+    paper: str
+    ink: str
+    muted: str
+    rule: str
+    palette: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.paper, self.ink, self.muted, self.rule, *self.palette
+
+
+LIGHT = Theme("#ffffff", "#1c2430", "#667080", "#dde2e8", ("#0b6bb0", "#d05a10", "#0a8f6c", "#b5579a", "#b8860b", "#4f9fd0", "#7a8594"))
+DARK = Theme("#14181d", "#e6eaef", "#98a3b1", "#2f3740", ("#5ab0ee", "#ff9457", "#41c79e", "#e59cc9", "#e5b94f", "#9bd2f5", "#9aa5b3"))
+FONTS = ("Inter", "Source Sans 3", "Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
+DOTS_PER_INCH = 200
+NARROW, WIDE = 4.6, 7.6
+MOST_ROWS = 80
+ROW = 0.24
+DRAWN_CELLS = 30
+"""matrices up to this size are drawn cell by cell with their numbers"""
+
+
+def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
+    """Write a reading as PNG, whole or not at all; several readings share one sheet in two columns."""
+    path = Path(path)
+    several = [reading] if isinstance(reading, Reading) else list(reading)
+    pictures = [_render(each, "png", bare=False) for each in several]
+    try:
+        replace_file(path, pictures[0] if len(pictures) == 1 else _sheet(pictures))
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no folder '{path.parent}'", fix="create it first") from error
+    return path
+
+
+def _sheet(pictures: Sequence[bytes], across: int = 2) -> bytes:
+    """Pictures side by side, row by row."""
+    from PIL import Image
+
+    tiles = [Image.open(io.BytesIO(picture)) for picture in pictures]
+    rows = [tiles[start : start + across] for start in range(0, len(tiles), across)]
+    width, heights = max((tile.width for tile in tiles), default=1), [max(tile.height for tile in row) for row in rows]
+    sheet = Image.new("RGB", (width * min(across, max(len(tiles), 1)), sum(heights) or 1), LIGHT.paper)
+    for index, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            sheet.paste(tile, (column * width, sum(heights[:index])))
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG", dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    return buffer.getvalue()
+
+
+def svg(reading: Reading) -> tuple[bytes, bytes]:
+    """A reading as SVG for light and for dark pages, on transparent ground and without title and note, which a page sets itself.
+
+    The dark one is the light one with its colours exchanged, so it is drawn once.
+    """
+    import re
+
+    light = _render(reading, "svg", bare=True)
+    swap = {old.encode(): new.encode() for old, new in zip(LIGHT.all, DARK.all, strict=True)}
+    return light, re.sub(b"|".join(swap), lambda match: swap[match.group()], light)
+
+
+def _render(reading: Reading, kind: str, bare: bool) -> bytes:
+    import warnings
+
+    with _style(LIGHT, reading), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script the font lacks is no fault
+        sheet = _Sheet(reading, LIGHT, bare)
+        _PAINTERS[reading.kind](reading, LIGHT, sheet)
+        buffer = io.BytesIO()
+        ground = "none" if bare else LIGHT.paper
+        meta = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        sheet.figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, facecolor=ground, metadata=meta)
+    return buffer.getvalue()
+
+
+@contextmanager
+def _style(theme: Theme, reading: Reading) -> Iterator[None]:
+    """The house style, for the life of one picture; names are never read as formulas."""
+    import matplotlib
+    from matplotlib import font_manager
+
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    settings = {
+        "font.family": [font for font in FONTS if font in known][:1] + ["DejaVu Sans"],
+        "font.size": 8.5,
+        "text.color": theme.ink,
+        "text.parse_math": False,
+        "axes.edgecolor": theme.rule,
+        "axes.facecolor": "none",
+        "axes.labelcolor": theme.muted,
+        "axes.labelsize": 8,
+        "axes.linewidth": 0.8,
+        "axes.formatter.use_mathtext": False,
+        "axes.unicode_minus": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.axisbelow": True,
+        "grid.color": theme.rule,
+        "grid.linewidth": 0.6,
+        "lines.solid_capstyle": "round",
+        "xtick.color": theme.muted,
+        "ytick.color": theme.muted,
+        "xtick.labelsize": 7.5,
+        "ytick.labelsize": 7.5,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "xtick.minor.size": 0,
+        "ytick.minor.size": 0,
+        "svg.fonttype": "path",
+        "svg.hashsalt": reading.title,  # the same reading gives the same bytes
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+class _Sheet:
+    """A page of paper measured in inches: title above, note below, the picture between them."""
+
+    def __init__(self, reading: Reading, theme: Theme, bare: bool) -> None:
+        self.reading, self.theme, self.bare = reading, theme, bare
+        self.figure: Any = None
+        self.width = self.height = self.floor = 0.0
+
+    def open(self, width: float, height: float) -> None:
+        """Make the figure with a picture area of the given height."""
+        from matplotlib.figure import Figure
+
+        note = "" if self.bare else clean(self.reading.note)
+        lines = textwrap.wrap(note, int(width * 15.5))
+        self.floor = 0.17 * len(lines) + 0.14 if lines else 0.04
+        top = 0.04 if self.bare else 0.42
+        self.width, self.height = width, height + self.floor + top
+        self.figure = Figure(figsize=(self.width, self.height))
+        if not self.bare:
+            self.text(0.14, self.height - 0.15, short(self.reading.title, 90), size=11, weight="bold", va="top")
+        for index, line in enumerate(reversed(lines)):
+            self.text(0.14, 0.12 + 0.17 * index, line, size=8, color=self.theme.muted, va="bottom")
+
+    def axes(self, left: float, bottom: float, width: float, height: float) -> Any:
+        """Axes placed in inches, measured from the left edge and from just above the note."""
+        bottom += self.floor
+        return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
+
+    def text(self, x: float, y: float, words: str, **style: Any) -> Any:
+        return self.figure.text(x / self.width, y / self.height, words, **style)
+
+
+def short(name: Any, most: int = 26) -> str:
+    """A name that fits: control characters shown, the middle left out where it is too long."""
+    text = clean(name)
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+
+
+def _inches(words: Sequence[str], size: float) -> float:
+    """Width of the longest of some texts, near enough to plan margins."""
+    return max((len(word) for word in words), default=0) * size * 0.0078
+
+
+def _colour(theme: Theme, index: int) -> str:
+    return theme.palette[index % len(theme.palette)]
+
+
+def _dash(theme: Theme, index: int) -> str:
+    return ("-", "--", ":", "-.")[index // len(theme.palette) % 4]
+
+
+def _floats(values: Any) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _nothing(sheet: _Sheet, words: str = "nothing to show") -> None:
+    sheet.open(NARROW, 0.5)
+    sheet.text(0.14, sheet.floor + 0.22, words, color=sheet.theme.muted)
+
+
+def _ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    def say(value: float, _: int) -> str:
+        return number(int(value) if float(value).is_integer() and abs(value) < 1e9 else value).replace("-", "−")
+
+    axis.set_major_formatter(FuncFormatter(say))
+    if log:
+        low, high = sorted(axis.get_view_interval())
+        decades = math.log10(high / low) if low > 0 else 0
+        axis.set_major_locator(LogLocator(numticks=6) if decades > 1.5 else LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        axis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole))
+
+
+# One painter per kind
+
+
+def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    values = dict(reading.values)
+    given = reading.extra.get("x")
+    if given is None and reading.axes and reading.axes[0] in values:
+        given = values.pop(reading.axes[0])
+    if not any(len(series) for series in values.values()):
+        return _nothing(sheet)
+    log, smooth = reading.extra.get("log", ()), reading.extra.get("smooth", {})
+    colours = reading.extra.get("colours", {})
+    alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
+    labels = [] if alone else [short(name, 22) for name in values]
+    right = 0.16 + (_inches(labels, 8.5) + 0.06 if labels else 0.0)
+    height = max(2.5, 0.15 * len(labels) + 0.6)
+    sheet.open(NARROW + max(0.0, right - 1.1), height)
+    axes = sheet.axes(0.62, 0.42, sheet.width - 0.62 - right, height - 0.5)
+    ends = []
+    for index, (name, series) in enumerate(values.items()):
+        y = _floats(series)
+        x = _floats(given[name] if isinstance(given, Mapping) else given if given is not None else range(len(y)))
+        colour, dash = _colour(theme, colours.get(name, index)), _dash(theme, index)
+        window = int(smooth.get(name, 0))
+        few = sum(value == value for value in y) <= 14
+        axes.plot(
+            x, y, dash, color=colour, lw=0.7 if window > 1 else 1.7, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=3.2
+        )
+        if window > 1:
+            y = _running_mean(y, window)
+            axes.plot(x, y, dash, color=colour, lw=1.7)
+        last = next((i for i in reversed(range(len(y))) if math.isfinite(y[i])), None)
+        if last is not None and labels:
+            ends.append((y[last], labels[index], colour))
+    for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
+        if axis in log:
+            scale("log")
+    axes.grid(axis="y")
+    axes.margins(x=0.02, y=0.06)
+    _ticks(axes.xaxis, "x" in log, 6)
+    _ticks(axes.yaxis, "y" in log)
+    axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
+    _end_labels(axes, ends)
+
+
+def _running_mean(values: list[float], window: int) -> list[float]:
+    """Mean over a centred window, cut at the ends and blind to NaN."""
+    half, found = window // 2, []
+    for i in range(len(values)):
+        near = [v for v in values[max(0, i - half) : i + half + 1] if math.isfinite(v)]
+        found.append(sum(near) / len(near) if near else math.nan)
+    return found
+
+
+def _end_labels(axes: Any, ends: list[tuple[float, str, str]]) -> None:
+    """Names beside the last points, pushed apart until none covers another."""
+    if not ends:
+        return
+    to_screen = axes.transData.transform
+    height = axes.get_window_extent().height
+    gap = 12.0 / height * axes.figure.dpi / 100 * 1.3
+    bottom = axes.get_window_extent().y0
+    places = sorted(
+        ((to_screen((0 if axes.get_xscale() == "linear" else 1, y))[1] - bottom) / height, label, colour) for y, label, colour in ends
+    )
+    spots: list[float] = []
+    for wanted, _, _ in places:
+        spots.append(max(wanted, spots[-1] + gap) if spots else wanted)
+    excess = max(0.0, spots[-1] - 1.0)
+    spots[-1] -= excess
+    for i in range(len(spots) - 2, -1, -1):
+        spots[i] = min(spots[i], spots[i + 1] - gap)
+    for spot, (_, label, colour) in zip(spots, places, strict=True):
+        axes.text(1.015, spot, label, color=colour, size=8.5, va="center", ha="left", transform=axes.transAxes)
+
+
+def _bars(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    if not any(len(series) for series in reading.values.values()):
+        return _nothing(sheet)
+    if "edges" in reading.extra:
+        return _histogram(reading, theme, sheet)
+    names = list(reading.values)
+    count = max(len(series) for series in reading.values.values())
+    labels = [short(label) for label in reading.extra.get("labels", range(count))]
+    step = min(ROW, 12.0 / count)
+    log = "value" in reading.extra.get("log", ())
+    left, height = 0.24 + _inches(labels, 8), step * count + 0.1
+    width = WIDE if len(names) > 1 else NARROW
+    sheet.open(max(width, left + 1.5 * len(names)), height + 0.62)
+    gap = 0.3
+    each = (sheet.width - left - 0.2 - gap * (len(names) - 1)) / len(names)
+    for index, name in enumerate(names):
+        axes = sheet.axes(left + index * (each + gap), 0.3, each, height)
+        y, values = list(range(count)), _floats(reading.values[name])
+        colour = _colour(theme, index)
+        if log and any(value > 0 for value in values):  # a bar needs a zero, which a logarithmic axis lacks: points instead
+            axes.set_xscale("log")
+            axes.plot(values, y, "o", color=colour, ms=5)
+            axes.hlines(y, 0, 1, color=theme.rule, lw=0.6, transform=axes.get_yaxis_transform(), zorder=0)
+            positive = [value for value in values if value > 0 and math.isfinite(value)]
+            axes.set_xlim(min(positive) / 2, max(positive) * 2)
+        else:
+            axes.barh(y, values, height=0.62, color=colour)
+            axes.axvline(0, color=theme.muted, lw=0.8)
+            axes.margins(x=0.06)
+        axes.set_ylim(count - 0.4, -0.6)
+        every = max(1, math.ceil(0.11 / step))
+        axes.set_yticks(y[::every], labels[::every] if index == 0 else [""] * len(y[::every]), color=theme.ink)
+        axes.grid(axis="x")
+        axes.spines["bottom"].set_visible(False)
+        _ticks(axes.xaxis, log, 4)
+        axes.set_title(short(name, 30), size=8.5, color=colour, loc="left", pad=5)
+
+
+def _histogram(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    edges = _floats(reading.extra["edges"])
+    sheet.open(NARROW, 2.7)
+    axes = sheet.axes(0.62, 0.42, sheet.width - 0.82, 2.2)
+    widths = [high - low for low, high in zip(edges, edges[1:], strict=False)]
+    for index, series in enumerate(reading.values.values()):
+        axes.bar(edges[:-1], _floats(series), widths, align="edge", color=_colour(theme, index), edgecolor=theme.paper, linewidth=0.7)
+    if edges[0] < 0 < edges[-1]:
+        axes.axvline(0, color=theme.muted, lw=0.8)
+    axes.grid(axis="y")
+    axes.margins(x=0.01)
+    _ticks(axes.xaxis, False, 6)
+    _ticks(axes.yaxis, False, whole=all(isinstance(value, int) for series in reading.values.values() for value in series))
+    axes.set_xlabel(short(reading.axes[0], 40) if reading.axes else "")
+    axes.set_ylabel(short(reading.axes[1], 40) if len(reading.axes) > 1 else "")
+
+
+def _heat(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_rgba
+
+    cells = [_floats(row) for row in next(iter(reading.values.values()), [])]
+    if not cells or not cells[0]:
+        return _nothing(sheet)
+    rows, columns = len(cells), len(cells[0])
+    row_names = [short(name, 18) for name in reading.extra.get("rows", range(rows))]
+    column_names = [short(name, 18) for name in reading.extra.get("columns", range(columns))]
+    each = min(0.42, max(4.2 / max(rows, columns), 0.02))
+    turned = _inches(column_names, 7.5) > each * 0.92
+    left = 0.36 + _inches(row_names, 7.5)
+    top = 0.34 + (_inches(column_names, 7.5) * 0.95 if turned else 0.14)
+    sheet.open(max(left + columns * each + 0.2, 3.4), top + rows * each + 0.1)
+    axes = sheet.axes(left, 0.08, columns * each, rows * each)
+    shade = _shades(cells, reading.extra.get("share") == "row")
+    off_diagonal = bool(reading.extra.get("diagonal"))
+
+    def colour(i: int, j: int) -> tuple[float, ...]:
+        second = (i != j) if off_diagonal else cells[i][j] < 0
+        return to_rgba(theme.palette[1 if second else 0], shade[i][j])
+
+    if max(rows, columns) <= DRAWN_CELLS:
+        places = [(i, j) for i in range(rows) for j in range(columns)]
+        squares = [[(j + x, i + y) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))] for i, j in places]
+        axes.add_collection(PolyCollection(squares, facecolors=[to_rgba(theme.rule, 0.28)] * len(places)), autolim=False)
+        axes.add_collection(
+            PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=1.2), autolim=False
+        )
+        for i, j in places:
+            if cells[i][j] == cells[i][j] and (cells[i][j] or not off_diagonal):
+                text = number(int(cells[i][j]) if float(cells[i][j]).is_integer() else cells[i][j])
+                size = min(8.0, each * 72 / max(len(text), 2) * 1.35)
+                axes.text(j, i + 0.02, text, ha="center", va="center", size=size, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
+    else:
+        axes.imshow([[colour(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
+    every = max(1, math.ceil(0.13 / each))
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xticks(range(0, columns, every), column_names[::every], rotation=90 if turned else 0, color=theme.ink)
+    axes.set_yticks(range(0, rows, every), row_names[::every], color=theme.ink)
+    for name, put in zip(reading.axes[:2], (axes.set_ylabel, axes.set_xlabel), strict=False):
+        put(short(name, 40))
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _shades(cells: list[list[float]], by_row: bool) -> list[list[float]]:
+    """Opacity of every cell, 0 to 1; the square root lets small entries be seen."""
+    largest = max((abs(v) for row in cells for v in row if math.isfinite(v)), default=0.0)
+    found = []
+    for row in cells:
+        scale = sum(abs(v) for v in row if math.isfinite(v)) if by_row else largest
+        found.append([math.sqrt(min(abs(v) / scale, 1.0)) if scale and math.isfinite(v) else 0.0 for v in row])
+    return found
+
+
+def _table(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    from matplotlib.lines import Line2D
+
+    heads = [short(name, 30) for name in reading.values]
+    formats, total = reading.extra.get("formats", {}), reading.extra.get("total", {})
+    length = max((len(column) for column in reading.values.values()), default=0)
+    if not heads or not length:
+        return _nothing(sheet)
+    columns = [
+        [short(formatted(cell, formats.get(name, "")), 40) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()
+    ]
+    right = [_numeric(column) for column in reading.values.values()]
+    sums = [short(formatted(total[name], formats.get(name, ""))) if name in total else "" for name in reading.values] if total else []
+    if sums and not sums[0]:
+        sums[0] = "total"
+    widths = [_inches([head, *column, *(sums[i : i + 1])], 8.5) + 0.26 for i, (head, column) in enumerate(zip(heads, columns, strict=True))]
+    lines = min(length, MOST_ROWS) + 1 + bool(sums) + (length > MOST_ROWS)
+    sheet.open(max(sum(widths) + 0.16, 3.0), ROW * lines + 0.16)
+    y, edge = sheet.floor + ROW * lines - 0.02, sum(widths) + 0.08
+
+    def write(cells: Sequence[str], **style: Any) -> None:
+        x = 0.08
+        for cell, width, to_right in zip(cells, widths, right, strict=False):
+            sheet.text(x + width - 0.13 if to_right else x + 0.06, y, cell, ha="right" if to_right else "left", va="center", **style)
+            x += width
+
+    def rule(colour: str) -> None:
+        ends = [0.14 / sheet.width, edge / sheet.width], [(y + ROW / 2) / sheet.height] * 2
+        sheet.figure.add_artist(Line2D(*ends, color=colour, lw=0.7))
+
+    write(heads, color=theme.muted, size=8)
+    for index in range(min(length, MOST_ROWS)):
+        y -= ROW
+        rule(theme.muted if index == 0 else theme.rule)
+        write([column[index] if index < len(column) else "" for column in columns])
+    if length > MOST_ROWS:
+        y -= ROW
+        rule(theme.rule)
+        sheet.text(0.14, y, f"… and {length - MOST_ROWS:,} more rows", va="center", color=theme.muted)
+    if sums:
+        y -= ROW
+        rule(theme.muted)
+        write(sums, weight="bold")
+
+
+def _numeric(column: Sequence[Any]) -> bool:
+    return any(isinstance(cell, (int, float)) for cell in column) and not any(isinstance(cell, str) for cell in column)
+
+
+def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    pictures = next(iter(reading.values.values()), [])
+    if not len(pictures):
+        return _nothing(sheet)
+    labels, details = reading.extra.get("labels", []), reading.extra.get("details", [])
+    tall, wide = len(pictures[0]), len(pictures[0][0])
+    each = 0.5 if reading.extra.get("dense") else 0.86
+    gap = 0.08 if reading.extra.get("dense") else 0.22
+    caption = (0.16 if labels else 0.0) + (0.14 if details else 0.0)
+    width, height = each * min(1.0, wide / tall), each * min(1.0, tall / wide)
+    across = max(1, min(len(pictures), int((WIDE - 0.2) / (each + gap))))
+    down = math.ceil(len(pictures) / across)
+    cell = height + caption + gap
+    sheet.open(max(0.2 + across * (each + gap), NARROW), down * cell - gap + 0.1)
+    left = 0.0 if sheet.bare else 0.14
+    area_width, area_height = sheet.width - left, down * cell - gap
+    axes = sheet.axes(left, 0.05, area_width, area_height)
+    axes.set_axis_off()
+    for index, picture in enumerate(pictures):
+        x, y = (index % across) * (each + gap), area_height - (index // across) * cell
+        axes.imshow(picture, cmap="gray", vmin=0, vmax=1, extent=(x, x + width, y - height, y), interpolation="nearest", aspect="auto")
+        for position, (words, colour) in enumerate(((labels, theme.ink), (details, theme.muted))):
+            if index < len(words):
+                size = 7.5 - position
+                text = short(words[index], int((each + gap * 0.7) / (size * 0.0076)))
+                axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=colour)
+    axes.set_xlim(0, area_width)
+    axes.set_ylim(0, area_height)
+
+
+def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    names = [name for name in reading.axes[:2] if name in reading.values]
+    names = names if len(names) == 2 else list(reading.values)[:2]
+    if len(names) < 2 or not len(reading.values[names[0]]):
+        return _nothing(sheet)
+    x, y = (_floats(reading.values[name]) for name in names)
+    groups, log = reading.extra.get("groups"), reading.extra.get("log", ())
+    kinds = sorted(set(groups), key=str) if groups else []
+    labels = [short(kind, 20) for kind in kinds]
+    right = 0.2 + (_inches(labels, 8.5) + 0.2 if labels else 0.0)
+    sheet.open(3.9 + right, 3.7)
+    axes = sheet.axes(0.66, 0.44, 3.1, 3.1)
+    size = max(4.0, min(22.0, 6000 / len(x)))
+    if reading.extra.get("diagonal"):
+        ends = [min(v for v in x + y if math.isfinite(v)), max(v for v in x + y if math.isfinite(v))]
+        axes.plot(ends, ends, color=theme.muted, lw=0.9)
+    for index, kind in enumerate(kinds or [None]):
+        mine = [i for i in range(len(x)) if not kinds or groups[i] == kind]
+        axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=size, color=_colour(theme, index), alpha=0.6, linewidths=0)
+        if kinds:
+            axes.text(1.03, 0.96 - 0.065 * index, labels[index], color=_colour(theme, index), transform=axes.transAxes, va="center")
+    for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
+        if axis in log:
+            scale("log")
+    axes.grid()
+    _ticks(axes.xaxis, "x" in log)
+    _ticks(axes.yaxis, "y" in log)
+    axes.set_xlabel(short(names[0], 40))
+    axes.set_ylabel(short(names[1], 40))
+
+
+_PAINTERS = {"lines": _lines, "bars": _bars, "heat": _heat, "table": _table, "images": _images, "scatter": _scatter}

@@ -1,0 +1,169 @@
+"""What every lens shares: it looks and leaves no trace, and where it does not apply it says which lenses do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..core import shelf
+from ..core.dials import dials
+from ..core.errors import BadInput
+from ..core.reading import Subject
+
+CHUNK = 512
+
+
+@contextmanager
+def untouched(model: Any = None) -> Iterator[None]:
+    """Whatever happens inside, random states come back bit for bit, and so do the model's buffers, gradients and modes.
+
+    Inside, the model is in evaluation mode: what a lens shows must not depend on a dropout mask.
+    """
+    import numpy
+    import torch
+
+    python, arrays = random.getstate(), numpy.random.get_state()
+    modules = [] if model is None else list(model.modules())
+    modes = [module.training for module in modules]
+    buffers = [] if model is None else [(buffer, buffer.clone()) for buffer in model.buffers()]
+    gradients = [] if model is None else [(parameter, parameter.grad) for parameter in model.parameters()]
+    kept = [None if gradient is None else gradient.clone() for _, gradient in gradients]
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for module in modules:
+                module.training = False
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for (parameter, gradient), value in zip(gradients, kept, strict=True):
+                parameter.grad = gradient
+                if gradient is not None:
+                    gradient.copy_(value)
+
+
+def outputs(subject: Subject) -> Any:
+    """The model's output for the whole batch, computed in chunks so that a large batch needs little memory."""
+    import torch
+
+    x = subject.batch.x
+    with untouched(subject.model), torch.no_grad():
+        return torch.cat([subject.model(x[start : start + CHUNK]).detach() for start in range(0, len(x), CHUNK)])
+
+
+def predictions(subject: Subject) -> Any:
+    """What the objective makes of the output: class probabilities, a mean, a rate."""
+    out = outputs(subject)
+    return subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+
+
+def need(lens: str, subject: Subject, **given: Any) -> None:
+    """Stop with one line where a dial is wrong, or where a lens does not apply: why, and which lenses do."""
+    name = lens.rsplit(".", 1)[-1]
+    module = shelf.load("lenses", name)
+    known = dials(module.read, f"lens '{name}'")
+    for dial, value in given.items():
+        known[dial].check(value)
+    reason = module.why_not(subject)
+    if reason:
+        others = fitting(subject)
+        raise BadInput(f"lens '{name}' does not apply: {reason}", fix=f"try {', '.join(others)}" if others else "no lens fits this subject")
+
+
+def fitting(subject: Subject) -> list[str]:
+    """Names of the lenses that apply to a subject.  A lens says so itself by an empty `why_not(subject)`."""
+    return [name for name in shelf.names("lenses") if not shelf.load("lenses", name).why_not(subject)]
+
+
+def no_model(subject: Subject) -> str:
+    """Why nothing can be computed from this subject, or ''."""
+    if subject.model is None:
+        return "there is no model"
+    if subject.batch is None or "x" not in subject.batch or not len(subject.batch):
+        return "there is no batch of inputs"
+    return ""
+
+
+def not_classes(subject: Subject) -> str:
+    """Why this is not a classification, or ''."""
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if "y" not in subject.batch:
+        return "the batch has no labels"
+    task = getattr(subject.data, "task", "")
+    if task and task not in ("classes", "other"):
+        return f"the target is '{task}', not classes"
+    if subject.batch.y.is_floating_point() and task != "classes":
+        return "the labels are not whole numbers"
+    return ""
+
+
+def not_values(subject: Subject) -> str:
+    """Why this is not a regression, or ''."""
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if "y" not in subject.batch:
+        return "the batch has no targets"
+    task = getattr(subject.data, "task", "")
+    if task and task not in ("values", "counts", "other"):
+        return f"the target is '{task}', not a number"
+    if not subject.batch.y.is_floating_point() and task not in ("values", "counts"):
+        return "the targets are labels, not numbers"
+    return ""
+
+
+def real(batch: Any, y: Any) -> Any:
+    """True where a target is real and not padding, shaped like the targets."""
+    import torch
+
+    mask = batch.get("mask")
+    if mask is None:
+        return torch.ones_like(y, dtype=torch.bool)
+    return mask.bool().reshape(*mask.shape, *[1] * (y.dim() - mask.dim())).expand_as(y)
+
+
+class Answers(NamedTuple):
+    """True and predicted labels, the confidence in the prediction, where they stand among all labels, and class names."""
+
+    true: Any
+    said: Any
+    confidence: Any
+    where: Any
+    names: list[str]
+
+
+def answers(subject: Subject) -> Answers:
+    """What a classifier says to every label that counts.
+
+    A last axis of class scores gives the largest; a single probability counts as class 1 from one half on.
+    """
+    import torch
+
+    y, guess = subject.batch.y.long(), predictions(subject)
+    if guess.dim() > y.dim() and guess.shape[-1] == 1:
+        guess = guess.squeeze(-1)
+    if y.dim() > guess.dim() and y.shape[-1] == 1:
+        y = y.squeeze(-1)
+    if guess.shape == y.shape:
+        guess = torch.stack([1 - guess, guess], -1)
+    if guess.shape[:-1] != y.shape:
+        raise BadInput(
+            f"the model gives {tuple(guess.shape)} for labels {tuple(y.shape)}",
+            where="lens",
+            fix="one score per class on the last axis is needed",
+        )
+    confidence, said = guess.max(-1)
+    keep = real(subject.batch, y) & (y >= 0)
+    known = list(getattr(subject.data, "classes", ()))
+    highest = max(int(guess.shape[-1]), int(y.max()) + 1 if y.numel() else 0)
+    names = known + [str(label) for label in range(len(known), highest)]
+    return Answers(y[keep], said[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)

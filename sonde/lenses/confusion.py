@@ -1,0 +1,67 @@
+"""Which class is taken for which: confusion matrix, and precision, recall and F1 of every class."""
+
+from __future__ import annotations
+
+from ..core.reading import Reading, Subject
+from ._untouched import answers, need, not_classes
+
+
+def why_not(subject: Subject) -> str:
+    return not_classes(subject)
+
+
+def read(subject: Subject) -> list[Reading]:
+    """The matrix (true class down, predicted class across) and a table per class; a ratio without examples is '-'."""
+    import torch
+
+    need(__name__, subject)
+    y, said, _, _, names = answers(subject)
+    k = len(names)
+    counts = torch.bincount(y * k + said, minlength=k * k).reshape(k, k)
+    right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
+    total, correct = int(counts.sum()), int(right.sum())
+
+    def ratio(above: torch.Tensor, below: torch.Tensor) -> list[float | None]:
+        return [a / b if b else None for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+
+    matrix = Reading(
+        "Confusion matrix",
+        "heat",
+        {"examples": counts},
+        axes=["true class", "predicted class"],
+        note=_note(counts, names, correct, total),
+        extra={"rows": names, "columns": names, "share": "row", "diagonal": True},
+    )
+    table = Reading(
+        "Precision and recall",
+        "table",
+        {
+            "class": names,
+            "precision": ratio(right, predicted),
+            "recall": ratio(right, true),
+            "F1": ratio(2 * right, true + predicted),
+            "examples": true,
+        },
+        axes=["class"],
+        note="Precision: share of the answers 'this class' that are right. Recall: share of the class that is found.",
+        extra={"formats": dict.fromkeys(("precision", "recall", "F1"), "percent")},
+    )
+    return [matrix, table]
+
+
+def _note(counts, names: list[str], correct: int, total: int) -> str:
+    if not total:
+        return "No labelled examples."
+    text = f"{correct:,} of {total:,} right ({100 * correct / total:.2f} %)."
+    wrong = counts.clone().fill_diagonal_(0)
+    if int(wrong.max()):
+        row, column = divmod(int(wrong.argmax()), len(names))
+        often = int(wrong.max())
+        text += f" Most frequent mistake: {names[row]} taken for {names[column]}, {often:,} {'time' if often == 1 else 'times'}."
+    return text
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

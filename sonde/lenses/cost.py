@@ -1,0 +1,444 @@
+"""What a network costs, layer by layer: output size, weights, biases, FLOPs, activation memory, receptive field.
+
+The network is run once on the meta device, where tensors have sizes and no memory, so the largest model is counted in
+a moment.  All figures are for one example.
+
+Convention: one multiply-add is 2 FLOPs and adding a bias is 1.  An activation is 1 per element, a softmax 3 (exponential,
+sum, division).  A norm is 2 per element where the statistics are stored, 5 where they are computed, and 1 more for each
+of scale and shift.  Pooling over k entries is k-1 comparisons, or k additions and divisions.  Copies and views are free.
+A layer not listed here has unknown FLOPs, written '-' and never taken for zero; of operations written out in a
+container's forward, the matrix products and convolutions are counted, in a row of the container itself.
+
+Receptive field of layer L in a chain of convolutions and pools: 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._tiny import images
+from ._untouched import need, no_model, untouched
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer.  Sizes leave out the batch axis."""
+
+    name: str
+    kind: str
+    output: tuple[int, ...] = ()
+    weights: int = 0
+    biases: int = 0
+    flops: int | None = 0
+    """None where unknown"""
+    memory: int = 0
+    """bytes of the output; a view or an in-place result adds nothing"""
+    field: tuple[int, ...] | None = None
+    """receptive field on each spatial axis, where it applies"""
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Rows in the order the layers first ran, and their totals."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def weights(self) -> int:
+        return sum(row.weights for row in self.rows)
+
+    @cached_property
+    def biases(self) -> int:
+        return sum(row.biases for row in self.rows)
+
+    @property
+    def parameters(self) -> int:
+        return self.weights + self.biases
+
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs of all layers where they are known; `unknown` lists the others."""
+        return sum(row.flops or 0 for row in self.rows)
+
+    @cached_property
+    def unknown(self) -> tuple[str, ...]:
+        return tuple(row.name for row in self.rows if row.flops is None)
+
+    @cached_property
+    def memory(self) -> int:
+        return sum(row.memory for row in self.rows)
+
+
+def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> Cost:
+    """Count a network without running it for real.
+
+    model: a module, real or meta, or a function that makes one (called under `torch.device("meta")`)
+    example: a Batch or tensor with a batch axis, or the size of one example without it
+    dtype: of the input, where only its size is given; token ids are torch.int64
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with untouched(), torch.enable_grad(), torch.device("meta"):
+        net = _on_meta(model)
+        x = _input(net, example, dtype)
+        walk = _Walk(net, x)
+        with FlopCounterMode(display=False) as counter:
+            walk.counter = counter
+            try:
+                net(x)
+            except Exception as error:
+                raise walk.failed(error) from error
+    return Cost(tuple(walk.finish()))
+
+
+def _on_meta(model: Any) -> nn.Module:
+    """A copy whose tensors are all meta: each tensor is swapped while copying, so nothing is ever held twice."""
+    if not isinstance(model, nn.Module):
+        try:
+            model = model()
+        except Exception as error:
+            raise BadInput(f"the model cannot be built on the meta device: {error}", fix="build it first and pass the module") from error
+    held: dict[int, Any] = {}
+    for module in model.modules():
+        owned = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
+        for tensor in (item for item in owned if isinstance(item, Tensor)):
+            twin = torch.empty_like(tensor, device="meta", requires_grad=False)
+            held[id(tensor)] = nn.Parameter(twin, requires_grad=False) if isinstance(tensor, nn.Parameter) else twin
+    net = copy.deepcopy(model, held).eval()
+    for parameter in net.parameters():  # a gradient keeps torch from its fused attention, which no hook can look into
+        parameter.requires_grad_(parameter.is_floating_point())
+    return net
+
+
+def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch.dtype) -> Tensor:
+    if isinstance(example, Batch):
+        example = example.x
+    if isinstance(example, Tensor):
+        shape, dtype = tuple(example.shape[1:]), example.dtype
+    else:
+        shape = tuple(example)
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise BadInput(f"an input size is a list of whole numbers, not {example!r}", fix="leave out the batch axis: (1, 28, 28)")
+    if dtype.is_floating_point:
+        dtype = next((p.dtype for p in net.parameters() if p.is_floating_point()), dtype)
+    return torch.empty((1, *shape), dtype=dtype, device="meta")
+
+
+class _Walk:
+    """Follows one forward pass by hooks and fills the rows."""
+
+    def __init__(self, net: nn.Module, x: Tensor) -> None:
+        self.counter: Any = None
+        self.net = net
+        self.names = {module: name or type(module).__name__ for name, module in net.named_modules()}
+        self.rows: dict[nn.Module, Row] = {}
+        self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
+        self.stack: list[list[Any]] = []  # module, FLOPs counted at entry, FLOPs of its children
+        self.counted: set[Tensor] = set()
+        self.held: list[Any] = [x]  # keeps ids and storages from being used again
+        self.storages = {x.untyped_storage()._cdata}
+        axes = max(x.dim() - 2, 0)
+        self.fields = {id(x): ((1,) * axes, (1,) * axes)} if axes else {}
+        for module in net.modules():
+            module.register_forward_pre_hook(self.enter)
+            module.register_forward_hook(self.leave, with_kwargs=True)
+
+    def enter(self, module: nn.Module, _: Any) -> None:
+        self.stack.append([module, self.counter.get_total_flops(), 0])
+
+    def leave(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        inputs = (*positional, *named.values())
+        _, before, children = self.stack.pop()
+        inside = self.counter.get_total_flops() - before
+        if self.stack:
+            self.stack[-1][2] += inside
+        rule = _rule(module)
+        if any(_rule(frame[0]) for frame in self.stack):
+            return  # part of a layer that is counted as a whole
+        if rule is None and next(module.children(), None) is not None:
+            self.own[module] = self.own.get(module, 0) + inside - children
+            if module not in self.rows:
+                self.rows[module] = Row(self.names[module], f"{type(module).__name__} itself")
+            return
+        tensors = _tensors(output)
+        fresh = [t for t in tensors if t.untyped_storage()._cdata not in self.storages]
+        self.storages |= {t.untyped_storage()._cdata for t in fresh}
+        self.held += tensors
+        self.follow(module, inputs, tensors)
+        flops = rule(module, inputs, output) if rule else None
+        row = self.rows.get(module) or Row(self.names[module], type(module).__name__, calls=0)
+        first = tensors[0] if tensors else None
+        self.rows[module] = replace(
+            row,
+            output=tuple(first.shape[1:]) if first is not None else (),
+            flops=None if flops is None or row.flops is None else row.flops + flops,
+            memory=row.memory + sum(t.numel() * t.element_size() for t in fresh),
+            field=self.fields[id(first)][0] if id(first) in self.fields else None,
+            calls=row.calls + 1,
+        )
+
+    def follow(self, module: nn.Module, inputs: tuple[Any, ...], outputs: list[Tensor]) -> None:
+        """Receptive field (field, jump between neighbours) of an output, from that of the input."""
+        before = self.fields.get(id(inputs[0])) if inputs else None
+        if before is None or not outputs:
+            return
+        if type(module) in _POINTWISE:
+            self.fields[id(outputs[0])] = before
+        elif type(module) in _WINDOWS:
+            size, jump = before
+            k, s, d = _window(module, len(size))
+            field = tuple(f + (kk - 1) * dd * j for f, j, kk, dd in zip(size, jump, k, d, strict=True))
+            self.fields[id(outputs[0])] = field, tuple(j * ss for j, ss in zip(jump, s, strict=True))
+
+    def finish(self) -> list[Row]:
+        """Rows with parameters, each tensor counted once where it first belongs; layers that never ran come last."""
+        done = []
+        for module, row in self.rows.items():
+            weights, biases = self.parameters(module, whole=module not in self.own)
+            if module in self.own:
+                if not (self.own[module] or weights or biases):
+                    continue
+                row = replace(row, flops=self.own[module] or None)
+            done.append(replace(row, weights=weights, biases=biases))
+        for module, name in self.names.items():
+            weights, biases = self.parameters(module, whole=False)
+            if weights or biases:
+                done.append(Row(name, f"{type(module).__name__}, not run", weights=weights, biases=biases))
+        return done
+
+    def parameters(self, module: nn.Module, whole: bool) -> tuple[int, int]:
+        weights = biases = 0
+        for name, parameter in module.named_parameters(recurse=whole):
+            if parameter not in self.counted:
+                self.counted.add(parameter)
+                bias = "bias" in name.rsplit(".", 1)[-1]
+                weights, biases = weights + parameter.numel() * (not bias), biases + parameter.numel() * bias
+        return weights, biases
+
+    def failed(self, error: Exception) -> BadInput:
+        told = " ".join(str(error).split())
+        told = told if len(told) <= 200 else told[:197] + "..."
+        where = f"layer '{self.names[self.stack[-1][0]]}' ({type(self.stack[-1][0]).__name__})" if self.stack else "model"
+        return BadInput(
+            f"the network cannot be run on an input of size {tuple(self.held[0].shape[1:])}: {told}",
+            where=where,
+            fix="check the input size",
+        )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+# FLOP rules: (module, inputs, output) -> FLOPs
+
+Rule = Callable[[Any, tuple[Any, ...], Any], int]
+
+
+def _rule(module: nn.Module) -> Rule | None:
+    """The rule of a layer.  A subclass has its parent's rule only while it runs its parent's forward."""
+    for base in type(module).__mro__:
+        if base in _RULES:
+            return _RULES[base] if type(module).forward is base.forward else None  # type: ignore[attr-defined]
+    return None
+
+
+def _free(module: Any, inputs: Any, output: Any) -> int:
+    return 0
+
+
+def _per_element(count: int) -> Rule:
+    return lambda module, inputs, output: count * output.numel()
+
+
+def _linear(module: nn.Linear, inputs: Any, output: Tensor) -> int:
+    return output.numel() * (2 * module.in_features + (module.bias is not None))
+
+
+def _bilinear(module: nn.Bilinear, inputs: Any, output: Tensor) -> int:
+    a, b = module.in1_features, module.in2_features
+    return output.numel() * (2 * a * b + 2 * a + (module.bias is not None))
+
+
+def _convolution(module: Any, inputs: Any, output: Tensor) -> int:
+    each = 2 * module.in_channels // module.groups * prod(module.kernel_size)
+    return output.numel() * (each + (module.bias is not None))
+
+
+def _transposed(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> int:
+    each = 2 * module.out_channels // module.groups * prod(module.kernel_size)
+    return inputs[0].numel() * each + output.numel() * (module.bias is not None)
+
+
+def _norm(module: Any, inputs: Any, output: Tensor) -> int:
+    stored = getattr(module, "running_mean", None) is not None
+    shared = sum(getattr(module, name, None) is not None for name in ("weight", "bias"))
+    return output.numel() * ((2 if stored else 5) + shared)
+
+
+def _rms_norm(module: Any, inputs: Any, output: Tensor) -> int:
+    return output.numel() * (3 + (module.weight is not None))  # square, sum, scale
+
+
+def _pool(module: Any, inputs: Any, output: Any) -> int:
+    """Comparisons or additions and a division per window; an adaptive pool has windows of unequal size."""
+    first, average, axes = _tensors(output)[0], isinstance(module, _AVERAGES), inputs[0].dim() - 2
+    if isinstance(module, _ADAPTIVE):
+        before, after = inputs[0].shape[-axes:], first.shape[-axes:]
+        entries = prod(sum(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in zip(before, after, strict=True))
+        windows = prod(after)
+        return first.numel() // max(windows, 1) * (entries - (not average) * windows)
+    entries = prod(_window(module, axes)[0])
+    return first.numel() * (entries - (not average))
+
+
+def _recurrent(module: Any, inputs: Any, output: Any) -> int | None:
+    """Per step: gates from input and state, their sum, biases, then the cell's own pointwise work."""
+    if module.proj_size:
+        return None
+    gates, pointwise = {"RNN": (1, 1), "LSTM": (4, 9), "GRU": (3, 8)}[module.mode.split("_")[0]]
+    steps = output[0].numel() // output[0].shape[-1]
+    width, ways = module.hidden_size, 1 + module.bidirectional
+    total = 0
+    for layer in range(module.num_layers):
+        size = module.input_size if layer == 0 else width * ways
+        total += steps * ways * width * (gates * (2 * (size + width) + 1 + 2 * module.bias) + pointwise)
+    return total
+
+
+def _attention(module: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Any) -> int | None:
+    """Projections, scaled scores, softmax, mixing, output projection."""
+    query, keys, values = inputs[:3]
+    if query.dim() != 3 or module.bias_k is not None or module.add_zero_attn:
+        return None
+    batch, time = (0, 1) if module.batch_first else (1, 0)
+    n, t, s, e = query.shape[batch], query.shape[time], keys.shape[time], module.embed_dim
+    bias = module.in_proj_bias is not None
+    projections = 2 * e * (t * e + s * keys.shape[-1] + s * values.shape[-1]) + bias * e * (t + 2 * s)
+    mixing = t * e + 4 * t * s * e + 3 * t * s * module.num_heads
+    return n * (projections + mixing + t * e * (2 * e + (module.out_proj.bias is not None)))
+
+
+def _window(module: Any, axes: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Kernel, stride and dilation of a convolution or pool on each axis."""
+
+    def spread(value: Any) -> tuple[int, ...]:
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
+
+    kernel = spread(module.kernel_size)
+    return kernel, spread(module.stride) if module.stride is not None else kernel, spread(getattr(module, "dilation", 1))
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+_ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+_ADAPTIVE = (*_ADAPTIVE_AVERAGES, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
+_AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, *_ADAPTIVE_AVERAGES)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_ACTIVATIONS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid),
+    *(nn.LogSigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Softshrink, nn.Threshold),
+)
+_COPIES = (
+    *(
+        nn.Identity,
+        nn.Flatten,
+        nn.Unflatten,
+        nn.Embedding,
+        nn.ZeroPad1d,
+        nn.ZeroPad2d,
+        nn.ZeroPad3d,
+        nn.ReflectionPad1d,
+        nn.ReflectionPad2d,
+    ),
+    *(nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ConstantPad1d, nn.ConstantPad2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_POINTWISE = {*_ACTIVATIONS, *_DROPOUTS, *_BATCH_NORMS, nn.Identity}
+_WINDOWS = {*_CONVOLUTIONS, *_POOLS}
+_RULES: dict[type, Any] = {
+    nn.Linear: _linear,
+    nn.Bilinear: _bilinear,
+    nn.RMSNorm: _rms_norm,
+    nn.MultiheadAttention: _attention,
+    nn.Softmax: _per_element(3),
+    nn.LogSoftmax: _per_element(3),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _transposed),
+    **dict.fromkeys((*_BATCH_NORMS, *_INSTANCE_NORMS, nn.LayerNorm, nn.GroupNorm), _norm),
+    **dict.fromkeys((*_POOLS, *_ADAPTIVE), _pool),
+    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
+    **dict.fromkeys(_ACTIVATIONS, _per_element(1)),
+    **dict.fromkeys((*_COPIES, *_DROPOUTS), _free),
+}
+
+
+# The lens
+
+
+def why_not(subject: Subject) -> str:
+    return no_model(subject)
+
+
+def read(subject: Subject) -> Reading:
+    """Per layer: output size, weights, biases, FLOPs, activation memory, receptive field; for one example."""
+    need(__name__, subject)
+    found = cost(subject.model, subject.batch)
+    rows = found.rows
+    return Reading(
+        "Cost of one example",
+        "table",
+        {
+            "layer": [row.name for row in rows],
+            "kind": [row.kind for row in rows],
+            "output": [by(row.output) for row in rows],
+            "weights": [row.weights for row in rows],
+            "biases": [row.biases for row in rows],
+            "FLOPs": [row.flops for row in rows],
+            "memory": [row.memory for row in rows],
+            "field": [by(row.field) if row.field else None for row in rows],
+        },
+        axes=["layer"],
+        note=remark(found),
+        extra={
+            "formats": {"FLOPs": "si", "memory": "bytes"},
+            "total": {"weights": found.weights, "biases": found.biases, "FLOPs": found.flops, "memory": found.memory},
+        },
+    )
+
+
+def by(sizes: Sequence[int]) -> str:
+    """Sizes as people write them: 5 x 192 x 256."""
+    return " × ".join(map(str, sizes)) or "1"
+
+
+def remark(found: Cost) -> str:
+    """The totals in a sentence, honest about what could not be counted."""
+    from ._words import bytes_, si
+
+    least = "at least " if found.unknown else ""
+    text = f"{found.parameters:,} parameters, {least}{si(found.flops)}FLOPs, {bytes_(found.memory)} of activations."
+    if found.unknown:
+        text += f" Unknown FLOPs: {', '.join(found.unknown[:5])}{' and more' if len(found.unknown) > 5 else ''}."
+    return text
+
+
+def tiny() -> Subject:
+    return images()

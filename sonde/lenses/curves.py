@@ -1,0 +1,108 @@
+"""How a run went: loss, validation figures, learning rate and gradient norm over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.reading import Reading, Subject
+from ._untouched import need
+from ._words import number
+
+Line = tuple[list[float], list[float]]
+"""steps and values"""
+NOT_FIGURES = ("step", "epoch", "model_step")
+OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
+LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
+COLOURS = {"train": 0, "valid": 1, "test": 2}
+LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
+SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
+
+
+def why_not(subject: Subject) -> str:
+    return "" if series(subject.metrics) else "there are no metrics yet"
+
+
+def read(subject: Subject) -> list[Reading]:
+    """One panel per figure; training and validation values of the same figure share a panel."""
+    need(__name__, subject)
+    grouped: dict[str, dict[str, Line]] = {}
+    for key, line in without_copies(series(subject.metrics)).items():
+        split, _, figure = key.rpartition("/")
+        grouped.setdefault(figure, {})[figure if figure in OF_TRAINING else split or "train"] = line
+    for lines in grouped.values():  # the test figures are one point at the end, which a curve would only hide
+        longer = {label: line for label, line in lines.items() if len(line[0]) > 1}
+        for label in set(lines) - set(longer or lines):
+            del lines[label]
+    first = [name for name in ("loss", "accuracy") if name in grouped]
+    last = [name for name in OF_TRAINING if name in grouped]
+    return [panel(name, grouped[name]) for name in (*first, *sorted(set(grouped) - {*first, *last}), *last)]
+
+
+def panel(key: str, lines: Mapping[str, Line]) -> Reading:
+    """One figure, one line per label."""
+    split, _, figure = key.rpartition("/")
+    flat = [value for _, values in lines.values() for value in values if value == value]
+    log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
+    words = OF_TRAINING.get(figure, figure.replace("_", " "))
+    title = f"{split} {words}".strip()
+    return Reading(
+        title[:1].upper() + title[1:],
+        "lines",
+        {label: values for label, (_, values) in lines.items()},
+        axes=["step", figure],
+        note=_note(figure, lines) if "valid" in lines else "",
+        extra={
+            "x": {label: steps for label, (steps, _) in lines.items()},
+            "log": ["y"] if log else [],
+            "colours": COLOURS,
+            "smooth": {label: len(steps) // 20 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"},
+        },
+    )
+
+
+def _note(figure: str, lines: Mapping[str, Line]) -> str:
+    at = best(figure, lines["valid"])
+    if at is None:
+        return ""
+    word = "Highest" if figure in LARGER_IS_BETTER else "Lowest"
+    return f"{word} validation {figure.replace('_', ' ')} {number(at[0])} at step {number(at[1])}."
+
+
+def best(figure: str, line: Line) -> tuple[float, float] | None:
+    """(value, step) of the best value of a line, or None where it has none."""
+    good = [(value, step) for step, value in zip(*line, strict=True) if value == value]
+    if not good:
+        return None
+    return max(good, key=lambda pair: pair[0]) if figure in LARGER_IS_BETTER else min(good, key=lambda pair: pair[0])
+
+
+def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+    """Name -> (steps, values) of every figure; a value that is not a number becomes NaN, so that the line breaks there."""
+    found: dict[str, Line] = {}
+    for row in metrics:
+        step = row.get("step")
+        for name, value in row.items():
+            if name in NOT_FIGURES or isinstance(step, bool) or not isinstance(step, (int, float)):
+                continue
+            if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+                steps, values = found.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(float("nan") if value is None else float(value))
+    return found
+
+
+def without_copies(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures by key, without terms such as nll that are the whole loss of their part of the data."""
+    kept = {}
+    for key, value in figures.items():
+        split, slash, figure = key.rpartition("/")
+        if figure == "loss" or value != figures.get(f"{split}{slash}loss"):
+            kept[key] = value
+    return kept
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

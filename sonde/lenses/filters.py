@@ -1,0 +1,57 @@
+"""The filters of the first convolution, as pictures: what the network looks for first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._untouched import need
+
+
+def why_not(subject: Subject) -> str:
+    if subject.model is None:
+        return "there is no model"
+    name, layer = first(subject.model)
+    if layer is None:
+        return "the model has no two-dimensional convolution"
+    return "" if layer.kernel_size != (1, 1) else f"the first convolution '{name}' is 1 × 1 and has no shape to show"
+
+
+def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
+    """One picture per filter; zero is grey, each filter stretched to its own largest weight.
+
+    n: how many to show at most
+    """
+    need(__name__, subject, n=n)
+    name, layer = first(subject.model)
+    weight = layer.weight.detach().float()
+    total, channels = weight.shape[:2]
+    weight = weight[:n].permute(0, 2, 3, 1) if channels == 3 else weight[:n].mean(1)
+    reach = weight.flatten(1).abs().amax(1).clamp_min(1e-12).reshape(-1, *[1] * (weight.dim() - 1))
+    shape = " × ".join(map(str, layer.kernel_size))
+    told = f"{total} filters of {shape} in '{name}'" + (f", the first {len(weight)} shown" if total > len(weight) else "")
+    mean = "" if channels in (1, 3) else f"; mean over {channels} input channels"
+    return Reading(
+        "First-layer filters",
+        "images",
+        {"images": 0.5 + 0.5 * weight / reach},
+        axes=["filter", "row", "column"],
+        note=f"{told}{mean}. Grey is zero, white positive, black negative."
+        if channels != 3
+        else f"{told}, as red, green and blue. Grey is zero.",
+        extra={"dense": True},
+    )
+
+
+def first(model: Any) -> tuple[str, Any]:
+    """Name and module of the first 2-D convolution, in the order the model was built."""
+    from torch import nn
+
+    return next(((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d)), ("", None))
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

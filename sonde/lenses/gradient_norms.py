@@ -1,0 +1,94 @@
+"""Gradient norm, weight norm and their ratio for every layer, from one backward pass; names vanishing and exploding.
+
+A gradient vanishes (explodes) where its root mean square is a thousand times smaller (larger) than in the layer next to
+the loss: backpropagation multiplies one Jacobian per layer, and the comparison along the depth is free of the loss scale.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._untouched import need, no_model, untouched
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+
+
+def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Reading:
+    """Norms over all parameters of each layer, in evaluation mode.
+
+    factor: how many times smaller or larger than the last layer counts as vanishing or exploding
+    """
+    import torch
+
+    need(__name__, subject, factor=factor)
+    named = [(name, parameter) for name, parameter in subject.model.named_parameters() if parameter.requires_grad]
+    with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+        loss = subject.objective(subject.model, subject.batch).loss()
+        gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
+    kinds = {name: type(module).__name__ for name, module in subject.model.named_modules()}
+    layers: dict[str, list[float]] = {}  # squared gradient, squared weight, entries
+    with torch.no_grad():
+        for (name, parameter), gradient in zip(named, gradients, strict=True):
+            owner = name.rpartition(".")[0]
+            sums = layers.setdefault(f"{owner} {kinds[owner]}".strip(), [0.0, 0.0, 0.0])
+            sums[0] += 0.0 if gradient is None else float(gradient.double().square().sum())
+            sums[1] += float(parameter.double().square().sum())
+            sums[2] += parameter.numel()
+    gradient_norm = [math.sqrt(g) for g, _, _ in layers.values()]
+    weight_norm = [math.sqrt(w) for _, w, _ in layers.values()]
+    rms = {name: math.sqrt(g / max(entries, 1)) for name, (g, _, entries) in layers.items()}
+    return Reading(
+        "Gradients by layer",
+        "bars",
+        {
+            "gradient norm": gradient_norm,
+            "weight norm": weight_norm,
+            "gradient / weight": [g / w if w else None for g, w in zip(gradient_norm, weight_norm, strict=True)],
+        },
+        axes=["layer"],
+        note=verdict(rms, factor),
+        extra={"labels": list(layers), "log": ["value"], "loss": float(loss.detach())},
+    )
+
+
+def verdict(rms: dict[str, float], factor: float) -> str:
+    """What the root mean square gradients along the depth say, in a sentence or two."""
+    broken = [name for name, value in rms.items() if not math.isfinite(value)]
+    if broken:
+        return f"The gradient is not finite in {_list(broken)}: exploding."
+    silent = [name for name, value in rms.items() if value == 0]
+    alive = {name: value for name, value in rms.items() if value}
+    if not alive:
+        return "No layer receives any gradient."
+    parts = [f"No gradient reaches {_list(silent)}."] if silent else []
+    last = list(alive.values())[-1]
+    small = [name for name, value in alive.items() if value * factor < last]
+    large = [name for name, value in alive.items() if value > last * factor]
+    if small:
+        parts.append(f"Vanishing: in {_list(small)} the gradient is over {factor:g} times smaller than in the last layer.")
+    if large:
+        parts.append(f"Exploding: in {_list(large)} the gradient is over {factor:g} times larger than in the last layer.")
+    if not parts:
+        spread = max(alive.values()) / min(alive.values())
+        parts.append(f"Neither vanishing nor exploding: root mean square gradients differ by a factor of {spread:.3g} over the layers.")
+    return " ".join(parts)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

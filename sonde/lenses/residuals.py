@@ -1,0 +1,87 @@
+"""How far a regression is off: predicted against true values, and the distribution of the residuals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need, not_values, predictions, real
+from ._words import number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+POINTS = 2000
+
+
+def why_not(subject: Subject) -> str:
+    return not_values(subject)
+
+
+def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Reading]:
+    """Predicted against true, and a histogram of true minus predicted; R2 over all outputs is their plain mean.
+
+    bins: bars of the histogram
+    """
+    import torch
+
+    need(__name__, subject, bins=bins)
+    y, guess = subject.batch.y.double(), predictions(subject).double()
+    n = len(y)
+    y, guess = y.reshape(n, -1), guess.reshape(n, -1)
+    if y.shape != guess.shape:
+        raise BadInput(
+            f"the model gives {guess.shape[1]} numbers for {y.shape[1]} targets",
+            where="lens 'residuals'",
+            fix="check the objective's predict",
+        )
+    counted = real(subject.batch, subject.batch.y).reshape(n, -1)
+    r2 = determination(y, guess, counted)
+    y, guess = y[counted], guess[counted]
+    if not len(y):
+        raise BadInput("all targets are masked", where="lens 'residuals'", fix="look at other examples")
+    residual = y - guess
+    rmse, mae = float(residual.square().mean().sqrt()), float(residual.abs().mean())
+    figures = f"RMSE {number(rmse)}, mean absolute error {number(mae)}, {n:,} examples"
+    shown = torch.linspace(0, len(y) - 1, min(len(y), POINTS), dtype=torch.float64).round().long()
+    # Bars are centred on zero, so that a bias is seen as a shift.
+    reach = float(residual.abs().max()) or 1.0
+    edges = torch.linspace(-reach, reach, bins + 1, dtype=torch.float64)
+    where = torch.bucketize(residual, edges[1:-1])
+    return [
+        Reading(
+            "Predicted against true",
+            "scatter",
+            {"true": y[shown], "predicted": guess[shown]},
+            axes=["true", "predicted"],
+            note=(f"R² {r2:.4f}; " if r2 is not None else "R² undefined, all targets are equal; ") + figures + ".",
+            extra={"diagonal": True, "r2": r2, "rmse": rmse, "mae": mae},
+        ),
+        Reading(
+            "Residuals",
+            "bars",
+            {"examples": torch.bincount(where, minlength=bins)},
+            axes=["true − predicted", "examples"],
+            note=f"Mean {number(float(residual.mean()))}, standard deviation {number(float(residual.std(correction=0)))}.",
+            extra={"edges": edges},
+        ),
+    ]
+
+
+def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
+    """R2 = 1 - error / spread of each output, and their mean; an output that never varies has none."""
+    found = []
+    for column in range(y.shape[1]):
+        true, said = y[counted[:, column], column], guess[counted[:, column], column]
+        spread = float((true - true.mean()).square().sum()) if len(true) else 0.0
+        if spread > 0:
+            found.append(1 - float((true - said).square().sum()) / spread)
+    return sum(found) / len(found) if found else None
+
+
+def tiny() -> Subject:
+    from ._tiny import values
+
+    return values()

@@ -1,0 +1,32 @@
+"""A table of final figures: the last and the best value of everything measured."""
+
+from __future__ import annotations
+
+from ..core.reading import Reading, Subject
+from ._untouched import need
+from ._words import number
+from .curves import OF_TRAINING, best, series, without_copies
+
+
+def why_not(subject: Subject) -> str:
+    return "" if series(subject.metrics) else "there are no metrics yet"
+
+
+def read(subject: Subject) -> Reading:
+    """Last value, best value and its step for each figure; 'best' has no meaning for a learning rate or a test figure."""
+    need(__name__, subject)
+    table: dict[str, list] = {"figure": [], "last": [], "best": [], "at step": []}
+    lines = without_copies(series(subject.metrics))
+    for name, line in lines.items():
+        judged = name not in OF_TRAINING and not name.startswith("test/")
+        at = best(name.rpartition("/")[2], line) if judged else None
+        for column, value in zip(table, (name, line[1][-1], *(at or (None, None))), strict=True):
+            table[column].append(value)
+    steps = max(line[0][-1] for line in lines.values())
+    return Reading("Over the run", "table", table, axes=["figure"], note=f"After {number(steps)} steps.")
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()
