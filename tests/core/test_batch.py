@@ -39,7 +39,7 @@ def test_cutting_takes_the_same_examples_from_every_field(part: slice | torch.Te
 def test_replace_swaps_and_adds_and_leaves_the_old_one_alone() -> None:
     old = batch()
     new = old.replace(x=torch.zeros(5, 3), mask=torch.ones(5))
-    assert new.x.shape == (5, 3) and "mask" in new and old.x.shape == (5, 2) and "mask" not in old
+    assert new.x.shape == (5, 3) and list(new) == ["x", "y", "ids", "mask"] and old.x.shape == (5, 2) and "mask" not in old
 
 
 def test_to_moves_every_field() -> None:

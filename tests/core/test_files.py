@@ -274,10 +274,16 @@ def test_release_lets_the_next_one_in(tmp_path: Path) -> None:
     end(hold(tmp_path / "run.lock"))
 
 
-@pytest.mark.parametrize("case", ["no folder", "a link", "a folder"])
-def test_a_lock_that_cannot_be_made_is_a_resource_fault(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", ["no folder", "a link", "a folder", "a full disk"])
+def test_a_lock_that_cannot_be_made_is_a_resource_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     path = tmp_path / "run.lock"
-    if case == "no folder":
+    if case == "a full disk":
+
+        def full(*_: Any) -> int:
+            raise OSError(errno.ENOSPC, "no room")
+
+        monkeypatch.setattr(os, "pwrite", full)
+    elif case == "no folder":
         path = tmp_path / "nothing" / "run.lock"
     elif case == "a link":
         path.symlink_to(tmp_path / "elsewhere")
