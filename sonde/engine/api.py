@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from .. import __version__
 from ..core import shelf
 from ..core.batch import Batch, Data
 from ..core.dials import dials, resolve
-from ..core.errors import BadInput, DataUnusable, SondeError, nearest
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint, SondeError, nearest
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from . import checkpoint, rundir
@@ -347,9 +347,7 @@ def _finish(job: Job, loop: Loop, record: Record) -> None:
     step = loop.step
     if restore and loop.best.step and loop.best.step != loop.step:
         step = loop.best.step
-        found = checkpoint.read(checkpoint.path_of(record.directory.checkpoints, step)) if world.is_main else None
-        parts, _ = record.share(found)
-        job.replica.load({"model": parts["model"], "optim": {}})
+        job.replica.load({"model": loop.best.weights, "optim": {}})
     figures: dict[str, float] = {}
     for name in ("valid", "test"):
         source = job.data.splits.get(name)
@@ -431,29 +429,22 @@ class Run:
             model = self.recipe.build_model()
         finally:
             restore_random_states(caller)
-        found = checkpoint.read(checkpoint.path_of(self.directory.checkpoints, self._step(which)))
-        misfit(model_tensors(model), found.parts["model"], "tensor")
-        load_model_(model, found.parts["model"])
+        weights = self._weights(which)
+        misfit(model_tensors(model), weights, "tensor")
+        load_model_(model, weights)
         return model.eval()
 
-    def _step(self, which: str | int) -> int:
+    def _weights(self, which: str | int) -> Mapping[str, Tensor]:
         kept = checkpoint.steps(self.directory.checkpoints)
         if not kept:
-            from ..core.errors import NoCheckpoint
-
             raise NoCheckpoint(f"run '{self.name}' has no checkpoint yet", where=str(self.path), fix="train it first")
-        if isinstance(which, int):
-            if which not in kept:
-                raise BadInput(f"run '{self.name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
-            return which
-        if which not in ("final", "best", "last"):
+        if isinstance(which, int) and which not in kept:
+            raise BadInput(f"run '{self.name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
+        if isinstance(which, str) and which not in ("final", "best", "last"):
             raise BadInput(f"no model '{which}' of a run", fix=nearest(which, ("final", "best", "last")))
-        if which == "final" and "model_step" in self.result:
-            return self.result["model_step"]
-        if which == "best":
-            best = int(checkpoint.read(checkpoint.path_of(self.directory.checkpoints, kept[-1])).state["best"]["step"])
-            return best if best in kept else kept[-1]
-        return kept[-1]
+        found = checkpoint.read(checkpoint.path_of(self.directory.checkpoints, which if isinstance(which, int) else kept[-1]))
+        final_is_best = self.result.get("model_step", found.step) != found.step
+        return checkpoint.best_weights(found) if which == "best" or (which == "final" and final_is_best) else found.parts["model"]
 
     @torch.no_grad()
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:

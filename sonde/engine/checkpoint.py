@@ -2,6 +2,7 @@
 
     checkpoints/step-00001200/
         model.safetensors  optim.safetensors  rng.safetensors
+        best.safetensors   the best weights so far, unless they are those of model.safetensors
         state.json         step, best figure, early stopping, position in metrics.jsonl, callbacks
         manifest.json      written last: format, step, run id, fingerprint, {file: [size, sha256]}
 
@@ -16,7 +17,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ..core import files, tensors
 from ..core.errors import DataUnusable, NoCheckpoint, ResourceFault, SondeError
 
 FORMAT = 1
-PARTS = ("model", "optim", "rng")
+PARTS = ("model", "optim", "rng", "best")
 NAME = re.compile(r"step-(\d{8,})$")
 
 
@@ -194,14 +195,17 @@ def sweep(folder: Path) -> None:
             files.remove_quietly(entry)
 
 
-def retain(folder: Path, keep: int, also: Collection[int]) -> None:
-    """Drop all but the newest `keep` checkpoints and those named in `also`; each is renamed first, then removed."""
-    held = set(steps(folder)[-max(keep, 1) :]) | set(also)
-    for step in steps(folder):
-        if step not in held:
-            victim = folder / f".del-{step}-{secrets.token_hex(4)}"
-            try:
-                files.disk.rename(path_of(folder, step), victim)
-            except OSError:
-                continue
-            files.remove_quietly(victim)
+def retain(folder: Path, keep: int) -> None:
+    """Drop all but the newest `keep` checkpoints; each is renamed first, then removed."""
+    for step in steps(folder)[: -max(keep, 1)]:
+        victim = folder / f".del-{step}-{secrets.token_hex(4)}"
+        try:
+            files.disk.rename(path_of(folder, step), victim)
+        except OSError:
+            continue
+        files.remove_quietly(victim)
+
+
+def best_weights(found: Checkpoint) -> Mapping[str, Tensor]:
+    """The best weights a checkpoint knows of."""
+    return found.parts["best"] or found.parts["model"]

@@ -47,7 +47,7 @@ class SpreadReplica:
         self.optimiser = build_optimiser(optimiser, groups)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Terms:
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Tensor:
         """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
         counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
         self.optimiser.zero_grad()
@@ -61,7 +61,7 @@ class SpreadReplica:
                 weights[name] = term.weight
         self.world.broadcast_([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
         added = self.world.sum_vector([sums[name] for name in sorted(sums)])
-        return Terms(**{n: Term(torch.tensor(value), counts[n], weights[n]) for n, value in zip(sorted(sums), added, strict=True)})
+        return Terms(**{n: Term(torch.tensor(value), counts[n], weights[n]) for n, value in zip(sorted(sums), added, strict=True)}).loss()
 
     def norm(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]

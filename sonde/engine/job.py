@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.batch import Batch, Data, Source
 from ..core.errors import BadInput, DataUnusable, SondeError
@@ -46,7 +46,6 @@ class Job:
         self.steps = self.recipe.steps if self.recipe.steps is not None else max(1, math.ceil(self.recipe.epochs * per_epoch))
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
-        self.checkpoint_every = options.checkpoint_every or self.evaluate_every
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
         self.mine = self._own_shards()
@@ -117,7 +116,8 @@ class Job:
 
         return seed
 
-    def gradient(self, step: int, shards: dict[int, Batch]) -> Terms:
+    def gradient(self, step: int, shards: dict[int, Batch]) -> Tensor:
+        """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
         return self.replica.gradient(self.objective, shards, self.shards, self.before(step))
 
     def factor(self, step: int) -> float:

@@ -10,6 +10,8 @@ import signal
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from ..core.batch import Batch
 from ..core.errors import Interrupted, NumericalStop, Preempted
 from ..core.recipe import Callback
@@ -21,9 +23,10 @@ from .signals import StopRequest
 
 
 class Best:
-    """Which evaluation was best so far, and how many came since."""
+    """Which evaluation was best so far, its weights, and how many evaluations came since."""
 
     def __init__(self, watch: str) -> None:
+        self.weights: dict[str, Tensor] = {}
         self.name, self.sign = watch.removeprefix("-"), -1.0 if watch.startswith("-") else 1.0
         self.value, self.step, self.since = math.inf, 0, 0
 
@@ -35,6 +38,10 @@ class Best:
             return True
         self.since += 1
         return False
+
+    def older_weights(self, step: int) -> dict[str, Tensor]:
+        """The best weights, or nothing where they are those of this very step."""
+        return {} if self.step == step else self.weights
 
     def state(self) -> dict[str, Any]:
         return {"value": self.value.hex(), "step": self.step, "since": self.since}
@@ -53,21 +60,17 @@ class Loop:
         self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
         self.step = 0
         """updates done so far"""
-        self.examples = 0
-        """examples those updates were made from"""
-        self.saves_best = True
 
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "examples": self.examples,
             "best": self.best.state(),
             "guard": self.guard.state(),
             "callbacks": [callback.state() for callback in self.job.recipe.callbacks],
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.step, self.examples = int(state["step"]), int(state["examples"])
+        self.step = int(state["step"])
         self.best.load(state["best"])
         self.guard.load(state["guard"])
         for callback, saved in zip(self.job.recipe.callbacks, state["callbacks"], strict=True):
@@ -84,9 +87,9 @@ class Loop:
                     self._passed_over()
                     continue
                 batch = job.batch(self.step)  # data: a pure function of (seed, step)
-                terms = job.gradient(self.step, batch)  # forward, loss, backward
+                loss = float(job.gradient(self.step, batch))  # forward, loss, backward
                 norm = job.replica.norm()
-                loss, size = float(terms.loss()), float(norm)
+                size = float(norm)
                 fault = self.guard.fault(loss, size)
                 if fault:  # before the update, on every process alike: sums and norms are the same everywhere
                     self._bad_step(fault, batch)
@@ -94,7 +97,6 @@ class Loop:
                 if job.recipe.clip:
                     job.replica.clip(norm, job.recipe.clip)
                 rate = job.replica.update(job.factor(self.step))  # update
-                self.examples += len(job.order.at(self.step))
                 self.step += 1
                 progress.tick(self.step)
                 if self.step % job.log_every == 0 or self.step == job.steps:
@@ -119,16 +121,18 @@ class Loop:
     def boundary(self, stop: StopRequest) -> bool:
         """Evaluate, save and stop where it is due; True ends the loop."""
         job = self.job
-        last = self.step == job.steps
-        due = self.step % job.checkpoint_every == 0 or last
-        finished = last
-        if job.data.valid is not None and (self.step % job.evaluate_every == 0 or last):
-            due |= self._evaluate() and self.saves_best
+        finished = self.step == job.steps
+        if job.data.valid is not None and (self.step % job.evaluate_every == 0 or finished):
+            self._evaluate()
             if self._patience_spent():
                 self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
-                finished = due = True
-        asked = int(job.world.max_vector([float(stop.signal)])[0]) if job.world.size > 1 else stop.signal
-        if due or (asked and not finished):
+                finished = True
+        every = job.options.checkpoint_every
+        due = self.step % every == 0 if every else self.record.save_is_due()
+        asked = stop.signal
+        if job.world.size > 1:  # all processes stop, and save, at the same step
+            due, asked = map(int, job.world.max_vector([float(due), float(asked)]))
+        if due or finished or asked:
             self.record.save(self, must=finished or bool(asked))
         if asked and not finished:
             kind = Interrupted if asked == signal.SIGINT else Preempted
@@ -140,15 +144,15 @@ class Loop:
             )
         return finished
 
-    def _evaluate(self) -> bool:
+    def _evaluate(self) -> None:
         self.job.world.beat(self.step, "evaluate")
         figures = self.job.evaluate(self.job.data.valid)
         row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in figures.items()}}
         self.record.row(row)
-        better = self.best.see(self.step, row)
+        if self.best.see(self.step, row):
+            self.best.weights = {name: tensor.clone() for name, tensor in self.job.replica.tensors()["model"].items()}
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
-        return better
 
     def _passed_over(self) -> None:
         """A step that is left out: the batch is not used, the weights stay."""

@@ -19,7 +19,7 @@ class Options:
     device: where to compute: cpu, cuda, cuda:1, mps
     shards: parts of each batch that are computed alone and summed in order; default: one per process
     parallel: ddp keeps the whole model in every process, fsdp spreads it over them
-    checkpoint_every: steps between checkpoints; default: at every evaluation
+    checkpoint_every: steps between checkpoints; default: about every 20 seconds
     exact: refuse to resume where bits cannot be kept (other thread count, torch or processor)
     accept_data_change: resume although the data differ from those the run began with
     tensorboard: also write TensorBoard event files into the run directory

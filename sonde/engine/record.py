@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 class Record:
     """Writes what a loop does, saves its state, and brings it back."""
 
+    EVERY = 20.0
+    """seconds between checkpoints where no number of steps was asked for"""
+
     def __init__(self, directory: RunDirectory, options: Options, world: Any, about: Mapping[str, Any]) -> None:
         self.directory, self.options, self.world, self.about = directory, options, world, about
         self.path, self.name = directory.path, directory.path.name
@@ -36,6 +40,7 @@ class Record:
         self.progress: Progress | None = None
         self.skips: set[int] = set()
         self.last_saved: int | None = None
+        self.saved_at, self.save_seconds = time.monotonic(), 0.0
         self.warned: set[str] = set()
 
     def open(self) -> None:
@@ -96,9 +101,10 @@ class Record:
     def save(self, loop: Loop, must: bool = False) -> None:
         """A checkpoint of the loop.  A disk that refuses is a warning, unless this save must succeed."""
         self.world.beat(loop.step, "save")
-        parts = {**loop.job.replica.tensors(), "rng": self._all_random_states()}
+        parts = {**loop.job.replica.tensors(), "rng": self._all_random_states(), "best": loop.best.older_weights(loop.step)}
         if not self.owner:
             return
+        began = time.monotonic()
         try:
             self.metrics.sync()
             state = {**loop.state(), "metrics": self.metrics.size}
@@ -108,10 +114,17 @@ class Record:
                 raise
             self.warn_once(f"{fault.what}; {fault.where}; last good: {fault.last_good}; {fault.fix}", loop.step)
             return
+        finally:
+            self.saved_at = time.monotonic()
+            self.save_seconds = self.saved_at - began
         self.last_saved = loop.step
         self.warned.clear()
         self.event("checkpoint", loop.step)
-        checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep, {loop.best.step})
+        checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
+
+    def save_is_due(self) -> bool:
+        """With no interval given: some time since the last checkpoint, more where saving is slow."""
+        return self.owner and time.monotonic() - self.saved_at > max(self.EVERY, 30 * self.save_seconds)
 
     def restore(self, loop: Loop) -> bool:
         """Bring the loop to the newest good checkpoint; False where the run has none and begins at step 0."""
@@ -130,6 +143,7 @@ class Record:
             return False
         loop.job.replica.load(parts)
         loop.load(state)
+        loop.best.weights = dict(parts["best"])
         self._restore_random_states(parts["rng"])
         self.last_saved = loop.step
         return True

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.terms import Terms
 from ..gradients import mean
 from ..gradients.flat import Flat
 from .state import Moments, load_model_, misfit, model_tensors
@@ -38,8 +37,8 @@ class Replica:
             found.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
         return found
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Terms:
-        """Fill the gradient buffer with the gradient of the mean loss over the whole batch."""
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Tensor:
+        """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
         if total == 1:
             before(0)
             return mean.whole(self.model, objective, self.flat, shards[0])

@@ -258,7 +258,7 @@ class _Runner:
                 jobs, plans = [], []
                 for setting, seed in members:
                     asked = plan(self.recipe, {**self.fixed, **setting})
-                    options = Options(seed=seed, shards=1, threads=threads, quiet=True)
+                    options = Options(seed=seed, shards=1, threads=threads, checkpoint_every=2**40, quiet=True)
                     jobs.append(Job(lambda asked=asked, seed=seed: asked.make(seed), options, World.alone()))
                     plans.append(asked)
                 against = reason_against(jobs)

@@ -197,7 +197,6 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
     failed = [""] * len(loops)
     for row, (job, loop) in enumerate(zip(jobs, loops, strict=True)):
         job.replica = Member(job, together, row)
-        job.checkpoint_every, loop.saves_best = job.steps, False
         job.model.train()
     first = jobs[0]
     with StopRequest() as stop, Progress(title, first.steps, unit=f"{len(jobs)} members, step") as progress:
@@ -212,7 +211,6 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
             rates = together.update([job.factor(step) for job in jobs])
             for loop in loops:
                 loop.step += 1
-                loop.examples += first.order.batch
             progress.tick(step + 1)
             if (step + 1) % first.log_every == 0 or (step + 1) % first.evaluate_every == 0 or step + 1 == first.steps:
                 for loop, loss, rate, norm in zip(loops, losses.tolist(), rates, norms.tolist(), strict=True):

@@ -30,12 +30,12 @@ class Peers(Protocol):
     def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
-def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> Terms:
-    """Gradient of one undivided batch into `flat.grad`: the textbook case and the fast one."""
+def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> Tensor:
+    """Gradient of one undivided batch into `flat.grad`, and its loss: the textbook case and the fast one."""
     flat.grad.zero_()
-    terms = objective(model, batch)
-    terms.loss().backward()
-    return terms.detach()
+    loss = objective(model, batch).loss()
+    loss.backward()
+    return loss.detach()
 
 
 def sharded(
@@ -47,8 +47,8 @@ def sharded(
     peers: Peers,
     before: Callable[[int], None],
     memory: dict[str, Any],
-) -> Terms:
-    """Gradient of a batch cut into `total` parts, of which this process computes `shards`, into `flat.grad`.
+) -> Tensor:
+    """Gradient of a batch cut into `total` parts, of which this process computes `shards`, into `flat.grad`; its loss.
 
     before(shard) is called ahead of each part; it sets the part's random key.
     memory keeps the names of the terms from step to step, for a process whose parts are empty.
@@ -92,7 +92,7 @@ def sharded(
         for buffer in buffers:
             buffer.copy_((rest[position : position + buffer.numel()] / sums[-1]).view_as(buffer))
             position += buffer.numel()
-    return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)})
+    return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)}).loss()
 
 
 def global_counts(
