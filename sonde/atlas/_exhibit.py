@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,13 +153,14 @@ class Result:
         return "; ".join([self.error] * bool(self.error) + wrong)
 
     def to_json(self) -> str:
-        body = {**asdict(self), "readings": [reading.to_json() for reading in self.readings]}
-        return json.dumps(body, sort_keys=True)
+        # A reading's JSON has its names sorted; the order of a table's columns is kept beside it.
+        readings = [(reading.to_json(), list(reading.values)) for reading in self.readings]
+        return json.dumps({**asdict(self), "readings": readings}, sort_keys=True)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Result:
         findings = tuple(Finding(*finding) for finding in body["findings"])
-        readings = tuple(Reading.from_json(text) for text in body["readings"])
+        readings = tuple(_in_order(Reading.from_json(text), names) for text, names in body["readings"])
         return cls(**{**body, "findings": findings, "readings": readings})
 
 
@@ -192,6 +193,7 @@ def run(row: str, folder: Path = FOLDER) -> Result:
         exhibit = Exhibit(Path(work))
         try:
             function = getattr(_chapter(path), row.lower().replace("-", "_"))
+            started = time.perf_counter()  # again: importing torch is not this row's doing
             with _own_randomness():
                 figure = function(exhibit)
             if not isinstance(figure, str) or not figure.strip():
@@ -202,6 +204,10 @@ def run(row: str, folder: Path = FOLDER) -> Result:
             error = f"{type(raised).__name__}: {_one_line(raised)} ({_place(raised, path)})"
     seconds = round(time.perf_counter() - started, 3)
     return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error)
+
+
+def _in_order(reading: Reading, names: list[str]) -> Reading:
+    return replace(reading, values={name: reading.values[name] for name in names})
 
 
 def _chapter(path: Path) -> Any:

@@ -29,8 +29,8 @@ def mlp_03(exhibit: Exhibit) -> str:
     with torch.no_grad():
         y = model(x[:, None])
     joints = [_bends(x, y[:, output]) for output in (0, 1)]
-    exhibit.expect("joints of the first output, at -th_d0/th_d1", joints[0], (-shifts / slopes).sort().values, within=1e-12)
-    exhibit.expect("joints of the second output", joints[1], joints[0].clone())
+    for output, measured in zip(("first", "second"), joints, strict=True):
+        exhibit.expect(f"joints of the {output} output, at -th_d0/th_d1", measured, (-shifts / slopes).sort().values, within=1e-12)
     exhibit.above("the outputs themselves differ", (y[:, 0] - y[:, 1]).abs().max(), 0.1)
     lines = {"first output": y[:, 0], "second output": y[:, 1]}
     exhibit.show(Reading("Two outputs of one hidden layer bend together", "lines", lines, axes=["x"], extra={"x": x}))

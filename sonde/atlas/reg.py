@@ -56,8 +56,8 @@ def reg_05(exhibit: Exhibit) -> str:
     note = f"stopped at step {stops[2]}, the weights of step {kept[2]} are kept"
     drawn = {"loss": traces[2], "step": list(range(1, 13))}
     exhibit.show(Reading("Validation loss, patience 5", "lines", drawn, axes=["step"], note=note))
-    ends, best = (", ".join(map(str, steps[:3])) for steps in (stops, kept))
-    return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {best}"
+    ends, nearest = (", ".join(map(str, steps[:3])) for steps in (stops, kept))
+    return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {nearest}"
 
 
 def _rising(patience: int, every: int) -> Recipe:

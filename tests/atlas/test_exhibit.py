@@ -149,10 +149,10 @@ def test_a_function_in_the_wrong_place_is_not_passed_over(tmp_path, body):
 
 
 def test_result_survives_json():
-    reading = Reading("a", "lines", {"y": [1.0, math.nan]}, ("step",))
+    reading = Reading("a", "lines", {"y": [1.0, math.nan], "b": [2, 3]}, ("step",))
     exhibit = Exhibit(None)
     exhibit.expect("one", 1, 1)
     result = Result("PAR-01", "fine", 1.5, "abc", tuple(exhibit.findings), (reading,))
     again = Result.from_json(json.loads(result.to_json()))
     assert again.findings == result.findings and again.passed
-    assert again.readings[0].values == {"y": [1.0, None]}
+    assert list(again.readings[0].values.items()) == [("y", [1.0, None]), ("b", [2, 3])]

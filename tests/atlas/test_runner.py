@@ -168,6 +168,14 @@ def test_show_prints_statement_expectations_and_tables(folder, capsys):
     assert "two: 3, expected 2" in capsys.readouterr().out
 
 
+def test_show_draws_pictures_beside_the_results(folder, capsys, cache):
+    reading = "exhibit.show(Reading('Curve', 'lines', {'y': [1.0, 4.0, 9.0]}, axes=['x']))"
+    write(folder, "par", "from sonde.core.reading import Reading\n" + GOOD.replace("return", f"{reading}\n    return"))
+    assert _runner.show(["PAR-01"], folder) == 0
+    assert str(cache / "PAR-01-1.png") in capsys.readouterr().out.replace("\n", "")
+    assert (cache / "PAR-01-1.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_show_of_a_chapter_lists_it(folder, capsys):
     assert _runner.show(["par"], folder) == 0
     assert "10. Parallel training" in capsys.readouterr().out

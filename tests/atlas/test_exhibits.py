@@ -1,0 +1,234 @@
+"""Every exhibit passes; and each chapter has mistakes, made on purpose, that turn it red."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sonde.atlas import cnn, mlp, par, reg
+from sonde.atlas._exhibit import FOLDER, found, run
+from sonde.core.terms import Terms
+from sonde.data.order import Order
+from sonde.engine import job, loop
+from sonde.engine.replica import Replica
+from sonde.gradients import mean
+from sonde.lenses.cost import _Walk
+from sonde.models.mlp import MLP
+
+
+@pytest.mark.parametrize("row", found())
+def test_passes(row):
+    result = run(row)
+    assert result.passed, result.why
+
+
+def test_the_first_exhibits_are_there():
+    first = {"PAR-01", "PAR-02", "PAR-03", "MISC-01", "CNN-12", "CNN-16", "MLP-03", "OPT-05", "OPT-06", "REG-05", "REG-07"}
+    assert first <= set(found())
+
+
+def test_every_chapter_has_a_mistake_of_its_own():
+    chapters = {path.stem for path in FOLDER.glob("[!_]*.py")}
+    assert chapters == {name.split("_")[1] for name in globals() if name.startswith("mistake_")}
+
+
+def wrong(row):
+    """Names of the expectations that did not hold."""
+    result = run(row)
+    assert not result.passed and not result.error, result.why or f"{row} did not notice"
+    return [finding.name for finding in result.findings if not finding.passed]
+
+
+def any_of(names, word):
+    return any(word in name for name in names)
+
+
+# A shard that divides by its own count: the sum of means, K times too big.
+
+
+@pytest.fixture
+def mistake_par_own_counts(monkeypatch):
+    right = Terms.loss
+    monkeypatch.setattr(Terms, "loss", lambda self, counts=None: right(self))
+
+
+def test_par_01_notices_shards_that_divide_by_their_own_count(mistake_par_own_counts):
+    names = wrong("PAR-01")
+    assert any_of(names, "shards of 3 and 5") and any_of(names, "K=2, against a plain loop")
+
+
+def test_par_01_notices_replicas_that_drift(monkeypatch):
+    right = Replica.update
+
+    def drift(self, factor):
+        self.flat.values.add_(1e-7 * self.world.rank)
+        return right(self, factor)
+
+    monkeypatch.setattr(Replica, "update", drift)
+    assert any_of(wrong("PAR-01"), "between replicas, K=2")
+
+
+def test_par_02_notices_a_bad_line(monkeypatch):
+    right = par.distributed.send
+    monkeypatch.setattr(par.distributed, "send", lambda tensor, to: right(tensor * (1 + 1e-9), to))
+    assert any_of(wrong("PAR-02"), "outputs of step 0")
+
+
+def test_par_02_notices_more_bytes_than_needed(monkeypatch):
+    right = par._send
+    monkeypatch.setattr(par, "_send", lambda tensor, to: 2 * right(tensor, to))
+    assert any_of(wrong("PAR-02"), "bytes forward")
+
+
+def test_par_03_notices_parts_that_divide_by_their_own_count(mistake_par_own_counts):
+    assert any_of(wrong("PAR-03"), "4 parts of 8")
+
+
+def test_par_03_notices_a_silent_fall_back(monkeypatch):
+    monkeypatch.setattr(job, "pick_device", lambda name: torch.device("cpu"))
+    assert any_of(wrong("PAR-03"), "notice")
+
+
+@pytest.fixture(params=["gradient", "update"])
+def mistake_misc_step(request, monkeypatch):
+    if request.param == "gradient":
+        right = mean.whole
+
+        def summed(model, objective, flat, batch):
+            terms = right(model, objective, flat, batch)
+            flat.grad.mul_(len(batch))
+            return terms
+
+        monkeypatch.setattr(mean, "whole", summed)
+        return "5 backward"
+    right_update = Replica.update
+    monkeypatch.setattr(Replica, "update", lambda self, factor: right_update(self, 1.01 * factor))
+    return "6 update"
+
+
+def test_misc_01_notices_a_wrong_step(mistake_misc_step):
+    assert any_of(wrong("MISC-01"), mistake_misc_step)
+
+
+@pytest.fixture
+def mistake_cnn_biases(monkeypatch):
+    right = _Walk.parameters
+    monkeypatch.setattr(_Walk, "parameters", lambda self, module, whole: (sum(right(self, module, whole)), 0))
+
+
+def test_cnn_12_notices_biases_counted_as_weights(mistake_cnn_biases):
+    assert wrong("CNN-12") == ["weights", "biases"]
+
+
+def test_cnn_12_notices_another_network(monkeypatch):
+    convolutions = nn.Conv2d(1, 5, 3), nn.MaxPool2d(2), nn.Conv2d(5, 10, 5), nn.MaxPool2d(2), nn.Conv2d(10, 20, 2, 2)
+    unpadded = nn.Sequential(*convolutions, nn.MaxPool2d(5, 2), nn.Flatten(), nn.Linear(20 * 9 * 13, 6))
+    monkeypatch.setattr(cnn, "worked_network", lambda: unpadded)
+    names = wrong("CNN-12")
+    assert any_of(names, "output sizes") and any_of(names, "parameters in all")
+
+
+def test_cnn_16_notices_forgotten_biases(monkeypatch):
+    def no_biases(widths):
+        return nn.Sequential(nn.Flatten(), *(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)))
+
+    monkeypatch.setattr(cnn, "MLP", no_biases)
+    assert len(wrong("CNN-16")) == 3
+
+
+@pytest.fixture
+def mistake_mlp_linear(monkeypatch):
+    monkeypatch.setattr(mlp, "MLP", lambda widths: MLP(widths, activation="identity"))
+
+
+def test_mlp_03_notices_a_net_without_joints(mistake_mlp_linear):
+    assert any_of(wrong("MLP-03"), "joints of the first output")
+
+
+def test_mlp_03_notices_other_counts(monkeypatch):
+    monkeypatch.setattr(mlp, "MLP", lambda widths: MLP(widths, norm="layer"))
+    assert any_of(wrong("MLP-03"), "parameters of (2, 3, 1)")
+
+
+@pytest.fixture
+def mistake_opt_replacement(monkeypatch):
+    right = Order.at
+
+    def drawn(self, step):
+        generator = torch.Generator().manual_seed(step)
+        return torch.randint(self.n, (len(right(self, step)),), generator=generator)
+
+    monkeypatch.setattr(Order, "at", drawn)
+
+
+def test_opt_06_notices_drawing_with_replacement(mistake_opt_replacement):
+    names = wrong("OPT-06")
+    assert any_of(names, "draws of each index") and any_of(names, "most draws")
+
+
+def test_opt_05_notices_drawing_with_replacement(mistake_opt_replacement):
+    assert any_of(wrong("OPT-05"), "mean of the batch gradients")
+
+
+def test_opt_05_notices_sums_in_place_of_means_and_a_log_without_words(monkeypatch):
+    monkeypatch.setattr(Terms, "loss", lambda self, counts=None: self["nll"].sum)
+    monkeypatch.setattr(job.Job, "regime", "training")
+    names = wrong("OPT-05")
+    assert any_of(names, "variance at B=8") and any_of(names, "slope") and any_of(names, "the run log at B=1")
+
+
+@pytest.fixture
+def mistake_reg_patience(monkeypatch):
+    right = loop.Best.see
+
+    def generous(self, step, row):
+        better = right(self, step, row)
+        self.since -= self.since == 1  # the first check without progress is not counted
+        return better
+
+    monkeypatch.setattr(loop.Best, "see", generous)
+
+
+def test_reg_05_notices_patience_off_by_one(mistake_reg_patience):
+    assert any_of(wrong("REG-05"), "patience 3, checked every step: last step")
+
+
+def test_reg_05_notices_weights_that_are_not_restored(monkeypatch):
+    right = reg._rising
+    monkeypatch.setattr(reg, "_rising", lambda *args: right(*args).replace(restore_best=False))
+    names = wrong("REG-05")
+    assert any_of(names, "weight that is kept") and not any_of(names, "last step")
+
+
+@pytest.fixture
+def quick_reg_07(monkeypatch):
+    """The sweep over wrong labels takes most of the time and is not what these mistakes are about."""
+    monkeypatch.setattr(reg, "_accuracy", lambda exhibit, share, seed: 1 - share + 0.001 * seed)
+
+
+def test_reg_07_notices_classes_that_are_not_weighed(monkeypatch, quick_reg_07):
+    monkeypatch.setattr(reg, "class_weights", lambda labels, classes: torch.ones(classes))
+    assert wrong("REG-07") == ["loss: weighted against re-balanced", "gradient: weighted against re-balanced"]
+
+
+def test_reg_07_notices_parts_that_overlap(monkeypatch, quick_reg_07):
+    right = reg.split
+
+    def leaky(*args, **kwargs):
+        train, valid, test = right(*args, **kwargs)
+        return train, torch.cat([valid[:-1], train[:1]]), test
+
+    monkeypatch.setattr(reg, "split", leaky)
+    names = wrong("REG-07")
+    assert any_of(names, "most parts") and any_of(names, "all parts together")
+
+
+def test_reg_07_notices_rows_cleaned_without_a_word(monkeypatch, quick_reg_07):
+    monkeypatch.setattr(reg, "SPOILT", reg.SPOILT.replace("x7", "7"))
+    assert wrong("REG-07") == ["corrupt cells", "rows with gaps dropped", "rows kept"]
+
+
+def test_reg_07_notices_labels_that_do_not_matter(monkeypatch):
+    monkeypatch.setattr(reg, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed)
+    assert len(wrong("REG-07")) == 2
