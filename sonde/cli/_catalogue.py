@@ -19,6 +19,12 @@ def _on_shelf(name: str) -> Callable[[], dict[str, str]]:
     return lambda: {one: shelf.summary(name, one) for one in shelf.names(name)}
 
 
+def _data() -> dict[str, str]:
+    from ..data.catalogue import names, summary
+
+    return {name: summary(name) for name in names()}
+
+
 def _optimisers() -> dict[str, str]:
     """The rules of torch.optim but for those the builder refuses, and our own."""
     refused = ast.literal_eval(_assigned(shelf.folder("optim") / "build.py", "_REFUSED"))
@@ -32,31 +38,34 @@ def _optimisers() -> dict[str, str]:
     return dict(sorted({**theirs, **_on_shelf("optim.rules")()}.items()))
 
 
-def _functions(path: Path) -> dict[str, str]:
-    """Public functions of a file that carry the mark `@_named`, with the first line of their docstrings."""
-    found = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        marks = [mark.id for mark in getattr(node, "decorator_list", []) if isinstance(mark, ast.Name)]
-        if isinstance(node, ast.FunctionDef) and "_named" in marks:
-            found[node.name] = (ast.get_docstring(node) or "").split("\n")[0]
+def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
+    """Functions of a file of `optim` that make one kind of thing, with the first line of their docstrings."""
+
+    def found() -> dict[str, str]:
+        body = ast.parse((shelf.folder("optim") / file).read_text(encoding="utf-8")).body
+        makers = [
+            node for node in body if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == kind
+        ]
+        return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in makers if node.name != kind.lower()}
+
     return found
 
 
 def _assigned(path: Path, name: str) -> ast.expr:
     """The expression a file assigns to a name at its top level."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets) and node.value is not None:
+        if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
             return node.value
     raise LookupError(f"{path.name} assigns nothing to {name}")
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _on_shelf("recipes"),
-    "data": dict,
+    "data": _data,
     "models": _on_shelf("models"),
     "objectives": _on_shelf("objectives"),
     "optimisers": _optimisers,
-    "schedules": lambda: _functions(shelf.folder("optim") / "schedules.py"),
+    "schedules": _returning("schedules.py", "Schedule"),
+    "initialisers": _returning("initialise.py", "Rule"),
     "lenses": _on_shelf("lenses"),
 }

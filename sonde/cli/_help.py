@@ -10,12 +10,14 @@ from .. import __version__
 from ._text import bold, columns, wide
 
 if TYPE_CHECKING:
-    from ..core.dials import Dial
+    from ..core.dials import Dial, Range
 
 CODES = (
     "exit codes: 0 done, 2 bad input, 3 data unusable, 4 no checkpoint, 5 numerical stop, 6 disk, memory or permission, "
     "7 process lost, 8 run busy, 75 or 130 stopped and saved"
 )
+
+WORDS = {"a whole number": "N", "a number": "X", "text": "TEXT", "a path": "PATH"}
 
 
 def overview(commands: Mapping[str, str]) -> str:
@@ -43,13 +45,13 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND --help`; a command whose options depend on a name given has a function `dials(words)`."""
-    summary = (command.__doc__ or "").split("\n")[0]
-    parts = [summary, "", f"  {bold('sonde ' + name)} {command.USAGE}"]
-    if hasattr(command, "dials"):
-        owner, about, found = command.dials(words)
-        if owner:
-            parts += ["", bold(owner) + (f": {about}" if about else ""), options(found) or "  (no dials)"]
+    """`sonde COMMAND --help`.  Where a name given decides which dials there are, the command has `described(words)`."""
+    parts = [(command.__doc__ or "").split("\n")[0], "", f"  {bold('sonde ' + name)} {command.USAGE}"]
+    thing = command.described(list(words)) if hasattr(command, "described") else None
+    if thing is not None:
+        parts += ["", bold(thing.owner) + (f": {thing.summary}" if thing.summary else ""), options(thing.dials) or "  no dials"]
+        parts += ["", f"and the options of `sonde {name} --help`"] if command.options() else []
+        return "\n".join(parts)
     if command.options():
         parts += ["", bold("options"), options({one.name: one for one in command.options()})]
     if command.EXAMPLES:
@@ -58,19 +60,38 @@ def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
 
 
 def options(dials: Mapping[str, Dial]) -> str:
-    """One line per dial: how it is typed, what it is for, type, range and default."""
+    """One entry per dial: how it is typed, what it is for, range and default."""
+    return columns((_typed(name, dial), _about(dial)) for name, dial in dials.items())
+
+
+def _typed(name: str, dial: Dial) -> str:
+    """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; a flag that is on by default is shown as `--no-flag`."""
+    from dataclasses import replace
+    from inspect import Parameter
+
     from ._options import flag
 
-    return columns((flag(name), _about(dial)) for name, dial in dials.items())
+    if dial.type is bool:
+        return flag(f"no_{name}" if dial.default is True else name)
+    kind = replace(dial, range=None, default=Parameter.empty).say().removesuffix(" ...")
+    word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
+    return f"{flag(name)} {word}" + (" ..." if dial.many else "")
 
 
 def _about(dial: Dial) -> str:
-    said = _said(dial)
-    return f"{dial.help} ({said})" if dial.help and said else dial.help or said
+    """Help text, range and default; a default that says nothing is left out."""
+    facts = [] if dial.range is None else [_bounds(dial.range)]
+    if dial.required:
+        facts.append("needed")
+    elif dial.type is not bool and dial.default is not None:
+        shown = " ".join(map(str, dial.default)) if isinstance(dial.default, (tuple, list)) else f"{dial.default}"
+        facts.append(f"default {shown}")
+    told = f"({', '.join(facts)})" if facts else ""
+    negated = "turns off: " if dial.type is bool and dial.default is True and dial.help else ""
+    return f"{negated}{dial.help} {told}".strip()
 
 
-def _said(dial: Dial) -> str:
-    """Type, range and default, without what goes without saying: an empty default, the type of a flag."""
-    if dial.type is bool:
-        return f"on; --no-{dial.name.replace('_', '-')} turns it off" if dial.default is True else ""
-    return dial.say().removesuffix(", default None").removesuffix(", default ")
+def _bounds(range: Range) -> str:
+    if range.least is not None and range.most is not None and range.above is None and range.below is None:
+        return f">= {range.least:g}" if range.most >= 1e9 else f"{range.least:g} to {range.most:g}"
+    return str(range)

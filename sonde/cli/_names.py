@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ..core import shelf
 from ..core.dials import Dial, dials
 from ..core.errors import BadInput, nearest
-from ._options import usable
+from ._options import flag, show, usable
 
 
 @dataclass(frozen=True)
@@ -24,51 +24,50 @@ class Named:
     make: Callable[..., Any]
     dials: dict[str, Dial]
 
-    def described(self) -> tuple[str, str, dict[str, Dial]]:
-        """Owner, first line of its docstring, dials: what a help text shows."""
-        return self.owner, (inspect.getdoc(self.make) or "").split("\n")[0], self.dials
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.make) or "").split("\n")[0]
 
 
-def needed(words: Sequence[str], command: str, shelf_name: str) -> str:
+def needed(words: Sequence[str], command: str, *shelves: str) -> str:
     """The first word, or an error that lists what could stand there."""
     if not words:
-        kind = shelf_name.removesuffix("s")
-        raise BadInput(f"{command} needs the name of a {kind}", fix=nearest("", shelf.names(shelf_name)))
+        kinds = " or ".join(name.removesuffix("s") for name in shelves)
+        raise BadInput(f"{command} needs the name of a {kinds}", fix=nearest("", [one for name in shelves for one in shelf.names(name)]))
     return words[0]
+
+
+def merged(own: Mapping[str, Dial], thing: Named) -> dict[str, Dial]:
+    """Options of a command and dials of what it works on; a name that means both is refused."""
+    for name in own.keys() & thing.dials.keys():
+        raise BadInput(f"{thing.owner} has a dial '{name}', and {flag(name)} already is an option", fix="give the dial another name")
+    return {**own, **thing.dials}
 
 
 def recipe(name: str) -> Named:
     """A recipe on the shelf or in a user's file."""
-    if is_file(name):
-        path = usable(Path(name), "the recipe file")
-        module, owner = shelf.load_file(path), f"recipe '{path.name}'"
+    if name.endswith(".py"):
+        path = usable(Path(name), "FILE.py")
+        module, owner = shelf.load_file(path), f"recipe '{path.stem}'"
     else:
         module, owner = shelf.load("recipes", name), f"recipe '{name}'"
     make = getattr(module, "recipe", None)
     if not callable(make):
-        raise BadInput(f"{owner} has no function 'recipe'", fix="write `def recipe(...) -> Recipe`")
+        raise BadInput(f"{show(name)} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
     return Named(name, owner, make, dials(make, owner, skip=("seed",)))
 
 
-def is_file(name: str) -> bool:
-    return name.endswith(".py") or "/" in name
-
-
 def model(name: str) -> Named:
-    """A model of the library: the one network class of its file."""
-    from torch import nn
-
+    """A model of the library: the network in its file that has the file's name."""
     module = shelf.load("models", name)
-    owner = f"model '{name}'"
-    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, nn.Module) and kind.__module__ == module.__name__]
-    make = next((kind for kind in kinds if kind.__name__.lower() == name.replace("_", "")), None)
+    found = {kind.__name__.lower(): kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__}
+    make = found.get(name.replace("_", ""))
     if make is None:
-        raise BadInput(f"{owner} has no class of its name", fix=nearest(name, [kind.__name__ for kind in kinds]))
-    return Named(name, owner, make, dials(make, owner))
+        raise BadInput(f"models/{name}.py has no class of its name", fix=nearest(name, found))
+    return Named(name, f"model '{name}'", make, dials(make, f"model '{name}'"))
 
 
 def lens(name: str) -> Named:
     """A lens on the shelf."""
-    owner = f"lens '{name}'"
-    make = shelf.load("lenses", name).read
-    return Named(name, owner, make, dials(make, owner, skip=("subject",)))
+    read = shelf.load("lenses", name).read
+    return Named(name, f"lens '{name}'", read, dials(read, f"lens '{name}'", skip=("subject",)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,28 @@ def _read(path: Path) -> Glance:
     step = int(counted.get("steps", counted.get("step", 0)))
     return Glance(
         path,
-        recipe=str(recipe.get("name") or recipe.get("file") or "-"),
+        recipe=str(recipe.get("name") or Path(str(recipe.get("file", "-"))).name),
         status="done" if result.get("status") == "done" else "running" if busy(path) else f"stopped at step {step}",
         step=step,
         figures=_numbers(result.get("figures")) or {name: value for name, value in _numbers(last).items() if name in FIGURES},
-        seconds=counted.get("seconds"),
+        seconds=_seconds(folder.rows("events.jsonl")),
         dials={**_mapping(info.get("dials")), "seed": info.get("seed")},
     )
+
+
+def _seconds(events: Iterable[Mapping[str, Any]]) -> float | None:
+    """Time at work: from each start or resume to the last sign of life before the next one."""
+    total, begin, last = 0.0, None, None
+    for row in events:
+        at = datetime.fromisoformat(row["time"])
+        if row["event"] in ("start", "resume"):
+            total, begin = total + _span(begin, last), at
+        last = at
+    return None if begin is None else total + _span(begin, last)
+
+
+def _span(begin: datetime | None, end: datetime | None) -> float:
+    return 0.0 if begin is None or end is None else max((end - begin).total_seconds(), 0.0)  # a clock may be set back
 
 
 def busy(path: Path) -> bool:

@@ -49,7 +49,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
 
     def line(row: Sequence[str]) -> str:
-        return "  ".join(cell.rjust(w) if to_right else cell.ljust(w) for cell, w, to_right in zip(row, widths, right, strict=True)).rstrip()
+        return "  ".join(
+            cell.rjust(w) if to_right else cell.ljust(w) for cell, w, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
 
     return "\n".join((bold(line(heads)), "  ".join("-" * w for w in widths), *map(line, cells)))
 

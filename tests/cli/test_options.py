@@ -108,7 +108,9 @@ def test_what_is_written_is_what_is_read(lr: float, widths: list[int], bias: boo
     assert parse(words, KNOWN, "the test")[1] == {"lr": lr, "widths": tuple(widths), "bias": bias}
 
 
-pieces = st.one_of(st.text(max_size=12), st.sampled_from([flag(name) for name in KNOWN]), st.sampled_from(["-1", "1e3", "--no-bias", "--lr=", "-", "="]))
+pieces = st.one_of(
+    st.text(max_size=12), st.sampled_from([flag(name) for name in KNOWN]), st.sampled_from(["-1", "1e3", "--no-bias", "--lr=", "-", "="])
+)
 
 
 @given(st.lists(pieces, max_size=6))

@@ -1,3 +1,40 @@
-"""Put runs side by side: figures, dials that differ, and their curves in one picture."""
+"""Put runs side by side: final figures, dials that differ, and their curves on one page."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.dials import Dial
+from ...core.errors import BadInput
+from .._options import by_name, option, parse, usable
+from .._text import table
+
+USAGE = "RUN RUN ... [--out FILE.html]"
+EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
+
+
+def options() -> list[Dial]:
+    return [option("out", Path | None, None, "page to write, with a PNG beside it; default: runs/compare.html")]
+
+
+def run(words: list[str]) -> int:
+    from ...engine.rundir import ROOT, find
+
+    names, given = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
+    if len(names) < 2:
+        raise BadInput("sonde compare needs two runs or more", fix="`sonde runs` lists them")
+    out = given.get("out") or ROOT / "compare.html"
+    if out.suffix != ".html":
+        raise BadInput(f"--out of sonde compare must end in .html, not '{out.name}'", fix=f"such as {out.stem or 'compare'}.html")
+    paths = [find(usable(Path(name), "RUN")).path for name in names]
+    for i, path in enumerate(paths):
+        if any(path.samefile(other) for other in paths[:i]):
+            raise BadInput(f"sonde compare was given run '{path.name}' twice", fix="give each run once")
+    from ...engine.api import open_run
+    from ...lenses._report import compare, compare_rows
+
+    runs = [open_run(path) for path in paths]
+    rows = compare_rows(runs)
+    print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    print(compare(runs, out))
+    return 0

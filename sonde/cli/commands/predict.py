@@ -36,7 +36,9 @@ def run(words: list[str]) -> int:
 
     trained = open_run(folder.path)
     if trained.data.reader is None:
-        raise BadInput(f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)")
+        raise BadInput(
+            f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
+        )
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(answers(trained.predict(trained.data.reader(file)), trained.data))
     if out is None:

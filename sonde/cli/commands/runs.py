@@ -11,7 +11,7 @@ from .._options import by_name, option, parse
 from .._text import table
 
 USAGE = "[--under DIR]"
-EXAMPLES = ("sonde runs", "sonde runs --under sweeps/digits_cnn")
+EXAMPLES = ("sonde runs", "sonde runs --under runs/digits_cnn-sweep-001")
 
 
 def options() -> list[Dial]:

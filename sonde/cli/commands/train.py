@@ -2,49 +2,72 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from ...core.dials import Dial, Range
-from ...core.errors import BadInput, nearest
-from ...core.shelf import names as shelf_names
+from ...core.dials import Dial, dials
+from ...core.errors import BadInput
 from .. import _names
-from .._options import by_name, leading, option, parse
-from .._text import columns, figure
+from .._options import by_name, leading, option, parse, usable
+from .._text import columns
 
-USAGE = "NAME | FILE.py [--dial value ...] [options]"
-OPTIONS = (
-    option("run", Path, None, "directory of the run; the same one again goes on where it stopped (default runs/NAME-001, -002, ...)"),
-    option("resume", bool, False, "go on with a run, never start one: NAME may be its directory, or left out for the newest"),
-    option("seed", int, 0, "where all random draws come from", Range(0, 2**63 - 1)),
-    option("processes", int, 1, "worker processes on this machine", Range(1, 4096)),
-    option("threads", int | None, None, "threads per process; by default the cores are shared out", Range(1, 4096)),
-    option("device", str, "cpu", "cpu, cuda or cuda:N"),
-    option("shards", int | None, None, "virtual shards of a batch: equal bits for any number of processes that divides it", Range(1, 4096)),
-    option("parallel", Literal["ddp", "fsdp"], "ddp", "copy the model to every process, or spread it over them"),
-    option("checkpoint_every", int | None, None, "steps between checkpoints; by default a few a minute", Range(1, 2**31 - 1)),
-    option("exact", bool, False, "refuse to go on where the bits could differ from an uninterrupted run"),
-    option("accept_data_change", bool, False, "go on although the data are not those the run began with"),
-    option("tensorboard", bool, False, "write TensorBoard files beside the metrics"),
-    option("quiet", bool, False, "no progress line"),
-)
+if TYPE_CHECKING:
+    from ...engine.api import Run
+
+USAGE = "NAME | FILE.py | --resume [RUN]  [--dial value ...] [options]"
 EXAMPLES = (
-    "sonde train digits_cnn --lr 3e-3",
-    "sonde train ./mine.py --run runs/mine",
-    "sonde train --resume",
+    "sonde train digits_cnn --lr 3e-3 --run runs/fast",
+    "sonde train digits_cnn --help     the dials of a recipe",
+    "sonde train ./mine.py             a recipe of your own",
+    "sonde train --resume runs/fast    go on with a run; without a name, with the latest",
 )
 
 
-def dials(words: list[str]) -> tuple[str, str, dict[str, Dial]]:
-    """The dials of the recipe named in the words, for the help text."""
-    found, _ = leading(words, by_name(OPTIONS, "sonde train"))
-    return _names.recipe(found[0]).described() if found else ("", "", {})
+def options() -> list[Dial]:
+    from ...engine.options import Options
+
+    return [
+        option("run", Path | None, None, "directory of the run; one that exists is gone on with; default: runs/NAME-001, -002, ..."),
+        option("resume", bool, False, "go on with a run; its recipe and dials are read from it"),
+        *dials(Options).values(),
+    ]
+
+
+def described(words: list[str]) -> _names.Named | None:
+    found, _ = leading(words, by_name(options(), "sonde train"))
+    return _names.recipe(found[0]) if found else None
 
 
 def run(words: list[str]) -> int:
-    known = by_name(OPTIONS, "sonde train")
-    found, rest = leading(words, known)
-    if not found and "--resume" not in words:
-        parse(rest[:1], known, "sonde train")  # a mistyped option in front is the likelier mistake
-        raise BadInput("sonde train needs the name of a recipe or a file", fix=nearest("", shelf_names("recipes")))
-    ...
+    own = by_name(options(), "sonde train")
+    if any(word.startswith("--resume") for word in words):
+        return _resume(*parse(words, own, "sonde train --resume", most=1))
+    found, rest = leading(words, own)
+    if not found:
+        parse(rest[:1], own, "sonde train", most=1)  # an option nobody knows in front of the name is the likelier mistake
+    recipe = _names.recipe(_names.needed(found, "sonde train", "recipes"))
+    _, given = parse(rest, _names.merged(own, recipe), recipe.owner)
+    from ...engine.api import train
+
+    return _tell(train(recipe.target, **given))
+
+
+def _resume(names: list[str], given: dict) -> int:
+    given.pop("resume")
+    if names and "run" in given:
+        raise BadInput("sonde train --resume takes the run by name or by --run, not both", fix="leave one out")
+    place = usable(Path(names[0]), "RUN") if names else given.pop("run", True)
+    from ...engine.api import train
+
+    return _tell(train(resume=place, **given))
+
+
+def _tell(run: Run) -> int:
+    """What a person wants to know at the end: what was reached, and where to look."""
+    if os.environ.get("RANK", "0") != "0":
+        return 0  # one process of several under torchrun; the first one speaks
+    from ...lenses._words import number
+
+    print(columns([*((name, number(value)) for name, value in run.result.get("figures", {}).items()), ("report", str(run.report()))]))
+    return 0

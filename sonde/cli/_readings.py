@@ -1,0 +1,80 @@
+"""A Reading as text for a terminal.  What cannot be read as text is counted; the picture has the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import clean
+from ._text import bold, table, wide
+
+if TYPE_CHECKING:
+    from ..core.reading import Reading
+
+ROWS = 40
+COLUMNS = 16
+
+
+def text(reading: Reading) -> str:
+    """Title, table and note."""
+    parts = (bold(clean(reading.title)), SHAPES[reading.kind](reading), wide(clean(reading.note)) if reading.note else "")
+    return "\n".join(part for part in parts if part)
+
+
+def _table(reading: Reading) -> str:
+    from ..lenses._words import formatted
+
+    formats = reading.extra.get("formats", {})
+    names = list(reading.values)
+    rows = [[formatted(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
+    total = reading.extra.get("total")
+    if total:
+        rows.append(
+            ["total" if i == 0 else formatted(total[name], formats.get(name, "")) if name in total else "" for i, name in enumerate(names)]
+        )
+    return table(names, rows)
+
+
+def _bars(reading: Reading) -> str:
+    edges = reading.extra.get("edges")
+    labels = reading.extra.get("labels") or ([f"{a:.4g} to {b:.4g}" for a, b in zip(edges, edges[1:], strict=False)] if edges else None)
+    rows = list(_columns(reading))
+    marks = labels if labels is not None and len(labels) == len(rows) else range(len(rows))
+    return _cut([reading.axes[0] if reading.axes else "", *reading.values], [[mark, *row] for mark, row in zip(marks, rows, strict=True)])
+
+
+def _lines(reading: Reading) -> str:
+    rows = []
+    for name, values in reading.values.items():
+        known = [value for value in values if value is not None and value == value]
+        rows.append([name, len(values), *((known[0], known[-1], min(known), max(known)) if known else (None,) * 4)])
+    return _cut(["line", "points", "first", "last", "lowest", "highest"], rows)
+
+
+def _heat(reading: Reading) -> str:
+    parts = []
+    for name, matrix in reading.values.items():
+        rows = reading.extra.get("rows") or range(len(matrix))
+        heads = reading.extra.get("columns") or range(len(matrix[0]) if matrix else 0)
+        if len(heads) > COLUMNS or len(matrix) > ROWS:
+            parts.append(f"{name}: {len(matrix)} x {len(heads)}")
+        else:
+            corner = " / ".join(reading.axes[:2])
+            parts.append(table([corner, *map(str, heads)], [[mark, *row] for mark, row in zip(rows, matrix, strict=True)]))
+    return "\n".join(parts)
+
+
+def _counted(what: str) -> Any:
+    return lambda reading: f"{len(next(iter(reading.values.values()), []))} {what}"
+
+
+def _columns(reading: Reading) -> Iterator[Sequence[Any]]:
+    return zip(*reading.values.values(), strict=True)
+
+
+def _cut(heads: Sequence[str], rows: list[list[Any]]) -> str:
+    more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS else ""
+    return table(heads, rows[:ROWS]) + more
+
+
+SHAPES = {"table": _table, "bars": _bars, "lines": _lines, "heat": _heat, "scatter": _counted("points"), "images": _counted("pictures")}
