@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +36,29 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
     """
     path = Path(path)
     load = _loader(path)
-    owner = f"data file '{path.name}'"
-    known = options_of(path)
+    own, of_rules = _options(load)
+    known = {**own, **of_rules}
     for name in options:
         if name not in known:
-            raise BadInput(f"{owner} has no option '{name}'", fix=nearest(name, known))
+            raise BadInput(f"data file '{path.name}' has no option '{name}'", fix=nearest(name, known))
     values = {name: known[name].check(value) for name, value in options.items()}
-    if "rules" in dials(load):
-        of_rules = dials(Rules)
-        values["rules"] = Rules(**{name: values.pop(name) for name in list(values) if name in of_rules})
+    if of_rules:
+        values["rules"] = Rules(**{name: values.pop(name) for name in options if name in of_rules})
     return load(path, target, seed, **values)
 
 
 def options_of(path: str | Path) -> dict[str, Dial]:
     """Names, types and defaults of the options a file of this kind takes."""
-    load = _loader(Path(path))
-    own = dials(load, f"data file '{Path(path).name}'", skip=("path", "target", "seed"))
-    rules = dials(Rules, f"data file '{Path(path).name}'") if own.pop("rules", None) else {}
-    return {**own, **rules}
+    own, of_rules = _options(_loader(Path(path)))
+    return {**own, **of_rules}
+
+
+@cache
+def _options(load: Callable[..., Data]) -> tuple[dict[str, Dial], dict[str, Dial]]:
+    """Options of a loader itself, and those of the rules it works by, if it does."""
+    kind = load.__name__.replace("_", " ")
+    own = dials(load, kind, skip=("path", "target", "seed"))
+    return own, dials(Rules, kind) if own.pop("rules", None) else {}
 
 
 def looks_like_path(name: str) -> bool:

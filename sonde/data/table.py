@@ -31,22 +31,26 @@ MANY_LEVELS = 100
 @final
 @dataclass(frozen=True)
 class Rules:
-    """How a table is cleaned and encoded."""
+    """How a table is cleaned and encoded.
+
+    task: what the target is; 'auto' takes texts and few whole numbers as classes
+    missing: missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error
+    text: text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown
+    standardise: number columns get mean 0 and deviation 1 over the training rows
+    standardise_target: the same for a target of numbers
+    drop_duplicates: leave out rows that equal an earlier one
+    ignore: columns to leave out
+    classes: names of the classes in the order of their labels; by default those found, sorted
+    """
 
     task: Literal["auto", "classes", "values", "counts"] = "auto"
-    """what the target is; 'auto' takes texts and few whole numbers as classes"""
     missing: Literal["mean", "drop", "error"] = "mean"
-    """missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error"""
     text: Literal["onehot", "codes"] = "onehot"
-    """text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown"""
     standardise: bool = True
-    """number columns get mean 0 and deviation 1 over the training rows"""
     standardise_target: bool = False
     drop_duplicates: bool = False
     ignore: tuple[str, ...] = ()
-    """columns to leave out"""
     classes: tuple[str, ...] = ()
-    """names of the classes in the order of their labels; by default those found, sorted"""
 
 
 def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -141,11 +142,14 @@ def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = Non
 def library() -> Iterator[tuple[str, str]]:
     """(name, text) of each source file of the standard library, sorted by name; tests and machine settings left out."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    found = []
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in LEFT_OUT]  # installed packages can be many times the library
+        found += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
     for name in sorted(found):
-        if LEFT_OUT & set(name.split("/")[:-1]) or name.startswith("_sysconfigdata"):
+        if name.startswith("_sysconfigdata"):
             continue
         try:
-            yield name, found[name].read_bytes().decode("utf-8")
+            yield name, (root / name).read_bytes().decode("utf-8")
         except (UnicodeDecodeError, OSError):
             continue  # a few files show off other encodings

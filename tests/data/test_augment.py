@@ -1,0 +1,92 @@
+"""Augmentation against a slow loop over examples; all randomness comes from the generator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sonde.core.batch import Batch
+from sonde.core.errors import BadInput
+from sonde.data import augment
+
+CHANGES = {
+    "shift": augment.shift(2),
+    "flip": augment.flip(),
+    "noise": augment.noise(0.3),
+    "cutout": augment.cutout(3),
+    "all": augment.compose(augment.shift(1), augment.flip(), augment.noise(0.1), augment.cutout(2)),
+}
+
+
+def batch(many: int = 40, channels: int = 3, height: int = 6, width: int = 5) -> Batch:
+    x = torch.arange(many * channels * height * width, dtype=torch.float32).reshape(many, channels, height, width)
+    return Batch(x=x, y=torch.arange(many), ids=torch.arange(many))
+
+
+def draw(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_only_the_generator_decides(name: str) -> None:
+    before = torch.get_rng_state()
+    first, again, other = (CHANGES[name](batch(), draw(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first.x, again.x) and not torch.equal(first.x, other.x)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first.x.shape == batch().x.shape and torch.equal(first.y, batch().y) and torch.equal(first.ids, batch().ids)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_given_batch_is_not_changed(name: str) -> None:
+    given = batch()
+    CHANGES[name](given, draw())
+    assert torch.equal(given.x, batch().x)
+
+
+def test_shift_equals_numpy_image_by_image_and_all_places_occur() -> None:
+    given, pixels = batch(400), 2
+    got = augment.shift(pixels)(given, draw()).x.numpy()
+    seen = set()
+    for image, moved in zip(given.x.numpy(), got, strict=True):
+        padded = np.pad(image, ((0, 0), (pixels, pixels), (pixels, pixels)), mode="edge")
+        places = [(y, x) for y in range(5) for x in range(5) if np.array_equal(padded[:, y : y + 6, x : x + 5], moved)]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert len(seen) == 25
+
+
+def test_flip_mirrors_about_half_and_never_or_always_on_request() -> None:
+    given = batch(200)
+    got = augment.flip()(given, draw()).x
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(got, given.x, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(got, given.x, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, kept, strict=True)) and 70 < sum(mirrored) < 130
+    assert torch.equal(augment.flip(0.0)(given, draw()).x, given.x)
+    assert torch.equal(augment.flip(1.0)(given, draw()).x, given.x.flip(-1))
+
+
+def test_noise_has_the_deviation_asked_for() -> None:
+    given = Batch(x=torch.zeros(400, 50))
+    added = augment.noise(0.3)(given, draw()).x
+    assert abs(added.mean()) < 0.01 and abs(added.std() - 0.3) < 0.01
+
+
+def test_cutout_is_one_square_in_all_channels() -> None:
+    got = augment.cutout(3)(Batch(x=torch.ones(300, 2, 7, 8)), draw()).x
+    sizes = set()
+    for image in got:
+        hole = image[0] == 0
+        assert torch.equal(image[0], image[1])
+        rows, columns = hole.any(1).nonzero().flatten(), hole.any(0).nonzero().flatten()
+        assert hole.sum() == len(rows) * len(columns) and rows[-1] - rows[0] + 1 == len(rows)
+        sizes.add((len(rows), len(columns)))
+    assert max(sizes) == (3, 3) and min(sizes) == (2, 2)  # cut off at a border, never gone
+
+
+def test_wrong_use_is_named() -> None:
+    with pytest.raises(BadInput, match="shift needs images"):
+        augment.shift(1)(Batch(x=torch.ones(4, 3)), draw())
+    for make in (lambda: augment.shift(0), lambda: augment.cutout(0), lambda: augment.noise(-1.0), lambda: augment.flip(1.5)):
+        with pytest.raises(BadInput):
+            make()
