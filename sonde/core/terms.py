@@ -57,7 +57,7 @@ class Terms(Mapping[str, Term]):
         total = None
         for name, (value, own, weight) in self.terms.items():
             count = own if counts is None else counts[name]
-            share = value * weight / max(float(count), 1e-30) if weight else value * 0.0
+            share = value * (weight / max(float(count), 1e-30))  # one product: a tiny step feels every node of the graph
             total = share if total is None else total + share
         return torch.zeros(()) if total is None else total
 
