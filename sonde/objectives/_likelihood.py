@@ -102,7 +102,8 @@ class Likelihood(ABC):
         more = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
         value = values[tuple(place)].item()
         shown = f"{value:g}" if isinstance(value, float) else value
-        raise BadInput(f"{rule}, not {shown} in example {example}{inside}{more}", where=self.name, fix=fix)
+        # The place is left open: the engine knows which part of which data set this is.
+        raise BadInput(f"{self.name} {rule}, not {shown} in example {example}{inside}{more}", fix=fix)
 
     def _share(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
         """How much each target counts (None: all alike), and targets that are harmless where they do not count."""

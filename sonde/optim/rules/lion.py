@@ -48,7 +48,7 @@ class Lion(torch.optim.Optimizer):
         torch._foreach_lerp_(momenta, grads, 1 - long)
 
 
-def tiny() -> tuple[Lion, list[Tensor]]:
+def tiny() -> tuple[Lion, list[nn.Parameter]]:
     """A small working instance with its parameters."""
     params = [nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3)), nn.Parameter(torch.ones(5))]
     return Lion(params, lr=0.01), params

@@ -1,0 +1,51 @@
+"""A CNN on CIFAR-10's small colour photographs: three convolutions with batch norm, flips and shifts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.cnn import CNN
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+
+
+def recipe(
+    width: Annotated[int, Range(1, 1024)] = 32,
+    hidden: Annotated[int, Range(0, 8192)] = 256,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
+    smoothing: Annotated[float, Range(least=0, below=1)] = 0.05,
+    shift: Annotated[int, Range(1, 16)] = 3,
+    batch: Annotated[int, Range(least=1)] = 128,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    epochs: Annotated[float, Range(above=0)] = 20,
+) -> Recipe:
+    """A CNN on CIFAR-10, colour photographs of 32 x 32 pixels.
+
+    width: channels of the first convolution; each further one has twice as many
+    hidden: width of the dense layer
+    dropout: share of values set to 0 before each dense layer while training
+    smoothing: share of each target spread over all classes
+    shift: largest shift of a training image in pixels
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data
+    """
+    channels = (3, width, 2 * width, 4 * width)
+    return Recipe(
+        model=partial(CNN, channels=channels, classes=10, hidden=hidden, image=(32, 32), dropout=dropout, norm=True),
+        data=partial(load, "cifar10"),
+        objective=Categorical(classes=10, smoothing=smoothing),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        augment=augment.compose(augment.shift(shift), augment.flip()),
+        batch=batch,
+        drop_last=True,  # batch norm needs more than a handful of examples
+        epochs=epochs,
+        channels_last=True,
+    )

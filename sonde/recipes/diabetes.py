@@ -1,0 +1,41 @@
+"""Progression of diabetes after a year from ten measurements of 442 patients: regression with early stopping."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..optim.build import optimiser
+from ._parts import dense
+
+
+def recipe(
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (32,),
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.2,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    weight_decay: Annotated[float, Range(least=0)] = 0.1,
+    epochs: Annotated[float, Range(above=0)] = 100,
+    patience: Annotated[int, Range(least=0)] = 15,
+) -> Recipe:
+    """Regression on scikit-learn's diabetes table; answers are in the units of the table.
+
+    hidden: widths of the hidden layers
+    dropout: share of hidden values set to 0 while training
+    lr: learning rate
+    weight_decay: pull of the weights towards 0
+    epochs: passes over the training data at most
+    patience: evaluations without a better validation loss before it stops; 0 never stops early
+    """
+    data = load("diabetes")
+    model, objective = dense(data, hidden, dropout)
+    return Recipe(
+        model=model,
+        data=data,
+        objective=objective,
+        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        batch=32,
+        epochs=epochs,
+        patience=patience,
+    )

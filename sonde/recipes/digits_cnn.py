@@ -1,0 +1,49 @@
+"""A small CNN on 1,797 real handwritten digits; bundled, about 99 % in seconds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.cnn import CNN
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import cosine
+
+
+def recipe(
+    width: Annotated[int, Range(1, 1024)] = 32,
+    hidden: Annotated[int, Range(0, 8192)] = 128,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
+    shift: Annotated[int, Range(0, 4)] = 1,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    weight_decay: Annotated[float, Range(least=0)] = 0.01,
+    epochs: Annotated[float, Range(above=0)] = 60,
+) -> Recipe:
+    """A small CNN on scikit-learn's handwritten digits (8 x 8 pixels).
+
+    width: channels of the first convolution; the second has twice as many
+    hidden: width of the dense layer
+    dropout: share of values set to 0 before each dense layer while training
+    shift: largest shift of a training image in pixels
+    batch: examples per update
+    lr: learning rate at the start; falls to 0 along a cosine
+    weight_decay: pull of the weights towards 0
+    epochs: passes over the training data
+    """
+    return Recipe(
+        model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout),
+        data=partial(load, "digits"),
+        objective=Categorical(classes=10),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        schedule=cosine(),
+        augment=augment.shift(shift) if shift else None,
+        batch=batch,
+        epochs=epochs,
+        channels_last=True,
+    )

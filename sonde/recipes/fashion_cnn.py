@@ -1,0 +1,55 @@
+"""A CNN on Fashion-MNIST (conv 32-64, dense 128) with shifts and flips; above 92 % in minutes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.cnn import CNN
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+
+
+def recipe(
+    width: Annotated[int, Range(1, 1024)] = 32,
+    hidden: Annotated[int, Range(0, 8192)] = 128,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.25,
+    shift: Annotated[int, Range(0, 14)] = 1,
+    flip: bool = True,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    weight_decay: Annotated[float, Range(least=0)] = 0.05,
+    epochs: Annotated[float, Range(above=0)] = 12,
+    precision: Literal["float32", "bf16"] = "float32",
+) -> Recipe:
+    """A CNN on Fashion-MNIST, 60,000 + 10,000 garments of 28 x 28 pixels.
+
+    width: channels of the first convolution; the second has twice as many
+    hidden: width of the dense layer
+    dropout: share of values set to 0 before each dense layer while training
+    shift: largest shift of a training image in pixels
+    flip: mirror half of the training images
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    weight_decay: pull of the weights towards 0
+    epochs: passes over the training data
+    precision: bf16 is faster where the processor has it
+    """
+    changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
+    return Recipe(
+        model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(28, 28), dropout=dropout),
+        data=partial(load, "fashion_mnist"),
+        objective=Categorical(classes=10),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        schedule=warmup_cosine(),
+        augment=augment.compose(*changes),
+        batch=batch,
+        epochs=epochs,
+        precision=precision,
+        channels_last=True,
+    )

@@ -1,0 +1,57 @@
+"""Your own images: a folder with one folder of images per class."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.cnn import CNN
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+
+
+def recipe(
+    folder: Path,
+    size: Annotated[int, Range(8, 1024)] = 32,
+    channels: Annotated[tuple[int, ...], Range(1, 4096)] = (32, 64, 128),
+    hidden: Annotated[int, Range(0, 8192)] = 128,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
+    flip: bool = True,
+    skip_corrupt: bool = False,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 1e-3,
+    epochs: Annotated[float, Range(above=0)] = 20,
+) -> Recipe:
+    """A CNN on images of yours: folder/CLASS/*.png and so on, or such folders inside train/ and test/.
+
+    folder: where the class folders are
+    size: height and width all images are brought to
+    channels: of each convolution
+    hidden: width of the dense layer
+    dropout: share of values set to 0 before each dense layer while training
+    flip: mirror half of the training images; turn off for letters and digits
+    skip_corrupt: leave out images that cannot be read, and count them
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data
+    """
+    data = load(folder, size=size, skip_corrupt=skip_corrupt)
+    colours = data.train[:1].x.shape[1]
+    shift = augment.shift(max(1, size // 16))
+    return Recipe(
+        model=partial(CNN, (colours, *channels), len(data.classes), hidden, image=(size, size), dropout=dropout),
+        data=data,
+        objective=Categorical(classes=len(data.classes)),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        augment=augment.compose(shift, augment.flip()) if flip else shift,
+        batch=batch,
+        epochs=epochs,
+        channels_last=True,
+    )

@@ -1,0 +1,44 @@
+"""A sine wave with noise, fitted by a multi-layer perceptron under a Gaussian likelihood."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..models.mlp import MLP
+from ..objectives.gaussian import Gaussian
+from ..optim.build import optimiser
+from ..optim.schedules import cosine
+
+
+def recipe(
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (64, 64),
+    activation: str = "tanh",
+    learned_variance: bool = False,
+    noise: Annotated[float, Range(above=0, most=2)] = 0.1,
+    periods: Annotated[float, Range(above=0, most=20)] = 2.0,
+    lr: Annotated[float, Range(above=0)] = 5e-3,
+    steps: Annotated[int, Range(least=1)] = 2000,
+    seed: int = 0,
+) -> Recipe:
+    """Regression on one input: y = sin(pi * periods * x) + noise.
+
+    hidden: widths of the hidden layers
+    activation: function between the layers
+    learned_variance: let the model say how sure it is, as a second output
+    noise: deviation of the noise on y
+    periods: full waves in the interval
+    lr: learning rate at the start; falls to 0 along a cosine
+    steps: updates
+    """
+    return Recipe(
+        model=partial(MLP, widths=(1, *hidden, 2 if learned_variance else 1), activation=activation),
+        data=partial(load, "sine", seed, noise=noise, periods=periods),
+        objective=Gaussian(variance="learned" if learned_variance else noise**2),
+        optimiser=optimiser("adam", lr=lr),
+        schedule=cosine(),
+        steps=steps,
+    )

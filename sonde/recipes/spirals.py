@@ -1,0 +1,44 @@
+"""Arms of a spiral in the plane, told apart by a multi-layer perceptron; seconds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..models.mlp import MLP
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import cosine
+
+
+def recipe(
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (64, 64),
+    activation: str = "relu",
+    arms: Annotated[int, Range(2, 20)] = 2,
+    turns: Annotated[float, Range(above=0, most=5)] = 1.5,
+    n: Annotated[int, Range(50, 1_000_000)] = 2000,
+    lr: Annotated[float, Range(above=0)] = 5e-3,
+    steps: Annotated[int, Range(least=1)] = 1500,
+    seed: int = 0,
+) -> Recipe:
+    """Arms of a spiral in the plane; no straight line can part them.
+
+    hidden: widths of the hidden layers
+    activation: function between the layers
+    arms: arms of the spiral, one class each
+    turns: how often an arm goes round
+    n: examples in all
+    lr: learning rate at the start; falls to 0 along a cosine
+    steps: updates
+    """
+    return Recipe(
+        model=partial(MLP, widths=(2, *hidden, arms), activation=activation),
+        data=partial(load, "spirals", seed, classes=arms, turns=turns, n=n),
+        objective=Categorical(classes=arms),
+        optimiser=optimiser("adam", lr=lr),
+        schedule=cosine(),
+        steps=steps,
+    )

@@ -1,0 +1,52 @@
+"""Your own table: a CSV, TSV or Parquet file and the column to predict, classes or numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._parts import dense
+
+
+def recipe(
+    file: Path,
+    target: str,
+    task: Literal["auto", "classes", "values", "counts"] = "auto",
+    ignore: tuple[str, ...] = (),
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (64, 64),
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.1,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    epochs: Annotated[float, Range(above=0)] = 50,
+    patience: Annotated[int, Range(least=0)] = 10,
+) -> Recipe:
+    """A multi-layer perceptron on a table of yours; a tenth of the rows is held out for validation, a tenth for the test.
+
+    file: CSV, TSV or Parquet file, one row per example
+    target: column to predict
+    task: what the target is; auto takes texts and few whole numbers as classes
+    ignore: columns to leave out
+    hidden: widths of the hidden layers
+    dropout: share of hidden values set to 0 while training
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data at most
+    patience: evaluations without a better validation loss before it stops; 0 never stops early
+    """
+    data = load(file, target=target, task=task, ignore=ignore)
+    model, objective = dense(data, hidden, dropout)
+    return Recipe(
+        model=model,
+        data=data,
+        objective=objective,
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        batch=batch,
+        epochs=epochs,
+        patience=patience,
+    )

@@ -1,0 +1,32 @@
+"""The grower of a wine from 13 chemical measurements: 178 rows, three classes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..optim.build import optimiser
+from ._parts import dense
+
+
+def recipe(
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (32,),
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.2,
+    lr: Annotated[float, Range(above=0)] = 5e-3,
+    weight_decay: Annotated[float, Range(least=0)] = 0.05,
+    epochs: Annotated[float, Range(above=0)] = 40,
+) -> Recipe:
+    """Classification of scikit-learn's wine table.
+
+    hidden: widths of the hidden layers
+    dropout: share of hidden values set to 0 while training
+    lr: learning rate
+    weight_decay: pull of the weights towards 0
+    epochs: passes over the training data
+    """
+    data = load("wine")
+    model, objective = dense(data, hidden, dropout)
+    optimizer = optimiser("adamw", lr=lr, weight_decay=weight_decay)
+    return Recipe(model=model, data=data, objective=objective, optimiser=optimizer, batch=16, epochs=epochs)

@@ -1,0 +1,38 @@
+"""The exclusive or: the smallest puzzle that a perceptron cannot solve and one hidden layer can."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..models.mlp import MLP
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+
+
+def recipe(
+    hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (8,),
+    activation: str = "tanh",
+    noise: Annotated[float, Range(0, 2)] = 0.2,
+    lr: Annotated[float, Range(above=0)] = 0.02,
+    steps: Annotated[int, Range(least=1)] = 400,
+    seed: int = 0,
+) -> Recipe:
+    """Four clouds at the corners of a square, opposite corners alike.
+
+    hidden: widths of the hidden layers; --hidden with no number is a perceptron, which must fail
+    activation: function between the layers
+    noise: deviation of each cloud
+    lr: learning rate
+    steps: updates
+    """
+    return Recipe(
+        model=partial(MLP, widths=(2, *hidden, 2), activation=activation),
+        data=partial(load, "xor", seed, noise=noise),
+        objective=Categorical(classes=2),
+        optimiser=optimiser("adam", lr=lr),
+        steps=steps,
+    )
