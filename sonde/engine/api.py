@@ -19,11 +19,11 @@ from .. import __version__
 from ..core import shelf
 from ..core.batch import Batch, Data
 from ..core.dials import dials, resolve
-from ..core.errors import BadInput, DataUnusable, NoCheckpoint, SondeError, nearest
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from . import checkpoint, rundir
-from .job import Job, settled_torch
+from .job import Job, building, settled_torch
 from .loop import Loop
 from .options import Options
 from .record import Record
@@ -79,12 +79,8 @@ def _maker(function: Callable[..., Recipe], given: dict[str, Any], owner: str) -
     seeded = "seed" in dials(function, owner)
 
     def make(seed: int) -> Recipe:
-        try:
+        with building(owner):
             made = function(**values, **({"seed": seed} if seeded else {}))
-        except (SondeError, OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise BadInput(f"{owner} failed while being built: {type(error).__name__}: {error}", fix="run again with --debug to see where") from error
         if not isinstance(made, Recipe):
             raise BadInput(f"{owner} returned {type(made).__name__}", fix="return a sonde.Recipe")
         return made

@@ -31,11 +31,13 @@ class Job:
         self.device = pick_device(options.device)
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
-        self.data: Data = self.recipe.build_data()
+        with building("the data"):
+            self.data: Data = self.recipe.build_data()
         if not len(self.data.train):
             raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
         seed_everything(options.seed, "model")
-        self.model: nn.Module = self.recipe.build_model().to(self.device)
+        with building("the model"):
+            self.model: nn.Module = self.recipe.build_model().to(self.device)
         if self.recipe.initialise is not None:
             self.recipe.initialise(self.model)
         if self.recipe.channels_last:
@@ -133,6 +135,18 @@ class Job:
         if self.order.batch >= len(self.data.train):
             return "gradient descent on the full batch"
         return "stochastic gradient descent, one example a step" if self.order.batch == 1 else f"minibatches of {self.order.batch}"
+
+
+@contextmanager
+def building(what: str):
+    """A user's code that fails while something is built is a user's mistake, told in one line."""
+    try:
+        yield
+    except (SondeError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise BadInput(f"{what} failed while being built: {type(error).__name__}: {reason}", fix="run again with --debug to see where") from error
 
 
 class Autocast:
