@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import BadInput, DataUnusable
+from ..core.errors import BadInput, DataUnusable, nearest
 from ..core.files import read_json, replace_file
 from ._exhibit import FOLDER, Finding, Result, fingerprint, found
 from ._index import Row, chapters, normal, rows, select
@@ -29,30 +29,23 @@ FIRST_GUESS = 5.0
 """seconds a row is thought to take before it was ever run"""
 
 
-def listing(words: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
-    """Print rows by chapter: what they say, what was measured last, the verdict and the seconds it took."""
+def listing(chapter: str | None = None, folder: Path = FOLDER) -> None:
+    """Print every row by chapter: what it says, what was measured last, the verdict and the seconds it took."""
     console = _console()
-    wanted, kept = select(words), recall(folder)
+    wanted, places = select([chapter] if chapter else None), found(folder)
+    kept = recall(places)
     for prefix in dict.fromkeys(row.chapter for row in wanted):
         number = list(chapters()).index(prefix) + 1
         inside = [row for row in wanted if row.chapter == prefix]
-        console.print(_rows_table(inside, kept, folder, f"{number}. {chapters()[prefix]}"))
-    console.print(_count(wanted, kept, folder))
-    return 0
+        console.print(_rows_table(inside, kept, places, f"{number}. {chapters()[prefix]}"))
+    console.print(_count(wanted, kept, places))
 
 
-def show(words: Sequence[str], folder: Path = FOLDER) -> int:
-    """Run the named rows and print each in full; a chapter is listed instead.  0 if every row passed."""
-    wanted = [normal(word) for word in words]
-    select(wanted)  # refuses a wrong name before anything runs
-    lists = [word for word in wanted if word in chapters()]
-    if lists:
-        listing(lists, folder)
-    return max([0, *(_show(rows()[word], folder) for word in wanted if word in rows())])
-
-
-def _show(row: Row, folder: Path) -> int:
-    """Statement, expectations, tables and the paths of the pictures of one row, run in a process of its own."""
+def show(word: str, folder: Path = FOLDER) -> int:
+    """Run one row and print its statement, expectations, tables and the paths of its pictures; 0 if it passed."""
+    if normal(word) not in rows():
+        raise BadInput(f"the atlas has no row '{word}'", fix=nearest(normal(word), rows()))
+    row = rows()[normal(word)]
     if row.id not in found(folder):
         raise BadInput(f"{row.id} ({row.title}) has no exhibit yet", fix="'sonde atlas' lists those that have")
     console = _console()
@@ -77,7 +70,8 @@ def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0,
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = _console()
-    wanted, places, kept = select(ids), found(folder), recall(folder)
+    wanted, places = select(ids), found(folder)
+    kept = recall(places)
     expected = {row.id: kept[row.id].seconds if row.id in kept else FIRST_GUESS for row in wanted if row.id in places}
     started = time.perf_counter()
     results: dict[str, Result] = {}
@@ -89,18 +83,18 @@ def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0,
             results[result.id] = result
             keep(result, console)
             progress.update(task, advance=expected[result.id], said=f"{len(results)} of {len(expected)} rows")
-    console.print(_rows_table([row for row in wanted if row.id in results], results, folder, "Atlas"))
+    console.print(_rows_table([row for row in wanted if row.id in results], results, places, "Atlas"))
     for result in results.values():
         if not result.passed:
             console.print(_text(f"{result.id} failed: {result.why}", "red"))
-    console.print(_count(wanted, results, folder), _text(f"in {time.perf_counter() - started:.0f} s", "dim"))
+    console.print(_count(wanted, results, places), _text(f"in {time.perf_counter() - started:.0f} s", "dim"))
     return 0 if results and all(result.passed for result in results.values()) else 1
 
 
-def recall(folder: Path = FOLDER) -> dict[str, Result]:
-    """The last results that still count, by id."""
+def recall(places: dict[str, Path]) -> dict[str, Result]:
+    """The last results that still count, by id; `places` says where the exhibits stand."""
     kept = {}
-    for row, path in found(folder).items():
+    for row, path in places.items():
         try:
             result = Result.from_json(read_json(_store() / f"{row}.json"))
         except (DataUnusable, KeyError, TypeError, ValueError):
@@ -138,17 +132,16 @@ def _state(row: str, results: dict[str, Result], places: dict[str, Path]) -> str
     return "not run" if row in places else "missing"
 
 
-def _count(wanted: Sequence[Row], results: dict[str, Result], folder: Path) -> Text:
-    states = [_state(row.id, results, found(folder)) for row in wanted]
+def _count(wanted: Sequence[Row], results: dict[str, Result], places: dict[str, Path]) -> Text:
+    states = [_state(row.id, results, places) for row in wanted]
     return _text(", ".join(f"{states.count(state)} {state}" for state in STYLES if states.count(state) or state != "not run"), "bold")
 
 
-def _rows_table(wanted: Sequence[Row], results: dict[str, Result], folder: Path, title: str) -> RenderableType:
+def _rows_table(wanted: Sequence[Row], results: dict[str, Result], places: dict[str, Path], title: str) -> RenderableType:
     table = _table(title, ("id", "statement", "measured", "verdict", "s"))
     for column, ratio in zip(table.columns[1:3], (4, 3), strict=True):
         column.overflow, column.no_wrap, column.ratio = "ellipsis", True, ratio
     table.expand = True
-    places = found(folder)
     for row in wanted:
         state, result = _state(row.id, results, places), results.get(row.id)
         said = (result.figure if result.passed else result.why) if result else ""
