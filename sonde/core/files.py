@@ -6,6 +6,7 @@ the i-th with a chosen error, kills the process there, or records the order of o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -13,6 +14,7 @@ import math
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,22 @@ def replace_file(path: Path, data: bytes) -> None:
         raise
 
 
+def make_folder(path: Path) -> None:
+    """Create a directory and those above it, each synced into the one above; one that exists is left as it is."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        disk.mkdir(path)
+    except FileExistsError:  # another process was faster
+        if not path.is_dir():
+            raise
+    try:
+        disk.fsync_directory(path.parent)
+    except PermissionError:  # a folder that may be written but not listed cannot be opened, so it cannot be synced
+        return
+
+
 def remove_quietly(path: Path) -> None:
     """Remove a file or directory if it is there; a failure to tidy is never worth an error."""
     try:
@@ -128,11 +146,21 @@ def dump_json(value: Any) -> bytes:
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     """JSON with a size cap, a depth cap, no duplicate keys and no NaN; any fault is DataUnusable naming the file."""
     try:
-        if path.stat().st_size > limit:
-            raise DataUnusable(f"{path.name} is larger than {limit} bytes", where=str(path))
-        return parse_json(path.read_bytes())
+        return parse_json(read_file(path, limit))
     except (OSError, ValueError) as error:
         raise DataUnusable(f"{path.name} cannot be read: {error}", where=str(path), fix="restore the file or use another run") from error
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """All bytes of an ordinary file of at most `limit` bytes; OSError for anything else: a pipe blocks, a device never ends."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
+        data = file.read(min(limit, about.st_size) + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
+    return data
 
 
 def parse_json(data: bytes) -> Any:

@@ -40,8 +40,8 @@ class Best:
         return False
 
     def older_weights(self, step: int) -> dict[str, Tensor]:
-        """The best weights, or nothing where they are those of this very step."""
-        return {} if self.step == step else self.weights
+        """The best weights, or nothing where there are none yet or they are those of this very step."""
+        return {} if self.step in (0, step) else self.weights
 
     def state(self) -> dict[str, Any]:
         return {"value": self.value.hex(), "step": self.step, "since": self.since}

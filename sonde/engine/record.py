@@ -143,9 +143,11 @@ class Record:
             return False
         loop.job.replica.load(parts)
         loop.load(state)
-        loop.best.weights = dict(parts["best"])
+        loop.best.weights = dict(parts["best"] or parts["model"])
         self._restore_random_states(parts["rng"])
         self.last_saved = loop.step
+        if self.owner:  # a kill may have come between the last save and this
+            checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
         return True
 
     def share(self, found: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -35,7 +35,7 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "run.json").is_file()
+        return os.path.isfile(self.path / "run.json")  # False, where Path.is_file may raise, for a path that cannot be
 
     def info(self) -> dict[str, Any]:
         """run.json, checked for its format."""
@@ -54,11 +54,12 @@ class RunDirectory:
     def open_for_writing(self) -> None:
         """Create the directory if needed, take the lock and prove that it can be written; ResourceFault says why not."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.path)
             self.lock = files.Lock(self.path / "run.lock", f"since {now()}")
-            self.checkpoints.mkdir(exist_ok=True)
+            files.make_folder(self.checkpoints)
+            for leftover in self.path.glob(".tmp-*"):
+                files.remove_quietly(leftover)
             probe = self.path / ".tmp-probe"
-            files.remove_quietly(probe)
             files.write_file(probe, [b"x"])
             files.disk.unlink(probe)
         except RunBusy:
@@ -93,7 +94,7 @@ class RunDirectory:
             for line in file:
                 try:
                     row = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
                     yield row
@@ -111,11 +112,21 @@ class Log:
         self.size = 0
         """bytes that are whole rows"""
         self.waiting = b""
+        self.torn = False
+        """whether the file ends with part of a row that the disk took before it refused the rest"""
         self.fd: int | None = None
 
     def open(self, size: int | None) -> None:
         """Go on after `size` bytes, forgetting rows that a killed process wrote later; None keeps what is there."""
+        try:
+            self._open(size)
+        except OSError as error:
+            self.close()
+            raise self._fault(error) from error
+
+    def _open(self, size: int | None) -> None:
         self.fd = files.disk.open_append(self.path)
+        files.disk.fsync_directory(self.path.parent)  # a new file is only as safe as its name
         there = os.fstat(self.fd).st_size
         if size is not None and there < size:
             self.close()
@@ -144,14 +155,11 @@ class Log:
         assert self.fd is not None
         if not self.waiting:
             return
-        try:
-            files.write_all(self.fd, self.waiting)
-        except OSError:
-            try:  # a half-written row must not glue itself to the next one
-                files.disk.truncate(self.path, self.size)
-            except OSError:
-                pass
-            raise
+        if self.torn:  # a half-written row must not glue itself to the next one
+            files.disk.truncate(self.path, self.size)
+        self.torn = True
+        files.write_all(self.fd, self.waiting)
+        self.torn = False
         self.size += len(self.waiting)
         self.waiting = b""
 
@@ -162,12 +170,15 @@ class Log:
             if self.fd is not None:
                 files.disk.fsync(self.fd)
         except OSError as error:
-            raise ResourceFault(
-                f"{self.path.name} cannot be written: {error.strerror or error}",
-                where=str(self.path),
-                last_good=f"{self.size} bytes of whole rows",
-                fix="make room; the rows are kept in memory and tried again",
-            ) from error
+            raise self._fault(error) from error
+
+    def _fault(self, error: OSError) -> ResourceFault:
+        return ResourceFault(
+            f"{self.path.name} cannot be written: {error.strerror or error}",
+            where=str(self.path),
+            last_good=f"{self.size} bytes of whole rows",
+            fix="make room; the rows are kept in memory and tried again",
+        )
 
     def close(self) -> None:
         if self.fd is not None:

@@ -1,0 +1,532 @@
+"""Machinery of the proofs about runs.
+
+trial       a small recipe that uses everything a resume must bring back
+Attempt     a process of a run, forked from this one, which has imported everything: a start costs a tenth of a second
+digest      what a run ended with, one hash for each thing that must be equal
+Double      stands in for the disk: kills, fails or writes down any call
+Journal     what was asked of the disk, in order; `crash` imagines what a power loss leaves of it
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+import mmap
+import os
+import random
+import select
+import signal
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import sonde.engine.launch  # noqa: F401  imported here, so that no attempt has to
+import sonde.engine.loop  # noqa: F401
+from sonde.core import files
+from sonde.core.batch import Batch, Data
+from sonde.core.errors import SondeError
+from sonde.core.recipe import Callback, Recipe
+from sonde.data import augment
+from sonde.data.tensors import TensorSource
+from sonde.engine import api, checkpoint
+from sonde.objectives.categorical import Categorical
+from sonde.optim.build import optimiser
+
+STEPS, EVERY = 23, 4
+"""steps of the trial and steps between its checkpoints; 6 steps make an epoch, so most checkpoints fall inside one"""
+
+# ---------------------------------------------------------------- the run under trial
+
+
+class Jitter(nn.Module):
+    """Careless user code: draws from the global generators of Python and NumPy, and counts in an unsaved buffer.
+
+    Gaussian draws come in pairs of which one is kept for the next call, so the kept one matters too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        self.seen += 1
+        return x * (1 + 0.1 * random.gauss(0, 1)) + 0.1 * np.random.randn() + 0.001 * float(self.seen)
+
+
+def jitter(batch: Batch, dice: torch.Generator) -> Batch:
+    """An augmentation that draws from the global generators instead of the one it is given."""
+    return batch.replace(x=batch.x + 0.1 * (torch.rand(()) + random.random() + np.random.rand()))
+
+
+class Diary(Callback):
+    """A callback whose state must survive."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def step(self, run: Any, step: int, row: Mapping[str, float]) -> None:
+        self.total += row["loss"]
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total.hex()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.total = float.fromhex(state["total"])
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), Jitter(), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(108, 4)
+    )
+
+
+def pictures(many: int = 83) -> Data:
+    """Noise with a bright corner that tells the class; 83 is no multiple of the batch."""
+    dice = torch.Generator().manual_seed(5)
+    y = torch.randint(0, 4, (many + 40,), generator=dice)
+    x = torch.randn(many + 40, 1, 8, 8, generator=dice)
+    for corner, (top, left) in enumerate(((0, 0), (0, 5), (5, 0), (5, 5))):
+        x[y == corner, :, top : top + 3, left : left + 3] += 1.0
+    parts = [TensorSource(x[a:b], y[a:b]) for a, b in ((0, many), (many, many + 20), (many + 20, many + 40))]
+    return Data(*parts, name="pictures", task="classes")
+
+
+def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_every: int = 6, watch: str = "-valid/loss") -> Recipe:
+    """Dropout, augmentation, an uneven last batch, evaluation, a callback, and draws from every global generator.
+
+    The best weights are those with the largest loss: early ones, which must be carried along to the end.
+    """
+    return Recipe(
+        model=network,
+        data=pictures,
+        objective=Categorical(classes=4),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        steps=steps,
+        batch=16,
+        augment=augment.compose(augment.shift(1), jitter),
+        log_every=2,
+        evaluate_every=evaluate_every,
+        evaluate_batch=16,
+        clip=1.0,
+        watch=watch,
+        restore_best=True,
+        on_bad=on_bad,  # type: ignore[arg-type]
+        callbacks=(Diary(),),
+    )
+
+
+def train(path: Path, recipe: Any = trial, **more: Any) -> api.Run:
+    """The trial in this process."""
+    return api.train(recipe, run=path, **{"threads": 1, "checkpoint_every": EVERY, "quiet": True, **more})
+
+
+# ---------------------------------------------------------------- processes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: exit code, negative for a signal, and the error it raised."""
+
+    code: int
+    kind: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
+
+    @property
+    def killed(self) -> bool:
+        return self.code == -signal.SIGKILL
+
+    def done(self) -> None:
+        assert self.code == 0, f"code {self.code}: {self.kind} {dict(self.parts)}\n{self.trace}"
+
+
+class Attempt:
+    """A forked process that does one thing.  Its last error is left in shared memory."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.report = mmap.mmap(-1, 1 << 16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads; no thread here holds a lock
+            self.pid = os.fork()
+        if self.pid == 0:
+            self._live(act)
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def _live(self, act: Callable[[], Any]) -> None:
+        code, told = 1, {}
+        try:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            act()
+            code = 0
+        except SondeError as error:
+            code = error.exit_code
+            parts = {name: getattr(error, name) for name in ("what", "where", "last_good", "fix")}
+            told = {"kind": type(error).__name__, "parts": parts}
+        except BaseException as error:
+            told = {"kind": type(error).__name__, "trace": traceback.format_exc()[-8000:]}
+        finally:
+            message = json.dumps(told).encode()
+            self.report[: len(message)] = message
+            os._exit(code)
+
+    def ends_within(self, seconds: float) -> bool:
+        return bool(select.select([self.pidfd], [], [], seconds)[0])
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def workers(self) -> list[int]:
+        """Its child processes, oldest first."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def wait(self, seconds: float = 120.0) -> Outcome:
+        """How it ended; one that does not end in time is killed and fails the test."""
+        late = not self.ends_within(seconds)
+        if late:
+            self.send(signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self.pidfd)
+        assert not late, f"no end after {seconds} s"
+        told = json.loads(self.report[:].rstrip(b"\0") or b"{}")
+        self.report.close()
+        return Outcome(code, **told)
+
+
+def attempt(path: Path, rule: Rule | None = None, before: Callable[[], None] | None = None, **more: Any) -> Attempt:
+    """Start or resume the trial in a process of its own, on a disk with a rule, after `before` has changed something there."""
+
+    def act() -> None:
+        if rule is not None:
+            files.disk = Double(rule)  # type: ignore[assignment]
+        if before is not None:
+            before()
+        train(path, **more)
+
+    return Attempt(act)
+
+
+def finished(path: Path, **more: Any) -> Path:
+    """Run the trial to its end, from wherever it is."""
+    attempt(path, **more).wait().done()
+    return path
+
+
+# ---------------------------------------------------------------- what must be equal
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+@functools.cache
+def reference(**more: Any) -> dict[str, str]:
+    """What the uninterrupted trial ends with.  It runs in this process, so that attempts find everything imported and warm."""
+    with tempfile.TemporaryDirectory() as folder:
+        return digest(train(Path(folder) / "reference", **more).path)
+
+
+def digest(path: Path) -> dict[str, str]:
+    """Thing -> hash or text, of a finished run."""
+    last = checkpoint.read(checkpoint.path_of(path / "checkpoints", max(checkpoint.steps(path / "checkpoints"))))
+    return {
+        "parameters": tensors_digest(last.parts["model"]),
+        "moments": tensors_digest(last.parts["optim"]),
+        "best weights": tensors_digest(checkpoint.best_weights(last)),
+        "random states": tensors_digest(last.parts["rng"]),
+        "state": json.dumps(last.state, sort_keys=True),
+        "metrics": (path / "metrics.jsonl").read_text(),
+        "result": (path / "result.json").read_text(),
+        "kept checkpoints": str(checkpoint.steps(path / "checkpoints")),
+    }
+
+
+def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Names of what is not equal, bit for bit."""
+    return [name for name in one if one[name] != other[name]]
+
+
+def leftovers(path: Path) -> list[str]:
+    """What an interrupted write left behind, and checkpoints that were found damaged."""
+    return sorted(str(entry.relative_to(path)) for entry in path.rglob("*") if entry.name.startswith((".tmp-", ".del-", "bad-")))
+
+
+def same(path: Path, reference: Mapping[str, str]) -> None:
+    """The run ended like the reference, with nothing left behind and nothing found damaged on the way."""
+    assert differences(digest(path), reference) == []
+    assert leftovers(path) == []
+    assert not [event["text"] for event in api.Run(path).events if "damaged" in event.get("text", "")]
+
+
+# ---------------------------------------------------------------- disks
+
+Rule = Callable[[int, str, tuple, Callable[[], Any]], Any]
+"""(number of the call, its name, its arguments, a function that does it) -> what the call returns"""
+
+
+class Double:
+    """A disk that leaves every call to a rule."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.real, self.rule, self.count = files.Disk(), rule, 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            index, self.count = self.count, self.count + 1
+            return self.rule(index, name, arguments, lambda: getattr(self.real, name)(*arguments))
+
+        return call
+
+
+@contextmanager
+def disk(rule: Rule) -> Iterator[None]:
+    """A disk with a rule, in this process."""
+    before, files.disk = files.disk, Double(rule)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        files.disk = before
+
+
+class Calls:
+    """Writes down (name, what about), and does it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def __call__(self, index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+        self.seen.append((name, arguments[0]))
+        return go()
+
+
+class InSave:
+    """Numbers calls within saves: each save begins by asking for free space, and lasts until the next one does."""
+
+    def __init__(self) -> None:
+        self.save, self.offset = -1, 0
+
+    def note(self, name: str) -> tuple[int, int]:
+        if name == "free_bytes":
+            self.save, self.offset = self.save + 1, -1
+        self.offset += 1
+        return self.save, self.offset
+
+
+def kill_in_save(save: int, offset: int) -> Rule:
+    """SIGKILL at one call of a save of this process; a write is torn in the middle."""
+    place = InSave()
+
+    def rule(index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+        if place.note(name) == (save, offset):
+            if name == "write":
+                os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return go()
+
+    return rule
+
+
+Fault = int | Literal["short"]
+
+
+def failing(fault: Fault, at: Callable[[int, str], bool]) -> Rule:
+    """The calls chosen by `at(index, name)` fail with an errno, a write after half of its bytes; 'short' takes half and says so."""
+
+    def rule(index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+        if not at(index, name):
+            return go()
+        if name == "write" and len(arguments[1]) > 1:
+            done = os.write(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            if fault == "short":
+                return done
+        elif name == "close" or fault == "short":
+            done = go()  # a failing close still gives the descriptor back
+            if fault == "short":
+                return done
+        raise OSError(fault, os.strerror(int(fault)))
+
+    return rule
+
+
+FAULTS: tuple[Fault, ...] = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR, errno.EACCES, "short")
+
+
+# ---------------------------------------------------------------- power loss
+
+
+class Journal:
+    """A rule that writes down what each call does to files and directories, as a file system sees it.
+
+    ("link", folder, name, node) ("move", folder, old, new, node) ("unlink", folder, name)
+    ("write", node, offset, bytes) ("cut", node, size) ("sync", node) ("sync folder", folder) ("note", anything)
+
+    A node is a number.  Directories that were not made through the disk count as safe.
+    """
+
+    ROOT = 0
+
+    def __init__(self, root: Path, skip: Callable[[str, Path], bool] = lambda name, path: False) -> None:
+        self.root, self.skip = root, skip
+        self.log: list[tuple] = []
+        self.nodes: dict[Path, int] = {root: self.ROOT}
+        self.sizes: dict[int, int] = {}
+        self.open: dict[int, Path] = {}
+
+    def __call__(self, index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+        if self.skip(name, self._path(arguments[0])):
+            return None
+        result = go()
+        getattr(self, f"_{name}", lambda *_: None)(result, *arguments)
+        return result
+
+    def note(self, what: Any) -> None:
+        self.log.append(("note", what))
+
+    def _path(self, about: Any) -> Path:
+        return self.open.get(about, self.root) if isinstance(about, int) else Path(about)
+
+    def _folder(self, path: Path) -> int:
+        if path not in self.nodes:
+            self.nodes[path] = len(self.nodes)
+            self.log += [("link", self._folder(path.parent), path.name, self.nodes[path]), ("sync folder", self._folder(path.parent))]
+        return self.nodes[path]
+
+    def _new(self, path: Path) -> int:
+        folder, self.nodes[path] = self._folder(path.parent), len(self.nodes) + len(self.log)
+        self.log.append(("link", folder, path.name, self.nodes[path]))
+        return self.nodes[path]
+
+    def _create(self, fd: int, path: Path) -> None:
+        self.sizes[self._new(path)] = 0
+        self.open[fd] = path
+
+    def _open_append(self, fd: int, path: Path) -> None:
+        if path not in self.nodes:
+            self.sizes[self._new(path)] = 0
+        self.open[fd] = path
+
+    def _close(self, _: None, fd: int) -> None:
+        self.open.pop(fd, None)
+
+    def _write(self, done: int, fd: int, data: Any) -> None:
+        node = self.nodes[self.open[fd]]
+        self.log.append(("write", node, self.sizes[node], bytes(data[:done])))
+        self.sizes[node] += done
+
+    def _truncate(self, _: None, path: Path, size: int) -> None:
+        self.sizes[self.nodes[path]] = size
+        self.log.append(("cut", self.nodes[path], size))
+
+    def _fsync(self, _: None, fd: int) -> None:
+        self.log.append(("sync", self.nodes[self.open[fd]]))
+
+    def _fsync_directory(self, _: None, path: Path) -> None:
+        self.log.append(("sync folder", self._folder(path)))
+
+    def _mkdir(self, _: None, path: Path) -> None:
+        self._new(path)
+
+    def _rename(self, _: None, old: Path, new: Path) -> None:
+        moved = {path: node for path, node in self.nodes.items() if path == old or old in path.parents}
+        self.log.append(("move", self._folder(old.parent), old.name, new.name, moved[old]))
+        for path, node in moved.items():
+            del self.nodes[path]
+            self.nodes[new / path.relative_to(old)] = node
+
+    def _unlink(self, _: None, path: Path) -> None:
+        self.log.append(("unlink", self._folder(path.parent), path.name))
+        self.nodes.pop(path, None)
+
+    def _remove_tree(self, _: None, path: Path) -> None:
+        for inside in [entry for entry in self.nodes if entry.parent == path]:
+            self._unlink(None, inside)
+        self._unlink(None, path)
+
+
+def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> list[Any]:
+    """Lay out in `target` what a power loss after `moment` entries of the log may leave; returns the notes made before it.
+
+    What was synced is there.  Of what was not, anything may be: data lost, torn, zeroed or complete, file by file and
+    block by block; names of files lost or kept, one by one.
+    """
+    names: dict[int, list[tuple]] = {}
+    sure_names: dict[int, int] = {}
+    data: dict[int, list[tuple]] = {}
+    sure_data: dict[int, int] = {}
+    notes = []
+    for entry in log[:moment]:
+        kind, node = entry[0], entry[1]
+        if kind == "note":
+            notes.append(node)
+        elif kind == "sync":
+            sure_data[node] = len(data.get(node, []))
+        elif kind == "sync folder":
+            sure_names[node] = len(names.get(node, []))
+        else:
+            (data if kind in ("write", "cut") else names).setdefault(node, []).append(entry)
+    mood = dice.choice(("nothing", "everything", "any", "any"))
+
+    def kept() -> bool:
+        return mood == "everything" or (mood == "any" and dice.random() < 0.5)
+
+    def content(node: int) -> bytes:
+        found = bytearray()
+        for index, (kind, _, place, *rest) in enumerate(data.get(node, [])):
+            sure = index < sure_data.get(node, 0)
+            if not sure and not kept():
+                continue
+            if kind == "cut":
+                del found[place:]
+            else:
+                found.extend(bytes(max(0, place - len(found))))
+                piece = bytearray(rest[0])
+                if not sure and mood == "any":
+                    for start in range(0, len(piece), 512):
+                        if dice.random() < 0.3:
+                            piece[start : start + 512] = bytes(len(piece[start : start + 512]))
+                    if dice.random() < 0.3:
+                        del piece[dice.randrange(len(piece)) :]
+                found[place : place + len(piece)] = piece
+        return bytes(found)
+
+    def lay(node: int, path: Path) -> None:
+        path.mkdir()
+        inside: dict[str, int] = {}
+        for index, entry in enumerate(names.get(node, [])):
+            if index >= sure_names.get(node, 0) and not kept():
+                continue
+            if entry[0] == "link":
+                inside[entry[2]] = entry[3]
+            elif entry[0] == "move":
+                inside.pop(entry[2], None)
+                inside[entry[3]] = entry[4]
+            else:
+                inside.pop(entry[2], None)
+        for name, child in inside.items():
+            if child in names or child not in files_of:
+                lay(child, path / name)
+            else:
+                (path / name).write_bytes(content(child))
+
+    files_of = {entry[1] for entry in log if entry[0] in ("write", "cut", "sync")}
+    lay(Journal.ROOT, target)
+    return notes
