@@ -39,9 +39,9 @@ class Reading:
         self.axes = list(self.axes)
 
     def to_json(self) -> str:
-        """Canonical JSON; numbers that are not finite become null, because JSON has no word for them."""
+        """JSON in the order of the values; numbers that are not finite become null, because JSON has no word for them."""
         body = {name: getattr(self, name) for name in ("title", "kind", "values", "axes", "note", "extra")}
-        return json.dumps(_finite(body), sort_keys=True, allow_nan=False)
+        return json.dumps(_finite(body), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Reading:

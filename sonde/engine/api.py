@@ -135,7 +135,7 @@ def train(
         if recorded is not None and directory.result().get("status") == "done":
             if not quiet:
                 print(f"{directory.path.name} is already finished")
-            return Run(directory.path, recipe=recipe if isinstance(recipe, Recipe) else None)
+            return Run(path, asked)
         settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
         if World.under_torchrun():
             world = World.from_torchrun(settled.device)
@@ -155,7 +155,7 @@ def train(
             )
         else:
             execute(asked, settled, path, World.alone())
-    return Run(path, recipe=recipe if isinstance(recipe, Recipe) else None)
+    return Run(path, asked)
 
 
 @contextmanager
@@ -367,18 +367,19 @@ def _finite(figures: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
-def open_run(path: str | Path, recipe: Recipe | None = None) -> Run:
-    """A run by its directory or its name under runs/; `recipe` only for one started from Python with an object."""
-    return Run(rundir.find(path).path, recipe=recipe)
+def open_run(path: str | Path, recipe: Recipe | Callable[..., Recipe] | None = None) -> Run:
+    """A run by its directory or its name under runs/; `recipe` only for one started from Python with its own."""
+    old = rundir.find(path)
+    return Run(old.path, None if recipe is None else _plan_of(old, recipe))
 
 
 class Run:
     """A run on disk: what was asked, what happened, what was learned."""
 
-    def __init__(self, path: str | Path, recipe: Recipe | None = None) -> None:
+    def __init__(self, path: str | Path, asked: Plan | None = None) -> None:
         self.directory = RunDirectory(path)
         self.path, self.name = self.directory.path, self.directory.path.name
-        self._given = recipe
+        self._asked = asked
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("figures", {}).items() if value is not None)
@@ -407,12 +408,13 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, rebuilt from its record."""
-        if self._given is not None:
-            return self._given
-        seed = self.info["seed"]
-        asked = _plan_of(self.directory, None)
-        seed_everything(seed, "recipe")
-        return asked.make(seed)
+        asked = self._asked or _plan_of(self.directory, None)
+        caller = random_states()
+        try:
+            seed_everything(self.info["seed"], "recipe")
+            return asked.make(self.info["seed"])
+        finally:
+            restore_random_states(caller)
 
     @cached_property
     def data(self) -> Data:
