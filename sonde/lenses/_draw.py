@@ -54,6 +54,7 @@ DOTS_PER_INCH = 200
 NARROW, WIDE = 4.6, 7.6
 MOST_ROWS = 80
 ROW = 0.24
+BEYOND = 1e60
 DRAWN_CELLS = 30
 """matrices up to this size are drawn cell by cell with their numbers"""
 
@@ -102,7 +103,8 @@ def _render(reading: Reading, kind: str, bare: bool) -> bytes:
     import warnings
 
     with _style(LIGHT, reading), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script the font lacks is no fault
+        for kind_of in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", kind_of)  # a script the font lacks or an axis without extent is no fault of the reading
         sheet = _Sheet(reading, LIGHT, bare)
         _PAINTERS[reading.kind](reading, LIGHT, sheet)
         buffer = io.BytesIO()
@@ -119,7 +121,7 @@ def _style(theme: Theme, reading: Reading) -> Iterator[None]:
     from matplotlib import font_manager
 
     known = {font.name for font in font_manager.fontManager.ttflist}
-    settings = {
+    settings: dict[Any, Any] = {
         "font.family": [font for font in FONTS if font in known][:1] + ["DejaVu Sans"],
         "font.size": 8.5,
         "text.color": theme.ink,
@@ -205,7 +207,14 @@ def _dash(theme: Theme, index: int) -> str:
 
 
 def _floats(values: Any) -> list[float]:
-    return [math.nan if value is None else float(value) for value in values]
+    """Numbers an axis can bear: what is missing, infinite or beyond all measure is left out, the immeasurably small is 0."""
+
+    def bearable(value: Any) -> float:
+        if value is None or not abs(value) < BEYOND:
+            return math.nan
+        return float(value) if abs(value) > 1 / BEYOND else 0.0
+
+    return [bearable(value) for value in values]
 
 
 def _nothing(sheet: _Sheet, words: str = "nothing to show") -> None:
@@ -239,7 +248,9 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
         given = values.pop(reading.axes[0])
     if not any(len(series) for series in values.values()):
         return _nothing(sheet)
-    log, smooth = reading.extra.get("log", ()), reading.extra.get("smooth", {})
+    log, smooth = set(reading.extra.get("log", ())), reading.extra.get("smooth", {})
+    if not any(value > 0 for series in values.values() for value in _floats(series)):
+        log -= {"y"}
     colours = reading.extra.get("colours", {})
     alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
     labels = [] if alone else [short(name, 22) for name in values]
@@ -336,7 +347,7 @@ def _bars(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             axes.margins(x=0.06)
         axes.set_ylim(count - 0.4, -0.6)
         every = max(1, math.ceil(0.11 / step))
-        axes.set_yticks(y[::every], labels[::every] if index == 0 else [""] * len(y[::every]), color=theme.ink)
+        axes.set_yticks(y[::every] if index == 0 else [], labels[::every] if index == 0 else [], color=theme.ink)
         axes.grid(axis="x")
         axes.spines["bottom"].set_visible(False)
         _ticks(axes.xaxis, log, 4)
@@ -470,7 +481,7 @@ def _numeric(column: Sequence[Any]) -> bool:
 
 
 def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
-    pictures = next(iter(reading.values.values()), [])
+    pictures: list[Any] = next(iter(reading.values.values()), [])
     if not len(pictures):
         return _nothing(sheet)
     labels, details = reading.extra.get("labels", []), reading.extra.get("details", [])
@@ -505,7 +516,7 @@ def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     if len(names) < 2 or not len(reading.values[names[0]]):
         return _nothing(sheet)
     x, y = (_floats(reading.values[name]) for name in names)
-    groups, log = reading.extra.get("groups"), reading.extra.get("log", ())
+    groups, log = reading.extra.get("groups", []), reading.extra.get("log", ())
     kinds = sorted(set(groups), key=str) if groups else []
     labels = [short(kind, 20) for kind in kinds]
     right = 0.2 + (_inches(labels, 8.5) + 0.2 if labels else 0.0)

@@ -144,7 +144,7 @@ class Answers(NamedTuple):
 def answers(subject: Subject) -> Answers:
     """What a classifier says to every label that counts.
 
-    A last axis of class scores gives the largest; a single probability counts as class 1 from one half on.
+    A last axis of class scores gives the largest; a single probability counts as class 1 above one half.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """What a network costs, layer by layer: output size, weights, biases, FLOPs, activation memory, receptive field.
 
 The network is run once on the meta device, where tensors have sizes and no memory, so the largest model is counted in
-a moment.  All figures are for one example.
+milliseconds (the first count of a process waits for torch to load its meta kernels).  All figures are for one example.
 
 Convention: one multiply-add is 2 FLOPs and adding a bias is 1.  An activation is 1 per element, a softmax 3 (exponential,
 sum, division).  A norm is 2 per element where the statistics are stored, 5 where they are computed, and 1 more for each
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
@@ -88,14 +89,11 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
     example: a Batch or tensor with a batch axis, or the size of one example without it
     dtype: of the input, where only its size is given; token ids are torch.int64
     """
-    from torch.utils.flop_counter import FlopCounterMode
-
     with untouched(), torch.enable_grad(), torch.device("meta"):
         net = _on_meta(model)
         x = _input(net, example, dtype)
         walk = _Walk(net, x)
-        with FlopCounterMode(display=False) as counter:
-            walk.counter = counter
+        with walk.products:
             try:
                 net(x)
             except Exception as error:
@@ -140,8 +138,7 @@ class _Walk:
     """Follows one forward pass by hooks and fills the rows."""
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
-        self.counter: Any = None
-        self.net = net
+        self.products = FlopCounterMode(display=False)
         self.names = {module: name or type(module).__name__ for name, module in net.named_modules()}
         self.rows: dict[nn.Module, Row] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
@@ -156,12 +153,12 @@ class _Walk:
             module.register_forward_hook(self.leave, with_kwargs=True)
 
     def enter(self, module: nn.Module, _: Any) -> None:
-        self.stack.append([module, self.counter.get_total_flops(), 0])
+        self.stack.append([module, self.products.get_total_flops(), 0])
 
     def leave(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         inputs = (*positional, *named.values())
         _, before, children = self.stack.pop()
-        inside = self.counter.get_total_flops() - before
+        inside = self.products.get_total_flops() - before
         if self.stack:
             self.stack[-1][2] += inside
         rule = _rule(module)

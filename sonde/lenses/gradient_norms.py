@@ -2,6 +2,7 @@
 
 A gradient vanishes (explodes) where its root mean square is a thousand times smaller (larger) than in the layer next to
 the loss: backpropagation multiplies one Jacobian per layer, and the comparison along the depth is free of the loss scale.
+It also explodes where it is a thousand times larger than the weights themselves, for no step size then fits both.
 """
 
 from __future__ import annotations
@@ -56,28 +57,33 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
             "gradient / weight": [g / w if w else None for g, w in zip(gradient_norm, weight_norm, strict=True)],
         },
         axes=["layer"],
-        note=verdict(rms, factor),
+        note=verdict(rms, {name for name, (g, w, _) in layers.items() if w and g > factor**2 * w}, factor),
         extra={"labels": list(layers), "log": ["value"], "loss": float(loss.detach())},
     )
 
 
-def verdict(rms: dict[str, float], factor: float) -> str:
-    """What the root mean square gradients along the depth say, in a sentence or two."""
+def verdict(rms: dict[str, float], beyond: set[str], factor: float) -> str:
+    """What the root mean square gradients along the depth say; `beyond` are layers whose gradient dwarfs their weights."""
     broken = [name for name, value in rms.items() if not math.isfinite(value)]
     if broken:
-        return f"The gradient is not finite in {_list(broken)}: exploding."
-    silent = [name for name, value in rms.items() if value == 0]
+        return f"Exploding: the gradient is not finite in {_list(broken)}."
     alive = {name: value for name, value in rms.items() if value}
     if not alive:
         return "No layer receives any gradient."
-    parts = [f"No gradient reaches {_list(silent)}."] if silent else []
     last = list(alive.values())[-1]
-    small = [name for name, value in alive.items() if value * factor < last]
-    large = [name for name, value in alive.items() if value > last * factor]
-    if small:
-        parts.append(f"Vanishing: in {_list(small)} the gradient is over {factor:g} times smaller than in the last layer.")
-    if large:
-        parts.append(f"Exploding: in {_list(large)} the gradient is over {factor:g} times larger than in the last layer.")
+    found = (
+        ("No gradient reaches {}.", [name for name in rms if name not in alive]),
+        (
+            "Vanishing: in {} the gradient is over {:g} times smaller than in the last layer.",
+            [n for n, v in alive.items() if v * factor < last],
+        ),
+        (
+            "Exploding: in {} the gradient is over {:g} times larger than in the last layer.",
+            [n for n, v in alive.items() if v > last * factor],
+        ),
+        ("Exploding: in {} the gradient is over {:g} times larger than the weights.", [name for name in rms if name in beyond]),
+    )
+    parts = [text.format(_list(names), factor) for text, names in found if names]
     if not parts:
         spread = max(alive.values()) / min(alive.values())
         parts.append(f"Neither vanishing nor exploding: root mean square gradients differ by a factor of {spread:.3g} over the layers.")

@@ -1,0 +1,134 @@
+"""Pictures: every kind at awkward sizes, hostile names as plain text, nothing left behind in matplotlib."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from sonde.core.errors import BadInput
+from sonde.core.reading import Reading
+from sonde.lenses import _words as words
+from sonde.lenses._draw import DARK, LIGHT, draw, svg
+
+HOSTILE = "$\\frac{1}$ <b>&\x1b[2J\n‮名前"
+MANY = [f"layer{i}" for i in range(90)]
+READINGS = {
+    "empty lines": Reading("t", "lines", {}),
+    "one point": Reading("t", "lines", {"a": [1.0]}, axes=["step", "a"]),
+    "nan and inf": Reading("t", "lines", {"a": [1.0, None, float("inf"), 2.0], "b": [None] * 4}, extra={"log": ["y"]}),
+    "own x": Reading("t", "lines", {"step": [1, 5, 9], "a": [3, 2, 1], "b": [1, 2, 3]}, axes=["step"]),
+    "forty lines": Reading("t", "lines", {f"run{i}": [i, i + 1.0] for i in range(40)}),
+    "smooth": Reading("t", "lines", {"a": list(range(99))}, extra={"smooth": {"a": 5}}),
+    "zero bars": Reading("t", "bars", {"a": [0.0, 0.0]}, extra={"labels": ["x", "y"], "log": ["value"]}),
+    "negative bars": Reading("t", "bars", {"a": [-2.0, 1.0]}),
+    "many bars": Reading("t", "bars", {"a": [1e-9 * 1.2**i for i in range(90)], "b": [1.0] * 90}, extra={"labels": MANY, "log": ["value"]}),
+    "histogram": Reading("t", "bars", {"n": [1, 4, 2]}, axes=["v", "n"], extra={"edges": [-1, 0, 1, 2]}),
+    "heat": Reading("t", "heat", {"a": [[1.5, -2.0, None], [0.0, 0.0, 1e6]]}, axes=["r", "c"]),
+    "large heat": Reading("t", "heat", {"a": [[i * j for j in range(50)] for i in range(40)]}, extra={"diagonal": True, "share": "row"}),
+    "zero heat": Reading("t", "heat", {"a": [[0, 0], [0, 0]]}, extra={"rows": ["a" * 80, "b"], "columns": ["x" * 80, "y"]}),
+    "long table": Reading("t", "table", {"a": list(range(200)), "b": ["x" * 90] * 200}, extra={"total": {"a": 19900}}),
+    "ragged table": Reading("t", "table", {"a": [1, None], "b": [2.5]}),
+    "one image": Reading("t", "images", {"i": [[[0.0, 1.0]]]}, extra={"labels": ["a label that is much too long for it"]}),
+    "colour": Reading("t", "images", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, extra={"details": ["d"] * 30}),
+    "groups": Reading(
+        "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2]}, axes=["x", "y"], extra={"groups": ["b", "a", "b"], "diagonal": True}
+    ),
+    "hostile": Reading(HOSTILE, "lines", {HOSTILE: [1, 2], "b": [2, 3]}, axes=[HOSTILE], note=HOSTILE * 9),
+    "hostile bars": Reading(HOSTILE, "bars", {HOSTILE: [1, 2]}, extra={"labels": [HOSTILE, HOSTILE]}),
+    "hostile table": Reading(HOSTILE, "table", {HOSTILE: [HOSTILE, 1]}),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_every_kind_is_drawn(name: str, tmp_path) -> None:
+    path = draw(READINGS[name], tmp_path / "a.png")
+    with Image.open(path) as picture:
+        picture.verify()
+    assert 300 < picture.width < 4000 and 60 < picture.height < 6000
+    assert svg(READINGS[name])[0].endswith(b"</svg>\n")
+
+
+def test_names_never_become_markup_or_formulas() -> None:
+    light = svg(READINGS["hostile"])[0]
+    assert b"<b>" not in light and b"\x1b" not in light
+
+
+def test_the_dark_picture_has_the_dark_colours() -> None:
+    light, dark = svg(READINGS["own x"])
+    assert LIGHT.palette[0].encode() in light and LIGHT.palette[0].encode() not in dark
+    assert DARK.palette[0].encode() in dark and len(set(LIGHT.all)) == len(LIGHT.all) == len(DARK.all)
+
+
+def test_the_same_reading_gives_the_same_bytes(tmp_path) -> None:
+    assert svg(READINGS["heat"]) == svg(READINGS["heat"])
+    first = draw(READINGS["heat"], tmp_path / "a.png").read_bytes()
+    assert draw(READINGS["heat"], tmp_path / "b.png").read_bytes() == first
+
+
+def test_several_readings_share_a_sheet(tmp_path) -> None:
+    path = draw([READINGS["own x"], READINGS["heat"], READINGS["smooth"]], tmp_path / "a.png")
+    with Image.open(draw(READINGS["own x"], tmp_path / "b.png")) as one, Image.open(path) as sheet:
+        assert sheet.width >= 2 * one.width and sheet.height > one.height
+
+
+def test_a_missing_folder_is_named(tmp_path) -> None:
+    with pytest.raises(BadInput, match="there is no folder"):
+        draw(READINGS["heat"], tmp_path / "none" / "a.png")
+
+
+def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:
+    code = (
+        "import matplotlib, sys\n"
+        "def settings(): return {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != 'backend'}\n"  # reading it imports pyplot
+        "before = settings()\n"
+        "from sonde.core.reading import Reading; from sonde.lenses._draw import draw\n"
+        f"draw(Reading('t', 'lines', {{'a': [1, 2]}}), {str(tmp_path / 'a.png')!r})\n"
+        "assert settings() == before and 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(st.text(max_size=8), st.lists(st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70)), max_size=6), max_size=4)
+)
+def test_any_numbers_can_be_drawn(values) -> None:
+    for kind in ("lines", "table"):
+        picture = svg(Reading("t", kind, values))[0]
+        assert picture.startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0 "), (999, "999 "), (1000, "1 k"), (154_618_822_656, "155 G"), (2.5e15, "2.5 P"), (None, "-")],
+)
+def test_counts_with_prefixes(value, text) -> None:
+    assert words.si(value) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (1234567, "1,234,567"),
+        (0.5, "0.5"),
+        (1e-4, "1e-4"),
+        (123456.0, "1.23e5"),
+        (float("nan"), "-"),
+        (None, "-"),
+        (True, "True"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_in_tables(value, text) -> None:
+    assert words.number(value) == text
+
+
+@pytest.mark.parametrize("value, text", [(12, "12 B"), (1024, "1.0 KiB"), (5 * 2**30, "5.0 GiB"), (None, "-")])
+def test_bytes(value, text) -> None:
+    assert words.bytes_(value) == text
