@@ -10,6 +10,7 @@ its own run directory and its own data order; its figures are those of the run m
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -145,7 +146,9 @@ class Together:
             assert values.grad is not None
             values.grad.zero_()
         losses = vmap(self._loss)(self.leaves, fields)
-        losses.sum().backward()
+        with warnings.catch_warnings():  # torch takes rows of a buffer for an odd layout; the sums are right all the same
+            warnings.filterwarnings("ignore", "grad and param do not obey")
+            losses.sum().backward()
         return losses.detach()
 
     def _loss(self, parameters: dict[str, Tensor], fields: dict[str, Tensor]) -> Tensor:
