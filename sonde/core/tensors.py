@@ -57,7 +57,7 @@ def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     for name in header:
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data
 
 
 def encoded_size(tensors: Mapping[str, Tensor]) -> int:
