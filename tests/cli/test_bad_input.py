@@ -154,7 +154,8 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_recipe_file_is_refused(fault: str, sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN[fault], encoding="utf-8", errors="surrogateescape")
-    refused(sonde("train", str(tmp_path / "broken.py")), here, "broken")
+    told = "already is an option" if fault == "a dial that is an option" else "broken"
+    refused(sonde("train", str(tmp_path / "broken.py")), here, told)
 
 
 def test_a_file_that_is_a_folder_or_unreadable_is_refused(sonde, here: Path, tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ from sonde.core.reading import Reading
 from sonde.engine.api import open_run
 
 
+@pytest.fixture
+def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a report takes a second; tests that look elsewhere get no page."""
+    monkeypatch.setattr("sonde.lenses._report.report", lambda run: run.path / "report.html")
+
+
 def figures(shown: str) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in shown.splitlines() if line.startswith("  "))
 
@@ -37,6 +43,7 @@ def test_train_ends_with_figures_and_a_report(sonde: Callable, mine: str, here: 
     assert [path.name for path in here.iterdir()] == ["runs"]
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_the_command_line_and_python_train_the_same_bits(sonde: Callable, mine: str) -> None:
     import sonde as package
 
@@ -45,6 +52,7 @@ def test_the_command_line_and_python_train_the_same_bits(sonde: Callable, mine: 
     assert open_run("a").metrics == other.metrics
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_a_name_may_stand_after_options(sonde: Callable, mine: str) -> None:
     assert sonde("train", "--quiet", "--seed", "5", mine, "--width", "2").code == 0
     assert open_run("mine-001").info["seed"] == 5
@@ -65,6 +73,7 @@ def test_help_of_a_recipe_shows_its_dials(sonde: Callable, mine: str) -> None:
     assert "--seed" not in shown
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_resume_goes_on_with_a_run_and_keeps_its_dials(sonde: Callable, mine: str) -> None:
     assert sonde("train", mine, "--run", "kept", "--width", "3", "--quiet").code == 0
     whole = Path("kept/metrics.jsonl").read_bytes()
@@ -76,11 +85,13 @@ def test_resume_goes_on_with_a_run_and_keeps_its_dials(sonde: Callable, mine: st
     assert refused.code == 2 and "has no option '--width'" in refused.err
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_the_latest_run_is_resumed_where_none_is_named(sonde: Callable, mine: str) -> None:
     assert sonde("train", mine, "--quiet").code == 0
     assert "mine-001 is already finished" in sonde("train", "--resume").out
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_only_the_first_process_of_torchrun_speaks(sonde: Callable, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sonde("train", mine, "--quiet", "--run", "r").code == 0
     monkeypatch.setenv("RANK", "1")
@@ -117,12 +128,14 @@ def test_sweep_hands_over_what_was_typed(sonde: Callable, mine: str, monkeypatch
 
 
 def test_look_writes_the_report(sonde: Callable, mine: str) -> None:
-    assert sonde("train", mine, "--quiet").code == 0
-    Path("runs/mine-001/report.html").unlink()
+    import sonde as package
+
+    package.train(mine, quiet=True)
     answer = sonde("look", "mine-001")
     assert answer == (0, "runs/mine-001/report.html\n", "") and Path(answer.out.strip()).is_file()
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_look_through_a_lens_prints_and_draws(sonde: Callable, mine: str) -> None:
     assert sonde("train", mine, "--quiet").code == 0
     answer = sonde("look", "runs/mine-001", "residuals", "--bins", "3")
@@ -155,6 +168,7 @@ def test_readings_as_text() -> None:
     assert text(lines).splitlines()[0] == "L\\x1b" and text(lines).splitlines()[3].split() == ["loss", "4", "3", "2", "1", "3"]
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_compare_shows_what_differs(sonde: Callable, mine: str) -> None:
     for name, rate in (("a", "0.01"), ("b", "0.1")):
         assert sonde("train", mine, "--lr", rate, "--run", name, "--quiet").code == 0
@@ -166,6 +180,7 @@ def test_compare_shows_what_differs(sonde: Callable, mine: str) -> None:
     assert "twice" in sonde("compare", "a", "./a").err
 
 
+@pytest.mark.usefixtures("plain_report")
 def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) -> None:
     assert sonde("train", mine, "--quiet").code == 0
     (here / "new.csv").write_text("0.25\n-0.5\n1\n")
