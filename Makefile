@@ -32,7 +32,9 @@ test-all: lint types
 	$(PYTEST)
 
 bench: $(VENV)/.sonde-bench
-	$(BIN)/python -m benchmarks
+	@set -e; for file in benchmarks/[!_]*.py; do \
+	    name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name; \
+	done
 
 lint: $(VENV)/.sonde-dev
 	$(BIN)/ruff check .
