@@ -32,9 +32,7 @@ test-all: lint types
 	$(PYTEST)
 
 bench: $(VENV)/.sonde-bench
-	@set -e; for file in benchmarks/[!_]*.py; do \
-	    name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name; \
-	done
+	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 lint: $(VENV)/.sonde-dev
 	$(BIN)/ruff check .
