@@ -176,7 +176,9 @@ def _claimed(run: str | Path | None, name: str):
             except OSError as error:
                 from ..core.errors import ResourceFault
 
-                raise ResourceFault(f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR") from error
+                raise ResourceFault(
+                    f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR"
+                ) from error
     try:
         yield path
     except BaseException:
@@ -219,7 +221,9 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
     source = info["recipe"]
     if "object" in source:
         if recipe is None:
-            raise BadInput(f"run '{old.path.name}' was started from Python with its own recipe", fix="resume it there: sonde.train(recipe, run=...)")
+            raise BadInput(
+                f"run '{old.path.name}' was started from Python with its own recipe", fix="resume it there: sonde.train(recipe, run=...)"
+            )
         return plan(recipe, {} if isinstance(recipe, Recipe) else info["dials"])
     if "file" in source:
         import sys
@@ -297,7 +301,9 @@ def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, 
             last_good=f"the checkpoints in {directory.checkpoints}",
             fix="restore the data, or go on with the new ones: --accept-data-change",
         )
-    lost = [f"{name} {info['fingerprint'].get(name)} -> {marks.get(name)}" for name in marks if info["fingerprint"].get(name) != marks.get(name)]
+    lost = [
+        f"{name} {info['fingerprint'].get(name)} -> {marks.get(name)}" for name in marks if info["fingerprint"].get(name) != marks.get(name)
+    ]
     if lost and options.exact:
         raise BadInput(f"bits cannot be kept: {', '.join(lost)}", where=directory.path.name, fix="resume as before, or leave out --exact")
     if lost or changed:

@@ -144,7 +144,9 @@ def _verified(path: Path, size: Any, digest: Any) -> bytes:
 
 
 def _damaged(path: Path, why: str) -> DataUnusable:
-    return DataUnusable(f"checkpoint {path.name} is damaged: {why}", where=str(path), fix="an earlier checkpoint is used where there is one")
+    return DataUnusable(
+        f"checkpoint {path.name} is damaged: {why}", where=str(path), fix="an earlier checkpoint is used where there is one"
+    )
 
 
 def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:

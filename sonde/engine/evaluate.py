@@ -13,7 +13,7 @@ from ..core.terms import Term, Terms
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepare: Any, world: Any) -> dict[str, float]:
-    """Name -> mean over the source: `loss`, each term of the objective, and each of its measures.
+    """Name -> mean over the source: `loss`, its terms where there are several, and each measure of the objective.
 
     prepare(batch) moves a batch to the model's device and layout.  The model is left in the mode it was in.
     """
@@ -34,9 +34,9 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepa
         handle.remove()
         model.train(training)
     total = _gather(rows, len(starts), world)
-    figures = {name: value for name, value in total.means().items()}
     losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
-    return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in figures.items()}}
+    told = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}
+    return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in told.items()}}
 
 
 MEASURE = "measure:"

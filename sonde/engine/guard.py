@@ -159,7 +159,9 @@ def named_failure(model: nn.Module):
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         if not entered:
-            raise BadInput(f"the objective failed on its first batch: {type(error).__name__}: {reason}", fix="check model output and target shapes") from error
+            raise BadInput(
+                f"the objective failed on its first batch: {type(error).__name__}: {reason}", fix="check model output and target shapes"
+            ) from error
         name, module, inputs = entered[-1]
         shapes = ", ".join(str(tuple(t.shape)) for t in _tensors(inputs))
         place = f"layer '{name}' {module}".split("\n")[0] if name else f"model {type(module).__name__}"

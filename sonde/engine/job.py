@@ -43,7 +43,9 @@ class Job:
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
-        self.order = Order(len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last)
+        self.order = Order(
+            len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last
+        )
         per_epoch = self.order.steps_per_epoch
         self.steps = self.recipe.steps if self.recipe.steps is not None else max(1, math.ceil(self.recipe.epochs * per_epoch))
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
@@ -146,7 +148,9 @@ def building(what: str):
         raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
-        raise BadInput(f"{what} failed while being built: {type(error).__name__}: {reason}", fix="run again with --debug to see where") from error
+        raise BadInput(
+            f"{what} failed while being built: {type(error).__name__}: {reason}", fix="run again with --debug to see where"
+        ) from error
 
 
 class Autocast:

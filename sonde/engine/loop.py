@@ -1,6 +1,6 @@
 """The one training loop.  Everything else in this folder exists so that these few lines can be trusted.
 
-    for each step:   data -> forward -> loss -> backward -> update
+for each step:   data -> forward -> loss -> backward -> update
 """
 
 from __future__ import annotations
@@ -182,7 +182,6 @@ class Loop:
         else:
             self.record.skip(range(step - fault.steps + 1, step + 1))
             self.record.restore(self)
-
 
 
 def _texts_of_all(world: Any, text: str, longest: int = 400) -> list[str]:

@@ -1,10 +1,10 @@
 """The run directory: what was asked, what happened, what was learned.
 
-    run.json        what was asked: recipe, dials, seed, options, versions, data hashes; written once, atomically
-    metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
-    events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
-    result.json     the final figures, written when the run is done
-    checkpoints/    see checkpoint.py
+run.json        what was asked: recipe, dials, seed, options, versions, data hashes; written once, atomically
+metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
+events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
+result.json     the final figures, written when the run is done
+checkpoints/    see checkpoint.py
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class RunDirectory:
             raise DataUnusable("run.json is not the record of a run", where=str(self.path), fix="choose another run")
         if found["format"] != FORMAT:
             age = "a newer" if found["format"] > FORMAT else "an older"
-            raise BadInput(f"run '{self.path.name}' was made by {age} version of Sonde (format {found['format']})", fix=f"this version reads {FORMAT}")
+            raise BadInput(
+                f"run '{self.path.name}' was made by {age} version of Sonde (format {found['format']})", fix=f"this version reads {FORMAT}"
+            )
         return found
 
     def result(self) -> dict[str, Any]:
@@ -83,7 +85,9 @@ class RunDirectory:
         try:
             files.replace_file(self.path / name, files.dump_json(value))
         except OSError as error:
-            raise ResourceFault(f"{name} cannot be written: {error.strerror or error}", where=str(self.path), fix="make room, then run again") from error
+            raise ResourceFault(
+                f"{name} cannot be written: {error.strerror or error}", where=str(self.path), fix="make room, then run again"
+            ) from error
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Rows of a .jsonl file; a torn last line, left by a kill, is passed over."""

@@ -67,7 +67,11 @@ class Sweep:
     def table(self) -> str:
         """Ranked plain-text table: mean and spread over seeds."""
         name = self.watch.removeprefix("-")
-        others = [figure for figure in ("valid/accuracy", "test/accuracy", "test/loss") if figure != name and any(figure in row.figures for row in self.rows)]
+        others = [
+            figure
+            for figure in ("valid/accuracy", "test/accuracy", "test/loss")
+            if figure != name and any(figure in row.figures for row in self.rows)
+        ]
         dials = list(self.rows[0].setting) if self.rows else []
         head = ["rank", *dials, f"{name} (mean ± spread)", *others, "seeds"]
         body = []
@@ -77,7 +81,9 @@ class Sweep:
             body.append([str(rank), *cells, told, *(_pm(row, figure) for figure in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [head, *body]]
-        return "\n".join([*self.notices, lines[0], "  ".join("-" * width for width in widths), *lines[1:], f"runs and figure: {self.folder}"])
+        return "\n".join(
+            [*self.notices, lines[0], "  ".join("-" * width for width in widths), *lines[1:], f"runs and figure: {self.folder}"]
+        )
 
     def plot(self) -> Path:
         """Figure against the swept dials, with the spread over seeds, as a PNG."""
@@ -94,7 +100,14 @@ class Sweep:
         good = [row for row in self.rows if not row.failures]
         labels = ["  ".join(f"{dial} {_say(value)}" for dial, value in row.setting.items()) or "all" for row in good]
         values = {name: [row.mean(name) for row in good], "spread": [row.spread(name) for row in good]}
-        return Reading(f"{self.folder.name}: {name}", "bars", values, ["setting"], "mean over seeds; bars best first", {"labels": labels, "errors": "spread"})
+        return Reading(
+            f"{self.folder.name}: {name}",
+            "bars",
+            values,
+            ["setting"],
+            "mean over seeds; bars best first",
+            {"labels": labels, "errors": "spread"},
+        )
 
 
 def sweep(
@@ -130,7 +143,9 @@ def sweep(
     watched = runner.watch.removeprefix("-")
     rows.sort(key=lambda row: sign * row.mean(watched) if not row.failures else math.inf)
     found = Sweep(place, runner.watch, rows, values, runner.notices)
-    listing = [{"setting": _jsonable(r.setting), "figures": r.figures, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows]
+    listing = [
+        {"setting": _jsonable(r.setting), "figures": r.figures, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
+    ]
     files.replace_file(place / "result.json", files.dump_json({"watch": found.watch, "rows": listing}))
     return found
 
@@ -187,7 +202,9 @@ def _drawn(runner: _Runner, values: dict[str, list[Any]], method: str, trials: i
 
 
 def _suggest(trial: Any, name: str, options: list[Any]) -> Any:
-    numbers = len(options) == 2 and all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options) and options[0] < options[1]
+    numbers = (
+        len(options) == 2 and all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options) and options[0] < options[1]
+    )
     if not numbers:
         labels = [_say(option) for option in options]
         return options[labels.index(trial.suggest_categorical(name, labels))]
@@ -201,7 +218,9 @@ def _suggest(trial: Any, name: str, options: list[Any]) -> Any:
 class _Runner:
     """Trains settings over seeds, together where possible, and reads their figures."""
 
-    def __init__(self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorise: bool, threads: int | None, quiet: bool) -> None:
+    def __init__(
+        self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorise: bool, threads: int | None, quiet: bool
+    ) -> None:
         self.recipe, self.fixed, self.seeds, self.folder, self.quiet = recipe, dict(fixed), seeds, folder, quiet
         self.vectorise, self.threads = vectorise, threads
         self.watch = "valid/loss"

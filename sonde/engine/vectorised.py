@@ -62,7 +62,16 @@ def _shapes(job: Job) -> tuple:
     rule = job.recipe.optimiser
     model = [(name, tuple(t.shape)) for name, t in model_tensors(job.model).items()]
     sizes = [(name, len(source)) for name, source in job.data.splits.items()]
-    settings = (rule.name, rule.weight_decay, rule.decay_all, repr(rule.options), job.steps, job.order.batch, job.log_every, job.evaluate_every)
+    settings = (
+        rule.name,
+        rule.weight_decay,
+        rule.decay_all,
+        repr(rule.options),
+        job.steps,
+        job.order.batch,
+        job.log_every,
+        job.evaluate_every,
+    )
     return (model, repr(job.model), sizes, settings, job.recipe.clip, job.recipe.drop_last, repr(job.recipe.objective.__class__))
 
 
@@ -138,7 +147,10 @@ class Together:
             self.epoch, self.orders = epoch, torch.stack(rows) + self.offsets
         chosen = self.orders[:, position * order.batch : (position + 1) * order.batch]
         assert self.whole is not None
-        return {name: field.index_select(0, chosen.reshape(-1)).view(*chosen.shape, *field.shape[1:]) for name, field in self.whole.fields.items()}
+        return {
+            name: field.index_select(0, chosen.reshape(-1)).view(*chosen.shape, *field.shape[1:])
+            for name, field in self.whole.fields.items()
+        }
 
     def gradient(self, fields: dict[str, Tensor]) -> Tensor:
         """Fill the gradient buffers; returns the M losses."""
@@ -198,7 +210,7 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
     jobs = [loop.job for loop in loops]
     together = Together(jobs)
     failed = [""] * len(loops)
-    for row, (job, loop) in enumerate(zip(jobs, loops, strict=True)):
+    for row, job in enumerate(jobs):
         job.replica = Member(job, together, row)
         job.model.train()
     first = jobs[0]

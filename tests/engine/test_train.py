@@ -167,7 +167,9 @@ def test_any_torch_optimiser_is_accepted(tmp_path):
         assert torch.equal(weights(again)[name], value)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop", "adagrad", "adadelta", "nadam", "radam", "adamax", "rprop", "asgd", "lion", "muon"])
+@pytest.mark.parametrize(
+    "name", ["adam", "sgd", "rmsprop", "adagrad", "adadelta", "nadam", "radam", "adamax", "rprop", "asgd", "lion", "muon"]
+)
 def test_every_optimiser_resumes_bit_for_bit(tmp_path, name):
     recipe = line(steps=9).replace(optimiser=optimiser(name, lr=0.01, weight_decay=0.0), evaluate_every=9)
     whole = sonde.train(recipe, run=tmp_path / "a", quiet=True, threads=1)
@@ -265,7 +267,9 @@ def test_shapes_that_do_not_fit_name_the_layer(tmp_path):
         sonde.train(wrong(model=lambda: nn.Linear(1, 3)), run=tmp_path / "r", quiet=True)
     labels = TensorSource(torch.rand(9, 4), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 12]))
     with pytest.raises(BadInput, match="12 in example 8"):
-        sonde.train(wrong(data=Data(labels, name="labels"), objective=Categorical(classes=10), model=lambda: nn.Linear(4, 10)), run=tmp_path / "r")
+        sonde.train(
+            wrong(data=Data(labels, name="labels"), objective=Categorical(classes=10), model=lambda: nn.Linear(4, 10)), run=tmp_path / "r"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

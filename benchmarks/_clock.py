@@ -1,0 +1,48 @@
+"""How everything here is timed: the candidates take turns in one process, and each is judged by its best turn."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+
+def turns(candidates: dict[str, Callable[[], float]], rounds: int = 5) -> dict[str, float]:
+    """Best rate (units per second) of each candidate over several rounds in which they take turns."""
+    best = dict.fromkeys(candidates, 0.0)
+    for round_ in range(rounds):
+        for name, measure in candidates.items():
+            best[name] = max(best[name], measure())
+        told = "  ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
+        print(f"  round {round_ + 1}/{rounds}, best so far: {told}", flush=True)
+    return best
+
+
+def table(title: str, best: dict[str, float], unit: str, ours: str, goals: dict[str, float]) -> bool:
+    """Print rates and ratios; True where every goal (peer -> least ratio) is met."""
+    print(f"\n{title}\n  {'':38} {unit:>12}   ours is")
+    met = True
+    for name, rate in best.items():
+        ratio = best[ours] / rate
+        goal = goals.get(name)
+        verdict = "" if goal is None else f"  goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
+        met &= goal is None or ratio >= goal
+        print(f"  {name:38} {rate:12,.0f}   {'' if name == ours else f'{ratio:.2f}x'}{verdict}")
+    load = os.getloadavg()[0]
+    print(f"  load average {load:.2f}" + ("  (something else is running: do not trust this)" if load > 3.5 else ""))
+    return met
+
+
+class Half:
+    """Rate over the second half of a loop: marks the time in the middle and at the end, so starting up is not counted."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.marks = steps, {}
+
+    def __call__(self, step: int) -> None:
+        if step in (self.steps // 2, self.steps):
+            self.marks[step] = time.perf_counter()
+
+    def rate(self, per_step: float = 1.0) -> float:
+        spent = self.marks[self.steps] - self.marks[self.steps // 2]
+        return (self.steps - self.steps // 2) * per_step / spent
