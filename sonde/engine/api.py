@@ -51,6 +51,7 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], given: dict[str, A
             raise BadInput(f"a Recipe object has no dial '{next(iter(given))}'", fix="change it with recipe.replace(...)")
         return Plan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
     file = None
+    function: Any
     if callable(recipe):
         function, name, source = recipe, recipe.__name__, {"object": f"{recipe.__module__}.{recipe.__qualname__}"}
     elif str(recipe).endswith(".py"):
@@ -114,8 +115,8 @@ def train(
     resume     go on with a run: True for the latest one, or its directory; its recipe and dials are read from it
     The rest is described in `sonde.engine.options.Options`.
     """
-    loose = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards, "parallel": parallel}
-    loose |= {"checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
+    loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
+    loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
     explicit = {name: value for name, value in loose.items() if value is not None}
     switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}
     options = Options.of({**explicit, **switches})
@@ -285,7 +286,7 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
 
 def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, marks: dict[str, Any]) -> str:
     """Write run.json for a new run, or compare it with this one; returns what can no longer be kept exact."""
-    hashes = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
+    hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
         if asked.file is not None:
             shutil.copyfile(asked.file, directory.path / "recipe.py")

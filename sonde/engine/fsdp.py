@@ -113,7 +113,7 @@ def _full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def _spread_(target: Tensor, value: Tensor) -> None:
+def _spread_(target: Any, value: Tensor) -> None:
     """Copy a whole tensor into the part of it that lies here."""
     if hasattr(target, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor

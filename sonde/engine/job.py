@@ -41,13 +41,13 @@ class Job:
         if self.recipe.initialise is not None:
             self.recipe.initialise(self.model)
         if self.recipe.channels_last:
-            self.model.to(memory_format=torch.channels_last)
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.order = Order(
             len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last
         )
         per_epoch = self.order.steps_per_epoch
-        self.steps = self.recipe.steps if self.recipe.steps is not None else max(1, math.ceil(self.recipe.epochs * per_epoch))
+        self.steps = self.recipe.steps or max(1, math.ceil((self.recipe.epochs or 0) * per_epoch))
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
         assert options.shards is not None
@@ -75,7 +75,7 @@ class Job:
 
     def check(self) -> None:
         """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
-        objective = self.recipe.objective
+        objective: Any = self.recipe.objective
         for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
             for start in range(0, len(source), 8192):
                 try:
@@ -187,16 +187,17 @@ def pick_device(name: str) -> torch.device:
 @contextmanager
 def settled_torch(threads: int, device: str):
     """Thread count and deterministic kernels for one run, put back afterwards."""
-    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)
+    memory: Any = torch.utils.deterministic
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory)
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     # Filling fresh memory with NaN is for debugging and costs a pass over every temporary.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    memory.fill_uninitialized_memory = False
     torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
         torch.use_deterministic_algorithms(before[1], warn_only=warn)
-        torch.utils.deterministic.fill_uninitialized_memory = before[2]
+        memory.fill_uninitialized_memory = before[2]

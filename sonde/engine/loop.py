@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.batch import Batch
+from ..core.batch import Batch, Source
 from ..core.errors import Interrupted, NumericalStop, Preempted
 from ..core.recipe import Callback
 from .guard import Fault, Guard, diagnose
@@ -123,7 +123,7 @@ class Loop:
         job = self.job
         finished = self.step == job.steps
         if job.data.valid is not None and (self.step % job.evaluate_every == 0 or finished):
-            self._evaluate()
+            self._evaluate(job.data.valid)
             if self._patience_spent():
                 self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
                 finished = True
@@ -131,7 +131,8 @@ class Loop:
         due = self.step % every == 0 if every else self.record.save_is_due()
         asked = stop.signal
         if job.world.size > 1:  # all processes stop, and save, at the same step
-            due, asked = map(int, job.world.max_vector([float(due), float(asked)]))
+            agreed = job.world.max_vector([float(due), float(asked)])
+            due, asked = bool(agreed[0]), int(agreed[1])
         if due or finished or asked:
             self.record.save(self, must=finished or bool(asked))
         if asked and not finished:
@@ -144,9 +145,9 @@ class Loop:
             )
         return finished
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, valid: Source) -> None:
         self.job.world.beat(self.step, "evaluate")
-        figures = self.job.evaluate(self.job.data.valid)
+        figures = self.job.evaluate(valid)
         row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in figures.items()}}
         self.record.row(row)
         if self.best.see(self.step, row):

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 
 def now() -> str:
@@ -64,7 +65,7 @@ class Progress:
         self.figures: dict[str, float] = {}
         self.interval = 0.2 if self.live else 10.0
         self.due = time.monotonic() + (0.2 if self.live else 3.0)
-        self.display = None
+        self.display: Any = None
 
     def __enter__(self) -> Progress:
         if self.live:

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -278,7 +279,7 @@ class _Runner:
                 for setting, seed in members:
                     asked = plan(self.recipe, {**self.fixed, **setting})
                     options = Options(seed=seed, shards=1, threads=threads, checkpoint_every=2**40, quiet=True)
-                    jobs.append(Job(lambda asked=asked, seed=seed: asked.make(seed), options, World.alone()))
+                    jobs.append(Job(partial(asked.make, seed), options, World.alone()))
                     plans.append(asked)
                 against = reason_against(jobs)
                 if against:

@@ -121,7 +121,7 @@ class Together:
         self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs])
         self.equal = len(set(self.rates.tolist())) == 1
         self.buffers = dict(jobs[0].model.named_buffers())
-        self.objective = jobs[0].recipe.objective
+        self.objective: Any = jobs[0].recipe.objective
         self._feed()
 
     def _feed(self) -> None:

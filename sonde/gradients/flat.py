@@ -71,7 +71,7 @@ class Flat:
         for slot in self.slots:
             slot.parameter.grad = view(self.grad, slot)
 
-    def groups(self) -> list[tuple[int, Tensor]]:
+    def groups(self) -> list[tuple[int, nn.Parameter]]:
         """(group, one flat parameter with its gradient) for each group that is not empty."""
         found = []
         for group, (begin, end) in enumerate(self.bounds):

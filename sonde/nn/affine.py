@@ -12,6 +12,9 @@ from torch import Tensor, nn
 class Affine(nn.Module):
     """y = shift + scale * x with numbers that are not trained."""
 
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, shift: float = 0.0, scale: float = 1.0) -> None:
         super().__init__()
         self.register_buffer("shift", torch.tensor(float(shift)))
