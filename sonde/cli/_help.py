@@ -83,7 +83,7 @@ def _about(dial: Dial) -> str:
     facts = [] if dial.range is None else [_bounds(dial.range)]
     if dial.required:
         facts.append("needed")
-    elif dial.type is not bool and dial.default is not None:
+    elif dial.type is not bool and dial.default not in (None, ()):
         shown = " ".join(map(str, dial.default)) if isinstance(dial.default, (tuple, list)) else f"{dial.default}"
         facts.append(f"default {shown}")
     told = f"({', '.join(facts)})" if facts else ""

@@ -145,6 +145,8 @@ def _value(token: _Token, dial: Dial, owner: str) -> Any:
         if not positive:
             raise BadInput(f"{token.typed} of {owner} takes no value", fix=f"write {token.typed} alone")
     if not token.values:
-        raise BadInput(f"{token.typed} of {owner} needs a value", fix=f"it takes {dial.say()}")
+        raise BadInput(
+            f"{token.typed} of {owner} needs a value", fix=f"it takes {dial.say()}" + (f"; {token.typed}= means none" if dial.many else "")
+        )
     value = dial.parse([] if dial.many and token.values == [""] else token.values)  # `--widths=` is the empty list
     return usable(value, f"{token.typed} of {owner}") if isinstance(value, Path) else value
