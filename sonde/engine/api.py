@@ -454,7 +454,8 @@ class Run:
     @torch.no_grad()
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
-        output = self.model(which)(batch.x)
+        model = self.model(which)
+        output = torch.cat([model(part) for part in batch.x.split(self.recipe.evaluate_batch)])
         predict = getattr(self.recipe.objective, "predict", None)
         return predict(output) if predict is not None else output
 
