@@ -23,7 +23,7 @@ def recipe(
 ) -> Recipe:
     """Four clouds at the corners of a square, opposite corners alike.
 
-    hidden: widths of the hidden layers; --hidden with no number is a perceptron, which must fail
+    hidden: widths of the hidden layers; --hidden= (nothing) is a perceptron, which must fail
     activation: function between the layers
     noise: deviation of each cloud
     lr: learning rate
