@@ -6,10 +6,11 @@ rows alone.  The same encoder later reads new rows for prediction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -125,11 +126,11 @@ def parse(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     A column is one of numbers where most of its filled cells are numbers; the others in it, and infinities, are corrupt.
     """
-    if cells.dtype != object:
-        return numbers(cells)
     values, corrupt = numbers(cells)
-    filled = sum(cell is not None for cell in texts(cells))
-    return (values, corrupt) if corrupt.sum() * 2 < filled or not filled else (texts(cells), np.zeros(len(cells), bool))
+    filled = int((corrupt | ~np.isnan(values)).sum())
+    if cells.dtype != object or not filled or corrupt.sum() * 2 < filled:
+        return values, corrupt
+    return texts(cells), np.zeros(len(cells), bool)
 
 
 def parse_target(cells: np.ndarray, rules: Rules) -> np.ndarray:
@@ -147,31 +148,42 @@ def numbers(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cells as float64 with NaN for gaps, and which of them were filled but no finite number."""
     if cells.dtype != object:
         values = cells.astype(np.float64)
-        corrupt = np.isinf(values)
     else:
-        read = [_number(cell) for cell in cells]
-        corrupt = np.array([value is None for value in read], bool)
-        values = np.array([np.nan if value is None else value for value in read], np.float64)
-        corrupt |= np.isinf(values)
+        words = [word or "nan" for word in cells.tolist()]
+        try:  # a column of nothing but numbers and empty cells needs no closer look
+            values = np.array(list(map(float, words if "_" not in "".join(words) else "_")))
+        except ValueError:
+            values = np.fromiter(_each(_number, cells), np.float64, len(cells))
+    corrupt = np.isinf(values)
     return np.where(corrupt, np.nan, values), corrupt
 
 
-def _number(cell: str | float | None) -> float | None:
-    """NaN for a gap, None for what is no number."""
+def _each(change: Callable[[Any], Any], cells: np.ndarray) -> Iterator[Any]:
+    """change(cell) of each cell, worked out once for equal cells."""
+    known = {cell: change(cell) for cell in set(cells.tolist())}
+    return map(known.__getitem__, cells.tolist())
+
+
+def _number(cell: str | float | None) -> float:
+    """The number a cell holds, NaN for a gap, infinite for what is no number."""
     if cell is None:
-        return float("nan")
-    if isinstance(cell, str) and "_" in cell:
-        return None  # Python reads 1_000 as a number; a data file does not mean that
+        return math.nan
     try:
-        return float(cell)
+        # Python reads 1_000 as a number; a data file does not mean that.
+        return math.inf if isinstance(cell, str) and "_" in cell else float(cell)
     except (ValueError, OverflowError):
-        return float("nan") if str(cell).strip().lower() in MISSING else None
+        return math.nan if str(cell).strip().lower() in MISSING else math.inf
+
+
+def _text(cell: Any) -> str | None:
+    text = "" if cell is None else str(cell).strip()
+    return None if text.lower() in MISSING else text
 
 
 def texts(cells: np.ndarray) -> np.ndarray:
     """Cells as texts without blanks around them, None for gaps."""
     out = np.empty(len(cells), object)
-    out[:] = [None if cell is None or str(cell).strip().lower() in MISSING else str(cell).strip() for cell in cells]
+    out[:] = list(_each(_text, cells))
     return out
 
 
@@ -327,7 +339,7 @@ class Target:
     def __call__(self, cells: np.ndarray, name: str) -> Tensor:
         if self.classes:
             place = {label: i for i, label in enumerate(self.classes)}
-            found = [_class_name(cell) for cell in cells.tolist()]
+            found = list(_each(_class_name, cells))
             unknown = [label for label in found if label not in place]
             if unknown:
                 raise BadInput(

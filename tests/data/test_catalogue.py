@@ -83,6 +83,7 @@ def test_n_and_noise_are_options(name: str) -> None:
     x, y = everything(name, n=60, noise=0.0)
     noisy = everything(name, n=60, noise=0.5)
     assert len(x) == len(y) == 60 and not (np.allclose(x, noisy[0]) and np.allclose(y, noisy[1]))
+    assert not np.allclose(noisy[0], everything(name, n=60, noise=0.5, seed=1)[0])  # the seed draws the points, not only the split
 
 
 def test_puzzles_without_noise_have_their_known_answer() -> None:

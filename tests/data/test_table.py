@@ -72,6 +72,11 @@ def test_an_infinite_cell_is_corrupt(tmp_path: Path) -> None:
     assert data.report["corrupt cells"] == 2
 
 
+def test_a_column_with_another_way_to_write_numbers_is_text_not_guessed(tmp_path: Path) -> None:
+    data = load_file(write(tmp_path, "a,b\n" + "1_000,0\n2_000,1\n" * 10))
+    assert data.features == ("a=1_000", "a=2_000")
+
+
 def test_standardising_equals_scikit_learn_on_the_training_rows(tmp_path: Path) -> None:
     frame = pandas.DataFrame(np.random.default_rng(1).normal(5, 3, (80, 3)), columns=["a", "b", "c"])
     frame["y"] = frame.a * 2 + frame.b
