@@ -8,21 +8,27 @@ Journal     what was asked of the disk, in order; `crash` imagines what a power 
 """
 
 from __future__ import annotations
+import __future__
 
 import errno
 import functools
 import hashlib
+import inspect
+import itertools
 import json
 import mmap
 import os
 import random
 import select
+import shutil
 import signal
 import tempfile
+import textwrap
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,10 +46,11 @@ from sonde.core.recipe import Callback, Recipe
 from sonde.data import augment
 from sonde.data.tensors import TensorSource
 from sonde.engine import api, checkpoint
+from sonde.engine.rundir import Log, RunDirectory
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimiser
 
-STEPS, EVERY = 23, 4
+STEPS, EVERY = 23, 5
 """steps of the trial and steps between its checkpoints; 6 steps make an epoch, so most checkpoints fall inside one"""
 
 # ---------------------------------------------------------------- the run under trial
@@ -88,9 +95,8 @@ class Diary(Callback):
 
 
 def network() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), Jitter(), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(108, 4)
-    )
+    body = (nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), Jitter(), nn.ReLU())
+    return nn.Sequential(*body, nn.Flatten(), nn.Dropout(0.3), nn.Linear(108, 4))
 
 
 def pictures(many: int = 83) -> Data:
@@ -388,6 +394,7 @@ class Journal:
         self.root, self.skip = root, skip
         self.log: list[tuple] = []
         self.nodes: dict[Path, int] = {root: self.ROOT}
+        self.numbers = itertools.count(1)
         self.sizes: dict[int, int] = {}
         self.open: dict[int, Path] = {}
 
@@ -406,12 +413,12 @@ class Journal:
 
     def _folder(self, path: Path) -> int:
         if path not in self.nodes:
-            self.nodes[path] = len(self.nodes)
+            self.nodes[path] = next(self.numbers)
             self.log += [("link", self._folder(path.parent), path.name, self.nodes[path]), ("sync folder", self._folder(path.parent))]
         return self.nodes[path]
 
     def _new(self, path: Path) -> int:
-        folder, self.nodes[path] = self._folder(path.parent), len(self.nodes) + len(self.log)
+        folder, self.nodes[path] = self._folder(path.parent), next(self.numbers)
         self.log.append(("link", folder, path.name, self.nodes[path]))
         return self.nodes[path]
 
@@ -465,8 +472,8 @@ class Journal:
 def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> list[Any]:
     """Lay out in `target` what a power loss after `moment` entries of the log may leave; returns the notes made before it.
 
-    What was synced is there.  Of what was not, anything may be: data lost, torn, zeroed or complete, file by file and
-    block by block; names of files lost or kept, one by one.
+    What was synced is there.  Of what was not, anything may be: data complete, lost, torn or zeroed in blocks, file by
+    file; names of files kept or lost, one by one.
     """
     names: dict[int, list[tuple]] = {}
     sure_names: dict[int, int] = {}
@@ -483,29 +490,27 @@ def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> l
             sure_names[node] = len(names.get(node, []))
         else:
             (data if kind in ("write", "cut") else names).setdefault(node, []).append(entry)
-    mood = dice.choice(("nothing", "everything", "any", "any"))
+    luck = dice.choice((0.0, 0.5, 0.9, 1.0))
 
     def kept() -> bool:
-        return mood == "everything" or (mood == "any" and dice.random() < 0.5)
+        return dice.random() < luck
 
     def content(node: int) -> bytes:
-        found = bytearray()
-        for index, (kind, _, place, *rest) in enumerate(data.get(node, [])):
-            sure = index < sure_data.get(node, 0)
-            if not sure and not kept():
-                continue
+        entries, sure = data.get(node, []), sure_data.get(node, 0)
+        fate = "complete" if kept() else dice.choice(("lost", "torn", "zeroed", "zeroed"))
+        last = {"complete": len(entries), "lost": sure, "torn": dice.randint(sure, len(entries)), "zeroed": len(entries)}[fate]
+        found, safe = bytearray(), 0
+        for index, (kind, _, place, *rest) in enumerate(entries[:last]):
             if kind == "cut":
                 del found[place:]
             else:
-                found.extend(bytes(max(0, place - len(found))))
-                piece = bytearray(rest[0])
-                if not sure and mood == "any":
-                    for start in range(0, len(piece), 512):
-                        if dice.random() < 0.3:
-                            piece[start : start + 512] = bytes(len(piece[start : start + 512]))
-                    if dice.random() < 0.3:
-                        del piece[dice.randrange(len(piece)) :]
-                found[place : place + len(piece)] = piece
+                found[place : place + len(rest[0])] = rest[0]
+            safe = len(found) if index < sure else min(safe, len(found))
+        if fate == "torn" and len(found) > safe:
+            del found[dice.randint(safe, len(found)) :]
+        for start in range(safe, len(found) if fate == "zeroed" else 0, 512):
+            if dice.random() < 0.2:
+                found[start : start + 512] = bytes(len(found[start : start + 512]))
         return bytes(found)
 
     def lay(node: int, path: Path) -> None:
@@ -530,3 +535,95 @@ def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> l
     files_of = {entry[1] for entry in log if entry[0] in ("write", "cut", "sync")}
     lay(Journal.ROOT, target)
     return notes
+
+
+class Died(BaseException):
+    """A process that ends here, as far as its disk can tell: from now on it is refused everything."""
+
+
+@dataclass
+class Story:
+    """A run written down, with all it takes to judge what a crash left of it."""
+
+    log: list[tuple]
+    saved: dict[int, str]
+    """step -> what its checkpoint held"""
+    rows: bytes
+    """metrics.jsonl in the end"""
+
+    @classmethod
+    def of(cls, folder: Path) -> Story:
+        """The trial, killed in the middle of a save and resumed."""
+        folder.mkdir()
+        journal, saved, place = Journal(folder), {}, InSave()
+        real = checkpoint.save
+
+        def save(where: Path, step: int, parts: Any, state: Any, about: Any) -> Path:
+            saved[step] = content_digest(parts, state)
+            path = real(where, step, parts, state, about)
+            journal.note(step)
+            return path
+
+        def dying(index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+            if place.note(name) >= (2, 20):
+                raise Died
+            return journal(index, name, arguments, go)
+
+        checkpoint.save = save  # type: ignore[assignment]
+        try:
+            with disk(dying), suppress(Died):
+                train(folder / "run")
+            with disk(journal):
+                run = train(folder / "run")
+        finally:
+            checkpoint.save = real  # type: ignore[assignment]
+        return cls(journal.log, saved, (run.path / "metrics.jsonl").read_bytes())
+
+    def crashes(self, states: int, target: Path, seed: int = 0) -> Counter[str]:
+        """How often each wrong thing happens when the power fails at any point and the run is resumed."""
+        dice, found = random.Random(seed), Counter[str]()
+        for _ in range(states):
+            acknowledged = crash(self.log, dice.randint(0, len(self.log)), dice, target)
+            found[self._after(target / "run", max(acknowledged, default=0))] += 1
+            shutil.rmtree(target)
+        del found[""]
+        return found
+
+    def _after(self, path: Path, acknowledged: int) -> str:
+        """What is wrong with a run after a crash: what the engine does to resume it, step by step."""
+        directory = RunDirectory(path)
+        if not directory.exists:
+            return "the run is lost" if acknowledged else ""
+        try:
+            directory.info()
+            found = checkpoint.newest(directory.checkpoints, lambda found: None, lambda text: None)
+            if (found.step if found else 0) < acknowledged:
+                return "an acknowledged checkpoint is lost"
+            if found is None:
+                return ""
+            if content_digest(found.parts, found.state) != self.saved[found.step]:
+                return "a mixture was loaded"
+            rows = Log(path / "metrics.jsonl")
+            rows.open(found.state["metrics"])
+            rows.close()
+            return "" if self.rows.startswith(rows.path.read_bytes()) else "rows are damaged"
+        except SondeError as error:
+            return f"no resume: {type(error).__name__}"
+
+
+def content_digest(parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> str:
+    return " ".join(tensors_digest(parts[name]) for name in sorted(parts)) + json.dumps(state, sort_keys=True)
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def mutant(owner: Any, name: str, line: str, instead: str = "pass") -> Callable[..., Any]:
+    """The function `owner.name` with one line of its source replaced."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(line) == 1, f"{name} has {source.count(line)} lines like: {line}"
+    code = compile(source.replace(line, instead), f"mutant of {name}", "exec", __future__.annotations.compiler_flag)
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)
+    return made[name]
