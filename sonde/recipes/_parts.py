@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Generator, nn
 
-from ..core.batch import Data
+from ..core.batch import Batch, Data
 from ..models.mlp import MLP
 from ..nn.affine import Affine
 from ..objectives.categorical import Categorical
@@ -37,3 +38,13 @@ def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Call
 
 def _in_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
     return nn.Sequential(network(), Affine(mean, spread))
+
+
+def sometimes(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:
+    """An augmentation of images that reaches each of them with the given chance."""
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        reached = torch.rand(len(batch), 1, 1, 1, generator=generator) < chance
+        return batch.replace(x=torch.where(reached.to(batch.x.device), change(batch, generator).x, batch.x))
+
+    return apply

@@ -13,13 +13,15 @@ from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import cosine
+from ._parts import sometimes
 
 
 def recipe(
     width: Annotated[int, Range(1, 1024)] = 32,
     hidden: Annotated[int, Range(0, 8192)] = 128,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
-    shift: Annotated[int, Range(0, 4)] = 1,
+    shift: Annotated[int, Range(1, 4)] = 1,
+    shifted: Annotated[float, Range(0, 1)] = 0.25,
     batch: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.01,
@@ -31,6 +33,7 @@ def recipe(
     hidden: width of the dense layer
     dropout: share of values set to 0 before each dense layer while training
     shift: largest shift of a training image in pixels
+    shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
     batch: examples per update
     lr: learning rate at the start; falls to 0 along a cosine
     weight_decay: pull of the weights towards 0
@@ -42,7 +45,7 @@ def recipe(
         objective=Categorical(classes=10),
         optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
         schedule=cosine(),
-        augment=augment.shift(shift) if shift else None,
+        augment=sometimes(augment.shift(shift), shifted) if shifted else None,
         batch=batch,
         epochs=epochs,
         channels_last=True,
