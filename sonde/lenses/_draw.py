@@ -279,6 +279,9 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             scale("log")
     axes.grid(axis="y")
     axes.margins(x=0.02, y=0.06)
+    drawn = {value for series in values.values() for value in _floats(series) if value == value}
+    if len(drawn) == 1 and min(drawn) > 0 and "y" not in log:
+        axes.set_ylim(0, 2 * min(drawn))  # a constant has no scale of its own but its distance from zero
     _ticks(axes.xaxis, "x" in log, 6)
     _ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
@@ -298,6 +301,7 @@ def _end_labels(axes: Any, ends: list[tuple[float, str, str]]) -> None:
     """Names beside the last points, pushed apart until none covers another."""
     if not ends:
         return
+    axes.get_ylim()  # settles the limits, on which the transform depends
     to_screen = axes.transData.transform
     height = axes.get_window_extent().height
     gap = 12.0 / height * axes.figure.dpi / 100 * 1.3

@@ -72,7 +72,8 @@ def report(run: Any) -> Path:
         _section("What was asked", tag("div", _pairs("Dials", info.get("dials", {})), _pairs("Options", _asked(info)), class_="grid")),
         _section("Data", _data(info, looked)),
         _section(
-            "Machine", tag("div", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), class_="grid")
+            "Where it ran",
+            tag("div", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), class_="grid"),
         ),
         _section("What happened", _events(run.events)),
         _section("Not shown", tag("ul", *(tag("li", each) for each in looked.refused))) if looked.refused else "",
@@ -259,7 +260,7 @@ def _asked(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(info: Mapping[str, Any], looked: _Look) -> Html:
-    parts = info.get("data", {})
+    parts = dict(sorted(info.get("data", {}).items(), key=lambda pair: ("train", "valid", "test", pair[0]).index(pair[0])))
     rows = [(name, number(part.get("n")), str(part.get("sha256", ""))[:16]) for name, part in parts.items() if isinstance(part, Mapping)]
     told = info.get("about_data", {}).get("report")
     if told is None and looked.split:
@@ -269,21 +270,22 @@ def _data(info: Mapping[str, Any], looked: _Look) -> Html:
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html:
-    """What happened; where checkpoints make the list long, the middle ones are left out."""
-    shown = list(events)
-    if len(shown) > MOST_EVENTS:
-        shown = [event for event in shown if event.get("event") != "checkpoint"][-MOST_EVENTS:]
-    if not shown:
+    """What happened; checkpoints in a row are told as one."""
+    rows: list[tuple[Any, ...]] = []
+    saved = 0
+    for event in events:
+        kind = event.get("event", "")
+        saved = saved + 1 if kind == "checkpoint" else 0
+        more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text")}
+        words = f"{saved:,} in a row, this is the last" if saved > 1 else event.get("text") or _plain(more)
+        if saved > 1:
+            rows.pop()
+        rows.append((str(event.get("time", "")).replace("T", " "), number(event.get("step")), kind, words))
+    if not rows:
         return tag("p", "Nothing is recorded.", class_="muted")
-    rows = []
-    for event in shown:
-        more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text", "message")}
-        words = event.get("text") or event.get("message") or _plain(more)
-        rows.append((event.get("time", ""), number(event.get("step")), event.get("event", ""), words))
-    left_out = f"{len(events) - len(shown)} checkpoint and older events are left out." if len(shown) < len(events) else ""
-    return tag(
-        "figure", _table(("time", "step", "event", ""), rows, (False, True, False, False)), tag("figcaption", left_out) if left_out else ""
-    )
+    left_out = f"{len(rows) - MOST_EVENTS:,} older events are left out." if len(rows) > MOST_EVENTS else ""
+    body = _table(("time", "step", "event", ""), rows[-MOST_EVENTS:], (False, True, False, False))
+    return tag("figure", body, tag("figcaption", left_out) if left_out else "")
 
 
 # Several runs side by side

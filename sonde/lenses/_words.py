@@ -36,7 +36,7 @@ def number(value: Any) -> str:
         return f"{value:,}"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if value and not 1e-3 <= abs(value) < 1e5:
+    if value and not 1e-4 <= abs(value) < 1e5:
         mantissa, power = f"{value:.2e}".split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
     return f"{value:.4g}"

@@ -1,0 +1,84 @@
+"""A lens leaves no trace even of a model that misbehaves: one that writes buffers, gradients and random states as it runs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sonde.core.batch import Batch
+from sonde.core.reading import Subject
+from sonde.lenses import gradient_norms
+from sonde.lenses._tiny import images
+from sonde.lenses._untouched import outputs, untouched
+
+
+class Rude(nn.Module):
+    """Changes whatever it can on every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        torch.rand(1), np.random.rand(), random.random()
+        if self.inside.weight.grad is not None:
+            self.inside.weight.grad += 1
+        self.inside.bias.grad = torch.ones(2)
+        self.train()
+        return self.inside(x)
+
+
+class Sum:
+    def __call__(self, model, batch):
+        from sonde.core.terms import Terms
+
+        return Terms(nll=(model(batch.x).sum(), len(batch)))
+
+
+def rude() -> Subject:
+    model = Rude().eval()
+    model.inside.train()
+    model.inside.weight.grad = torch.full((2, 3), 7.0)
+    return Subject(model, Batch(x=torch.randn(5, 3)), Sum())
+
+
+def traces(model: Rude) -> tuple:
+    weight, bias = model.inside.weight.grad, model.inside.bias.grad
+    states = torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+    return float(model.calls), weight.tolist(), bias, model.training, model.inside.training, states
+
+
+@pytest.mark.parametrize("look", [outputs, gradient_norms.read])
+def test_a_rude_model_is_put_back(look) -> None:
+    subject = rude()
+    before, gradient = traces(subject.model), subject.model.inside.weight.grad
+    look(subject)
+    assert traces(subject.model) == before and subject.model.inside.weight.grad is gradient
+
+
+def test_a_failure_leaves_no_trace_either() -> None:
+    subject = rude()
+    before = traces(subject.model)
+    with pytest.raises(ZeroDivisionError), untouched(subject.model):
+        subject.model(subject.batch.x)
+        raise ZeroDivisionError
+    assert traces(subject.model) == before
+
+
+def test_what_a_lens_sees_does_not_depend_on_a_dropout_mask() -> None:
+    subject = images()
+    expected = subject.model.eval()(subject.batch.x)
+    subject.model.train()
+    assert torch.equal(outputs(subject), expected)
+
+
+def test_chunks_give_the_whole_output() -> None:
+    model = nn.Linear(3, 2)
+    x = torch.randn(1300, 3)
+    assert torch.allclose(outputs(Subject(model, Batch(x=x))), model(x), atol=1e-6)
