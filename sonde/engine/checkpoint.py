@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core import files, tensors
-from ..core.errors import DataUnusable, NoCheckpoint, ResourceFault, SondeError
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint, ResourceFault
 
 FORMAT = 1
 PARTS = ("model", "optim", "rng", "best")
@@ -73,7 +73,7 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
             listing[f"{name}.safetensors"] = files.write_file(aside / f"{name}.safetensors", tensors.encode(part))
         listing["state.json"] = files.write_file(aside / "state.json", [files.dump_json(state)])
         manifest = {"format": FORMAT, "step": step, **about, "files": {name: list(entry) for name, entry in listing.items()}}
-        files.write_file(aside / "manifest.json", [files.dump_json(manifest)])
+        files.write_file(aside / "manifest.json", [files.dump_json({**manifest, "sha256": _digest(manifest)})])
         files.disk.fsync_directory(aside)
         files.disk.rename(aside, final)
     except OSError as error:
@@ -84,6 +84,11 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
     except OSError as error:
         raise _fault(error, folder, need) from error
     return final
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """The checksum that a manifest carries of itself."""
+    return hashlib.sha256(files.dump_json(manifest)).hexdigest()
 
 
 def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
@@ -104,19 +109,20 @@ def read(path: Path) -> Checkpoint:
     """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
     try:
         return _read(path)
-    except SondeError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error)) from error
 
 
 def _read(path: Path) -> Checkpoint:
-    manifest = files.read_json(path / "manifest.json", limit=1 << 20)
+    manifest = files.parse_json(files.read_file(path / "manifest.json", limit=1 << 20))
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise _damaged(path, "manifest.json is not a manifest")
+    if manifest.pop("sha256", None) != _digest(manifest):
+        raise _damaged(path, "manifest.json does not match its checksum")
+    if type(manifest.get("format")) is int and manifest["format"] > FORMAT:
+        raise BadInput(f"checkpoint {path.name} was made by a newer version of Sonde", where=str(path), fix="use that version")
     if manifest.get("format") != FORMAT:
-        newer = isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT
-        raise _damaged(path, f"it has format {manifest.get('format')!r}, {'made by a newer version' if newer else f'not {FORMAT}'}")
+        raise _damaged(path, f"it has format {manifest.get('format')!r}, not {FORMAT}")
     match = NAME.match(path.name.removeprefix("bad-"))
     if type(manifest.get("step")) is not int or (match and int(match.group(1)) != manifest["step"]):
         raise _damaged(path, "manifest.json belongs to another step")
@@ -137,7 +143,7 @@ def _verified(path: Path, size: Any, digest: Any) -> bytes:
     actual = path.lstat().st_size
     if actual != size:
         raise _damaged(path.parent, f"{path.name} has {actual} bytes instead of {size}")
-    data = path.read_bytes()
+    data = files.read_file(path, actual)
     if hashlib.sha256(data).hexdigest() != digest:
         raise _damaged(path.parent, f"{path.name} does not match its checksum")
     return data
@@ -152,11 +158,12 @@ def _damaged(path: Path, why: str) -> DataUnusable:
 def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:
     """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and told about.
 
-    fits(checkpoint) raises where shapes or names do not match the model.  None means a run without checkpoints;
+    fits(checkpoint) raises where it cannot be loaded into the model.  None means a run without checkpoints;
     checkpoints that are all damaged are an error.
     """
     sweep(folder)
     refused: list[str] = []
+    strange: dict[Path, str] = {}
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
         try:
@@ -168,10 +175,14 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str
             continue
         try:
             fits(found)
-            return found
-        except DataUnusable as error:  # sound, but of another model: it stays where it is
-            refused.append(f"checkpoint {path.name} does not fit the model: {error.what}")
-            tell(refused[-1])
+        except DataUnusable as error:  # sound, but of another model; if all are, none is touched
+            strange[path] = f"checkpoint {path.name} does not fit the model: {error.what}"
+            refused.append(strange[path])
+            continue
+        for path, told in strange.items():
+            tell(told)
+            set_aside(path)
+        return found
     if refused or any(folder.glob("bad-*")):
         raise NoCheckpoint(
             "no checkpoint of this run can be loaded" + (f": {refused[-1]}" if refused else ""),
@@ -187,7 +198,15 @@ def set_aside(path: Path) -> None:
     aside = path.with_name(f"bad-{path.name}")
     while aside.exists():
         aside = aside.with_name(aside.name + "-again")
-    files.disk.rename(path, aside)
+    try:
+        files.disk.rename(path, aside)
+    except OSError as error:
+        raise ResourceFault(
+            f"the damaged checkpoint {path.name} cannot be set aside: {error.strerror}",
+            where=str(path),
+            last_good="nothing was changed",
+            fix="make the directory writable, or rename it yourself",
+        ) from error
 
 
 def sweep(folder: Path) -> None:

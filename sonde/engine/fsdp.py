@@ -17,7 +17,7 @@ from ..core.batch import Batch
 from ..core.terms import Term, Terms
 from ..gradients.mean import global_counts
 from .replica import build_optimiser
-from .state import misfit, model_tensors
+from .state import misfit_model, model_tensors
 from .world import World
 
 
@@ -90,14 +90,15 @@ class SpreadReplica:
         model = {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
         return {"model": model, "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
 
-    def fits(self, saved: Mapping[str, Tensor]) -> None:
-        misfit(self.whole, saved, "tensor")
+    def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        misfit_model(self.whole, parts)
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         with torch.no_grad():
             for name, tensor in model_tensors(self.model).items():
                 _spread_(tensor, parts["model"][name])
             if not parts["optim"]:
+                self.optimiser.state.clear()
                 return
             values = [parameter.detach().clone() for parameter in self.model.parameters()]
             for parameter in self.model.parameters():

@@ -13,8 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from ..core.batch import Batch, Source
-from ..core.errors import Interrupted, NumericalStop, Preempted
+from ..core.errors import DataUnusable, Interrupted, NumericalStop, Preempted
 from ..core.recipe import Callback
+from .checkpoint import Checkpoint
 from .guard import Fault, Guard, diagnose
 from .job import Job
 from .progress import Progress
@@ -68,6 +69,17 @@ class Loop:
             "guard": self.guard.state(),
             "callbacks": [callback.state() for callback in self.job.recipe.callbacks],
         }
+
+    def fits(self, found: Checkpoint) -> None:
+        """Raise DataUnusable unless all of a checkpoint can be loaded; nothing is loaded yet."""
+        self.job.replica.fits(found.parts)
+        try:
+            Best(self.job.recipe.watch).load(found.state["best"])
+            Guard().load(found.state["guard"])
+            for _ in zip(self.job.recipe.callbacks, found.state["callbacks"], strict=True):
+                continue
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataUnusable(f"state.json cannot be taken up: {type(error).__name__}: {error}") from error
 
     def load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from ..core import files, tensors
 from ..core.batch import Batch
-from ..core.errors import ResourceFault
+from ..core.errors import DataUnusable, ResourceFault
 from ..core.recipe import Callback
 from . import checkpoint
 from .options import Options
 from .progress import Progress, now
 from .rundir import Log, RunDirectory
-from .state import random_states, restore_random_states, seed_everything
+from .state import misfit_random_states, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -130,11 +131,8 @@ class Record:
         """Bring the loop to the newest good checkpoint; False where the run has none and begins at step 0."""
         found = None
         if self.owner:
-            found = checkpoint.newest(
-                self.directory.checkpoints, lambda c: loop.job.replica.fits(c.parts["model"]), lambda text: self.warn(text, loop.step)
-            )
-            skips = self.path / "skips.json"
-            self.skips = set(files.read_json(skips)) if skips.is_file() else set()
+            found = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
+            self.skips = self._read_skips()
         parts, state = self.share(found)
         if self.owner:
             self.metrics.close()
@@ -149,6 +147,21 @@ class Record:
         if self.owner:  # a kill may have come between the last save and this
             checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
         return True
+
+    def _fits(self, loop: Loop, found: checkpoint.Checkpoint) -> None:
+        """Raise DataUnusable unless the checkpoint can be loaded here, all of it."""
+        loop.fits(found)
+        for rank in range(max(1, sum(name.endswith(".torch") for name in found.parts["rng"]))):
+            misfit_random_states(_of_rank(rank, found.parts["rng"]))
+        if type(found.state.get("metrics")) is not int or found.state["metrics"] < 0:
+            raise DataUnusable("state.json does not say how many rows there were")
+
+    def _read_skips(self) -> set[int]:
+        path = self.path / "skips.json"
+        found = files.read_json(path) if path.is_file() else []
+        if not isinstance(found, list) or not all(type(step) is int for step in found):
+            raise DataUnusable("skips.json is not a list of steps", where=str(path), fix="restore the file")
+        return set(found)
 
     def share(self, found: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What rank 0 has read, on every rank: a run directory need not be visible to the others."""
@@ -184,9 +197,14 @@ class Record:
         return found
 
     def _restore_random_states(self, saved: Mapping[str, Tensor]) -> None:
-        mine = f"rank-{self.world.rank}."
-        own = {name.removeprefix(mine): tensor for name, tensor in saved.items() if name.startswith(mine)}
+        own = _of_rank(self.world.rank, saved)
         if own:
             restore_random_states(own)
         else:  # a rank that the saved run did not have
             seed_everything(self.options.seed, "rank", self.world.rank)
+
+
+def _of_rank(rank: int, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The random states of one rank, out of those of all."""
+    mine = f"rank-{rank}."
+    return {name.removeprefix(mine): tensor for name, tensor in saved.items() if name.startswith(mine)}

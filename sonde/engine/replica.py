@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..gradients import mean
 from ..gradients.flat import Flat
-from .state import Moments, load_model_, misfit, model_tensors
+from .state import Moments, load_model_, misfit_model, model_tensors
 
 
 class Replica:
@@ -65,9 +65,10 @@ class Replica:
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": model_tensors(self.model), "optim": self.moments.tensors()}
 
-    def fits(self, saved: Mapping[str, Tensor]) -> None:
-        """Raise DataUnusable where a saved model is not this one."""
-        misfit(model_tensors(self.model), saved, "tensor")
+    def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
+        misfit_model(model_tensors(self.model), parts)
+        self.moments.fits(parts["optim"])
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         load_model_(self.model, parts["model"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,13 @@ def misfit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str)
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             told = f"{tuple(theirs.shape)} {theirs.dtype} in the checkpoint, {tuple(ours.shape)} {ours.dtype} in the model"
             raise DataUnusable(f"{what} '{name}' is {told}")
+
+
+def misfit_model(wanted: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Raise DataUnusable unless the weights of a checkpoint, and the best ones where it has them, are of this model."""
+    misfit(wanted, parts["model"], "tensor")
+    if parts["best"]:
+        misfit(wanted, parts["best"], "best tensor")
 
 
 class Moments:
@@ -76,16 +83,27 @@ class Moments:
         """Every moment by `<parameter>.<moment>`, as views of the live state."""
         return {name: value.detach() for name, value in self._views().items()}
 
-    def load_(self, saved: Mapping[str, Tensor]) -> None:
-        """Put saved moments in place.  An optimiser makes its state at its first update, so it is given an empty one."""
-        if not saved:
-            return
+    def _prime(self) -> None:
+        """Give the optimiser the state it makes at its first update, and take back what that does to the weights."""
         values = self.flat.values.clone()
         self.flat.grad.zero_()
         self.optimiser.step()
         with torch.no_grad():
             self.flat.values.copy_(values)
+
+    def fits(self, saved: Mapping[str, Tensor]) -> None:
+        """Raise DataUnusable unless these are moments of this optimiser."""
+        if saved:
+            self._prime()
             misfit(self.tensors(), saved, "moment")
+
+    def load_(self, saved: Mapping[str, Tensor]) -> None:
+        """Put saved moments in place; none are those of an optimiser before its first update."""
+        if not saved:
+            self.optimiser.state.clear()
+            return
+        self._prime()
+        with torch.no_grad():
             for name, value in self._views().items():
                 value.copy_(saved[name])
         for _, parameter, names in self._owners():
@@ -108,13 +126,28 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random_states(saved: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(saved["torch"])
+    _restore(saved, torch.set_rng_state, random.setstate, np.random.set_state)
+
+
+def misfit_random_states(saved: Mapping[str, Tensor]) -> None:
+    """Raise DataUnusable unless `restore_random_states` can take these: they are tried on generators that nobody uses."""
+    gauss = saved.get("python.gauss", torch.empty(0))
+    misfit({**random_states(), "python.gauss": torch.empty(len(gauss[:1]), dtype=torch.float64)}, saved, "random state")
+    try:
+        _restore(saved, torch.Generator().set_state, random.Random().setstate, np.random.RandomState().set_state)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise DataUnusable(f"a random state cannot be restored: {error}") from error
+
+
+def _restore(saved: Mapping[str, Tensor], set_torch: Callable, set_python: Callable, set_numpy: Callable) -> None:
+    set_torch(saved["torch"])
     words = saved["python"].tolist()
     gauss = saved["python.gauss"].tolist()
-    random.setstate((words[0], tuple(words[1:]), gauss[0] if gauss else None))
-    numbers = saved["numpy"].tolist()
-    keys = np.array(numbers[:-2], dtype=np.uint32)
-    np.random.set_state(("MT19937", keys, numbers[-2], numbers[-1], float(saved["numpy.gauss"][0])))
+    set_python((words[0], tuple(words[1:]), gauss[0] if gauss else None))
+    *keys, position, has_gauss = saved["numpy"].tolist()
+    if not 0 <= position <= len(keys):  # NumPy does not look, and would read memory that is not its own
+        raise ValueError(f"position {position} lies outside the state")
+    set_numpy(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, float(saved["numpy.gauss"][0])))
 
 
 def seed_everything(seed: int, *parts: int | str) -> None:

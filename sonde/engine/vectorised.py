@@ -24,7 +24,7 @@ from .job import Job
 from .loop import Loop
 from .progress import Progress
 from .signals import StopRequest
-from .state import misfit, model_tensors
+from .state import misfit_model, model_tensors
 
 LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion"}
 """rules whose step is proportional to the learning rate"""
@@ -85,8 +85,8 @@ class Member:
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": model_tensors(self.job.model), "optim": self.together.moments(self.row)}
 
-    def fits(self, saved: Any) -> None:
-        misfit(model_tensors(self.job.model), saved, "tensor")
+    def fits(self, parts: Any) -> None:
+        misfit_model(model_tensors(self.job.model), parts)
 
 
 class Together:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sonde.core import files
-from sonde.engine import checkpoint, loop, record, replica, rundir, state
+from sonde.engine import checkpoint, loop, replica, rundir, state
 from tests.engine.harness import Story, attempt, differences, digest, kill_in_save, leftovers, mutant, same
 
 Change = tuple[Any, str, Callable[..., Any]]
@@ -20,7 +20,7 @@ Change = tuple[Any, str, Callable[..., Any]]
 
 
 def randomness(line: str, instead: str = "pass") -> Change:
-    return record, "restore_random_states", mutant(state, "restore_random_states", line, instead)
+    return left_out(state, "_restore", line, instead)
 
 
 def moment(name: str) -> Change:
@@ -42,11 +42,11 @@ def killed_and_resumed(path: Path, reference: dict[str, str], change: Change | N
 
 
 RESUME = {
-    "torch's generator": lambda: randomness('torch.set_rng_state(saved["torch"])'),
-    "Python's generator": lambda: randomness("random.setstate(", "str("),
+    "torch's generator": lambda: randomness('set_torch(saved["torch"])'),
+    "Python's generator": lambda: randomness("set_python((", "str(("),
     "the draw Python kept": lambda: randomness("gauss[0] if gauss else None", "None"),
-    "NumPy's generator": lambda: randomness("np.random.set_state(", "str("),
-    "the draw NumPy kept": lambda: randomness('numbers[-1], float(saved["numpy.gauss"][0])', "0, 0.0"),
+    "NumPy's generator": lambda: randomness("set_numpy((", "str(("),
+    "the draw NumPy kept": lambda: randomness('has_gauss, float(saved["numpy.gauss"][0])', "0, 0.0"),
     "the place in the data": lambda: left_out(loop.Loop, "load", 'self.step = int(state["step"])'),
     "the best figure": lambda: left_out(loop.Loop, "load", 'self.best.load(state["best"])'),
     "the guard": lambda: left_out(loop.Loop, "load", 'self.guard.load(state["guard"])'),
