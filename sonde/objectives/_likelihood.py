@@ -28,8 +28,8 @@ class Likelihood(ABC):
     """one weight per class, where the targets are labels and classes count differently"""
 
     @abstractmethod
-    def each(self, output: Tensor, y: Tensor) -> Tensor:
-        """Cost of every target value, shaped like `y`; class weights are in it."""
+    def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
+        """Cost of every target value, shaped like `y`, or with reduction 'sum' their sum; class weights are in it."""
 
     @abstractmethod
     def constant(self, y: Tensor) -> Tensor:
@@ -53,8 +53,9 @@ class Likelihood(ABC):
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from an output that is already there."""
         share, y = self._share(batch)
-        cost = self._wide(self.each, output, y)
-        return Terms(nll=(_total(cost, share), self._count(share, y)))
+        if share is None:  # one call of torch's own sum: fewer nodes in the graph, and a small model feels each of them
+            return Terms(nll=(self._wide(self.each, output, y, "sum"), self._count(share, y)))
+        return Terms(nll=(_total(self._wide(self.each, output, y), share), self._count(share, y)))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         """The count of each term; it never depends on the model."""
@@ -126,14 +127,14 @@ class Likelihood(ABC):
         return float(y.numel()) if share is None else share.sum(dtype=torch.float64)
 
     @staticmethod
-    def _wide(function, output: Tensor, y: Tensor):
+    def _wide(function, output: Tensor, y: Tensor, *more):
         """Apply a function in float32 at least: sums of logarithms lose too much in 16 bits."""
         if output.dtype in (torch.bfloat16, torch.float16):
             output = output.float()
         if not torch.is_autocast_enabled(output.device.type):
-            return function(output, y)
+            return function(output, y, *more)
         with torch.autocast(output.device.type, enabled=False):
-            return function(output, y)
+            return function(output, y, *more)
 
 
 def align(output: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
@@ -167,6 +168,11 @@ def errors(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Squared and absolute error of a prediction shaped like the target."""
     error = prediction - y
     return {"squared_error": error.square(), "absolute_error": error.abs()}
+
+
+def reduced(values: Tensor, reduction: str) -> Tensor:
+    """Values as they are, or their sum."""
+    return values.sum() if reduction == "sum" else values
 
 
 def alike(y: Tensor, value: float) -> Tensor:

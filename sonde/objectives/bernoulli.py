@@ -21,8 +21,8 @@ class Bernoulli(Likelihood):
 
     name = "bernoulli"
 
-    def each(self, output: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(*align(output, y, self.name), reduction="none")
+    def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
+        return F.binary_cross_entropy_with_logits(*align(output, y, self.name), reduction=reduction)
 
     def constant(self, y: Tensor) -> Tensor:
         return alike(y, 0.0)

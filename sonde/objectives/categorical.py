@@ -45,17 +45,17 @@ class Categorical(Likelihood):
                 raise BadInput(f"{len(weights)} weights for {classes} classes", where=self.name, fix="give one weight per class")
             self.classes = len(weights)
 
-    def each(self, output: Tensor, y: Tensor) -> Tensor:
+    def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         if output.shape[:-1] != y.shape or self.classes not in (None, output.shape[-1]):
             raise misfit(output, y, self.name, f"{self.classes or 'as many'} outputs per target, one for each class")
         weights = None if self.class_weights is None else self.class_weights.to(output)
         logits, labels = output.reshape(-1, output.shape[-1]), y.reshape(-1).long()
         try:
-            cost = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=self.smoothing, ignore_index=_NEVER)
+            cost = F.cross_entropy(logits, labels, weights, reduction=reduction, label_smoothing=self.smoothing, ignore_index=_NEVER)
         except IndexError:
             self._check_labels(y, output.shape[-1])
             raise
-        return cost.reshape(y.shape)
+        return cost if reduction == "sum" else cost.reshape(y.shape)
 
     def constant(self, y: Tensor) -> Tensor:
         return alike(y, 0.0)

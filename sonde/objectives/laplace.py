@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ._likelihood import Likelihood, align, alike, errors, halves, positive, unbounded
+from ._likelihood import Likelihood, align, alike, errors, halves, positive, reduced, unbounded
 
 
 @final
@@ -29,11 +29,11 @@ class Laplace(Likelihood):
     def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
         self.scale = None if scale == "learned" else positive(scale, "scale")
 
-    def each(self, output: Tensor, y: Tensor) -> Tensor:
+    def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         if self.scale is not None:
-            return F.l1_loss(*align(output, y, self.name), reduction="none") / self.scale
+            return F.l1_loss(*align(output, y, self.name), reduction=reduction) / self.scale
         middle, log_scale, y = halves(output, y, self.name)
-        return log_scale + (y - middle).abs() * torch.exp(-log_scale)
+        return reduced(log_scale + (y - middle).abs() * torch.exp(-log_scale), reduction)
 
     def constant(self, y: Tensor) -> Tensor:
         return alike(y, math.log(2 * (1.0 if self.scale is None else self.scale)))

@@ -21,8 +21,8 @@ class Poisson(Likelihood):
 
     name = "poisson"
 
-    def each(self, output: Tensor, y: Tensor) -> Tensor:
-        return F.poisson_nll_loss(*align(output, y, self.name), log_input=True, full=False, reduction="none")
+    def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
+        return F.poisson_nll_loss(*align(output, y, self.name), log_input=True, full=False, reduction=reduction)
 
     def constant(self, y: Tensor) -> Tensor:
         return torch.lgamma(y + 1.0)
