@@ -9,6 +9,7 @@ import base64
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,28 +90,24 @@ class _Look:
     def __init__(self, run: Any) -> None:
         self.run = run
         self.refused: list[str] = []
-        self.cache: dict[int, Subject] = {}
-        self.split = ""
+        self.subject: Subject | None = None
         try:
             splits = run.data.splits
-            self.split = next((name for name in ("test", "valid", "train") if name in splits and len(splits[name])), "")
+            split = next((name for name in ("test", "valid", "train") if name in splits and len(splits[name])), "train")
+            self.subject = run.subject(split, MOST_EXAMPLES)
         except SondeError as error:
-            self.refused.append(f"model and data: {error.what}")
-
-    def subject(self, n: int) -> Subject:
-        if n not in self.cache:
-            self.cache[n] = self.run.subject(self.split, n)
-        return self.cache[n]
+            self.refused.append(f"all that needs the model and its data: {error.what}")
 
     def through(self, lens: str, **dials: Any) -> list[Reading]:
         module = shelf.load("lenses", lens)
         try:
             if lens in ("curves", "summary"):  # these need rows only, and so work for a run without a checkpoint too
                 subject = Subject(None, None, metrics=self.run.metrics, name=self.run.name)
-            elif not self.split:
+            elif self.subject is None:
                 return []
             else:
-                subject = self.subject(GRADIENT_EXAMPLES if lens == "gradient_norms" else MOST_EXAMPLES)
+                few = lens == "gradient_norms"  # its graph is kept in memory whole
+                subject = replace(self.subject, batch=self.subject.batch[:GRADIENT_EXAMPLES]) if few else self.subject
             reason = module.why_not(subject)
             if reason:
                 self.refused.append(f"{lens}: {reason}")
@@ -263,7 +260,7 @@ def _data(info: Mapping[str, Any], looked: _Look) -> Html:
     parts = dict(sorted(info.get("data", {}).items(), key=lambda pair: ("train", "valid", "test", pair[0]).index(pair[0])))
     rows = [(name, number(part.get("n")), str(part.get("sha256", ""))[:16]) for name, part in parts.items() if isinstance(part, Mapping)]
     told = info.get("about_data", {}).get("report")
-    if told is None and looked.split:
+    if told is None and looked.subject is not None:
         told = dict(looked.run.data.report)
     splits = tag("figure", tag("h3", "Parts"), _table(("part", "examples", "sha256"), rows, (False, True, False)))
     return tag("div", splits, _pairs("Cleaning, in counts", told or {}), class_="grid")

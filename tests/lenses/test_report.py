@@ -150,7 +150,7 @@ def test_report_of_a_run_without_checkpoint_still_shows_its_curves(tmp_path) -> 
     run.subject = none
     page = check_page(report(run))
     assert "not finished" in page.words and "So far" in page.words and "Learning curves" in page.words
-    assert "cost: no checkpoint yet" in page.words and "Cost of one example" not in page.words
+    assert "model and its data: no checkpoint yet" in page.words and "Cost of one example" not in page.words
 
 
 def test_report_of_a_run_without_anything(tmp_path) -> None:
@@ -163,7 +163,7 @@ def test_report_of_a_run_without_anything(tmp_path) -> None:
 
     Bare.path.mkdir()
     page = check_page(report(Bare()))
-    assert "No figures yet." in page.words and "model and data: its recipe is gone" in page.words
+    assert "No figures yet." in page.words and "model and its data: its recipe is gone" in page.words
 
 
 def test_nothing_in_a_run_becomes_markup(tmp_path) -> None:
