@@ -235,6 +235,13 @@ def test_curves_share_a_panel_by_figure() -> None:
     assert panels["accuracy"].values == {"valid": [0.25, 0.75]} and "0.75 at step 4" in panels["accuracy"].note
 
 
+def test_a_running_mean_is_told_as_one() -> None:
+    rows = [{"step": step, "loss": 1.0 + step % 2} for step in range(100)]
+    found = curves.read(Subject(None, None, metrics=rows))[0]
+    assert found.extra["smooth"] == {"train": 5} and found.note == "Thick over thin: mean of 5 neighbouring rows."
+    assert curves.read(Subject(None, None, metrics=rows[:50]))[0].extra["smooth"] == {}
+
+
 def test_summary_has_last_and_best() -> None:
     table = summary.read(Subject(None, None, metrics=ROWS)).values
     rows = {name: (table["last"][i], table["best"][i], table["at step"][i]) for i, name in enumerate(table["figure"])}
