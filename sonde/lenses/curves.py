@@ -47,7 +47,7 @@ def panel(key: str, lines: Mapping[str, Line]) -> Reading:
     log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
     words = OF_TRAINING.get(figure, figure.replace("_", " "))
     title = f"{split} {words}".strip()
-    smooth = {label: len(steps) // 20 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"}
+    smooth = {label: len(steps) // 20 | 1 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"}
     notes = [_note(figure, lines) if "valid" in lines else ""]
     if smooth:
         notes.append(f"Thick over thin: mean of {max(smooth.values())} neighbouring rows.")
