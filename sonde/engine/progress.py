@@ -10,7 +10,8 @@ import datetime
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -27,6 +28,14 @@ def span(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def tell(text: str) -> None:
+    """A line for whoever reads along; one who has left, or closed the terminal, is no reason to stop a run."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return
 
 
 class Pace:
@@ -81,7 +90,16 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self.display is not None:
-            self.display.stop()
+            with self._on_terminal():
+                self.display.stop()
+
+    @contextmanager
+    def _on_terminal(self) -> Iterator[None]:
+        """Drawing on a terminal that was closed ends the drawing, not the run."""
+        try:
+            yield
+        except OSError:
+            self.display, self.quiet = None, True
 
     def note(self, figures: Mapping[str, float]) -> None:
         """Figures to show beside the bar."""
@@ -96,10 +114,11 @@ class Progress:
         self.due = at + self.interval
         self.pace.mark(step, at)
         if self.display is not None:
-            self.display.update(self.task, completed=step, told=self.line(step))
-            self.display.refresh()
+            with self._on_terminal():
+                self.display.update(self.task, completed=step, told=self.line(step))
+                self.display.refresh()
         else:
-            print(f"{self.title}  {self.line(step)}", file=sys.stderr, flush=True)
+            tell(f"{self.title}  {self.line(step)}")
 
     def line(self, step: int) -> str:
         left = self.pace.left(self.steps)
@@ -113,6 +132,7 @@ class Progress:
         if self.quiet:
             return
         if self.display is not None:
-            self.display.console.print(text, markup=False, highlight=False)
+            with self._on_terminal():
+                self.display.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)

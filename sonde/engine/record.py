@@ -16,7 +16,7 @@ from ..core.errors import DataUnusable, ResourceFault
 from ..core.recipe import Callback
 from . import checkpoint
 from .options import Options
-from .progress import Progress, now
+from .progress import Progress, now, tell
 from .rundir import Log, RunDirectory
 from .state import misfit_random_states, random_states, restore_random_states, seed_everything
 
@@ -70,18 +70,17 @@ class Record:
         if self.progress is not None:
             self.progress.say(text)
         elif self.speaks:
-            import sys
-
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
     def warn(self, text: str, step: int) -> None:
         self.event("warning", step, text=text)
         self.say(f"warning: {text}")
 
-    def warn_once(self, text: str, step: int) -> None:
-        if text not in self.warned:
-            self.warned.add(text)
-            self.warn(text, step)
+    def warn_once(self, what: str, step: int, more: str = "") -> None:
+        """Warn unless the same was told since the last good save, whatever `more` there is to say about it this time."""
+        if what not in self.warned:
+            self.warned.add(what)
+            self.warn(what + more, step)
 
     def skip(self, steps: Iterable[int]) -> None:
         """Leave steps out from now on, also after a restart."""
@@ -113,7 +112,7 @@ class Record:
         except ResourceFault as fault:
             if must:
                 raise
-            self.warn_once(f"{fault.what}; {fault.where}; last good: {fault.last_good}; {fault.fix}", loop.step)
+            self.warn_once(fault.what, loop.step, f"; {fault.where}; last good: {fault.last_good}; {fault.fix}")
             return
         finally:
             self.saved_at = time.monotonic()

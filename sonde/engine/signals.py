@@ -32,8 +32,15 @@ class StopRequest:
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
-            os.write(2, b"\nstopped at once; the last checkpoint is intact\n")
+            _say(b"\nstopped at once; the last checkpoint is intact\n")
             os._exit(130)
         self.signal = number
         if number == signal.SIGINT:
-            os.write(2, b"\nfinishing this step and saving; press Ctrl-C again to stop at once\n")
+            _say(b"\nfinishing this step and saving; press Ctrl-C again to stop at once\n")
+
+
+def _say(text: bytes) -> None:
+    try:
+        os.write(2, text)
+    except OSError:  # the terminal may be the very thing that is gone
+        return
