@@ -217,14 +217,13 @@ def sweep(folder: Path) -> None:
 
 
 def retain(folder: Path, keep: int) -> None:
-    """Drop all but the newest `keep` checkpoints; each is renamed first, then removed."""
+    """Drop all but the newest `keep` checkpoints; each is renamed first, then removed, now or at the next chance."""
     for step in steps(folder)[: -max(keep, 1)]:
-        victim = folder / f".del-{step}-{secrets.token_hex(4)}"
         try:
-            files.disk.rename(path_of(folder, step), victim)
+            files.disk.rename(path_of(folder, step), folder / f".del-{step}-{secrets.token_hex(4)}")
         except OSError:
             continue
-        files.remove_quietly(victim)
+    sweep(folder)
 
 
 def best_weights(found: Checkpoint) -> Mapping[str, Tensor]:

@@ -122,11 +122,11 @@ def warnings_of(path: Path) -> list[str]:
 
 
 def places(folder: Path) -> list[tuple[int, str]]:
-    """(number within the second save, name) of its calls and those after it; of writes in a row only the first."""
+    """(number within the third save, name) of its calls and those after it; of writes in a row only the first."""
     calls, place = Calls(), InSave()
     with disk(calls):
         train(folder)
-    names = [name for name, _ in calls.seen if place.note(name)[0] == 1]
+    names = [name for name, _ in calls.seen if place.note(name)[0] == 2]
     return [(index, name) for index, name in enumerate(names) if name != "write" or names[index - 1] != "write"]
 
 
@@ -135,7 +135,7 @@ def test_a_run_goes_on_over_a_fault_anywhere_in_a_save(part: int, memory: Path, 
     """It warns at most once, tries again at the next checkpoint, and ends bit for bit as ever."""
     for number, (offset, name) in list(enumerate(places(memory / "places")))[part::2]:
         path, fault, save = memory / f"run-{number}", FAULTS[number % len(FAULTS)], InSave()
-        with disk(failing(fault, lambda _, name, save=save, offset=offset: save.note(name) == (1, offset))):
+        with disk(failing(fault, lambda _, name, save=save, offset=offset: save.note(name) == (2, offset))):
             train(path)
         same(path, reference)
         told = warnings_of(path)
