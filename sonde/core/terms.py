@@ -6,10 +6,17 @@ Sums and counts add exactly over micro-batches, padded batches and uneven shards
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+@lru_cache(maxsize=1024)
+def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor; factors repeat from step to step, so they are made once."""
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 class Term(NamedTuple):
@@ -54,12 +61,24 @@ class Terms(Mapping[str, Term]):
 
     def loss(self, counts: Mapping[str, float] | None = None) -> Tensor:
         """sum over terms of weight * sum / count, the counts being those of the whole batch where given."""
-        total = None
-        for name, (value, own, weight) in self.terms.items():
-            count = own if counts is None else counts[name]
-            share = value * (weight / max(float(count), 1e-30))  # one product: a tiny step feels every node of the graph
-            total = share if total is None else total + share
-        return torch.zeros(()) if total is None else total
+        shares = [term.sum * factor for term, factor in self._factors(counts)]
+        return sum(shares[1:], shares[0]) if shares else torch.zeros(())
+
+    def backward(self, counts: Mapping[str, float] | None = None) -> float:
+        """Gradient of the loss into every parameter's `.grad`, and the loss as a number.
+
+        The factor of each term enters as the gradient of its sum, so the graph holds no node for it.
+        """
+        pairs = [(term.sum, factor) for term, factor in self._factors(counts)]
+        live = [(value, factor) for value, factor in pairs if value.requires_grad]
+        torch.autograd.backward([value for value, _ in live], [_scalar(factor, value.dtype, value.device) for value, factor in live])
+        return sum(value.item() * factor for value, factor in pairs)
+
+    def _factors(self, counts: Mapping[str, float] | None) -> list[tuple[Term, float]]:
+        """Each term with weight / count."""
+        return [
+            (term, term.weight / max(float(term.count if counts is None else counts[name]), 1e-30)) for name, term in self.terms.items()
+        ]
 
     def detach(self) -> Terms:
         return Terms(**{name: Term(t.sum.detach(), t.count, t.weight) for name, t in self.terms.items()})

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core import shelf
+from ..core import files, shelf
 from ..core.batch import Batch, Data
 from ..core.dials import dials, resolve
 from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
@@ -24,8 +24,10 @@ from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from . import checkpoint, rundir
 from .job import Job, building, settled_torch
+from .launch import launch, tell
 from .loop import Loop
 from .options import Options
+from .progress import now
 from .record import Record
 from .rundir import RunDirectory
 from .state import fingerprint, load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
@@ -130,22 +132,20 @@ def train(
         raise BadInput("no recipe given", fix="choose from " + ", ".join(shelf.names("recipes")))
     else:
         asked = plan(recipe, given)
-    with _claimed(run, asked.name) as path:
+    world = World.alone()
+    if World.under_torchrun():
+        world = World.from_torchrun(options.device)
+        explicit["processes"] = world.size
+        options = replace(options, processes=world.size)
+    with _claimed(run, asked.name, world) as path:
         directory = RunDirectory(path)
-        recorded = _recorded(directory, asked, options, explicit)
-        if recorded is not None and directory.result().get("status") == "done":
-            if not quiet:
+        recorded, done = _shared(world, lambda: (_recorded(directory, asked, options, explicit), directory.is_done))
+        if done:
+            if not quiet and world.is_main:
                 print(f"{directory.path.name} is already finished")
             return Run(path, asked)
         settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
-        if World.under_torchrun():
-            world = World.from_torchrun(settled.device)
-            settled = replace(settled, processes=world.size, shards=max(settled.shards or 1, world.size))
-            execute(asked, settled, path, world)
-            world.close()
-        elif settled.processes > 1:
-            from .launch import launch
-
+        if settled.processes > world.size:
             launch(
                 lambda world: execute(asked, settled, path, world),
                 settled.processes,
@@ -153,15 +153,35 @@ def train(
                 threads=settled.threads or 1,
                 hang_timeout=settled.hang_timeout,
                 restarts=settled.restarts,
+                on_event=partial(_lost_worker, directory),
             )
         else:
-            execute(asked, settled, path, World.alone())
+            execute(asked, settled, path, world)
+    world.close()
     return Run(path, asked)
 
 
+def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
+    """Tell of a restart, on the screen and in events.jsonl; no worker is alive meanwhile, so the file is free."""
+    tell(event)
+    if directory.exists:
+        log = rundir.Log(directory.path / "events.jsonl")
+        log.open(None)
+        log.add({**event, "time": now()})
+        log.close()
+
+
+def _shared(world: World, read: Callable[[], Any]) -> Any:
+    """What rank 0 finds on its disk, on every rank: under torchrun the others may not see the run directory."""
+    return files.parse_json(world.broadcast_bytes(files.dump_json(read()) if world.is_main else None))
+
+
 @contextmanager
-def _claimed(run: str | Path | None, name: str):
+def _claimed(run: str | Path | None, name: str, world: World):
     """The directory of the run.  A fresh one is reserved by making it; left empty by an error, it is removed again."""
+    if not world.is_main:
+        yield Path(_shared(world, str))
+        return
     if run is not None:
         path, made = Path(run), []
     else:
@@ -180,6 +200,7 @@ def _claimed(run: str | Path | None, name: str):
                 raise ResourceFault(
                     f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR"
                 ) from error
+    _shared(world, lambda: str(path))
     try:
         yield path
     except BaseException:
@@ -483,7 +504,7 @@ class Run:
 
         path = self.path / "figures" / "curves.png"
         path.parent.mkdir(exist_ok=True)
-        import_module("sonde.lenses._draw").draw(self.look("curves")[0], path)
+        import_module("sonde.lenses._draw").draw(self.look("curves"), path)
         return path
 
 

@@ -25,6 +25,7 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepa
         rows: list[Terms] = []
         starts = range(0, len(source), batch)
         for index in range(world.rank, len(starts), world.size):
+            world.beat(world.step, "evaluate")
             examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch, len(source)))])
             outputs.clear()
             terms = objective(model, examples)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.terms import Term, Terms
 from ..gradients.mean import global_counts
 from .replica import build_optimiser
 from .state import misfit_model, model_tensors
@@ -47,7 +46,7 @@ class SpreadReplica:
         self.optimiser = build_optimiser(optimiser, groups)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Tensor:
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
         """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
         counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
         self.optimiser.zero_grad()
@@ -61,7 +60,7 @@ class SpreadReplica:
                 weights[name] = term.weight
         self.world.broadcast_([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
         added = self.world.sum_vector([sums[name] for name in sorted(sums)])
-        return Terms(**{n: Term(torch.tensor(value), counts[n], weights[n]) for n, value in zip(sorted(sums), added, strict=True)}).loss()
+        return sum(weights[name] * value / counts[name] for name, value in zip(sorted(sums), added, strict=True))
 
     def norm(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]

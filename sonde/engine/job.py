@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.batch import Batch, Data, Source
 from ..core.errors import BadInput, DataUnusable, SondeError
@@ -120,7 +120,7 @@ class Job:
 
         return seed
 
-    def gradient(self, step: int, shards: dict[int, Batch]) -> Tensor:
+    def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
         return self.replica.gradient(self.objective, shards, self.shards, self.before(step))
 

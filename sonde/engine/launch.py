@@ -81,7 +81,7 @@ def launch(
                 best = reached
                 if wasted > restarts:
                     raise loss.final(restarts, reached)
-                (on_event or _tell)(loss.event(number, reached))
+                (on_event or tell)(loss.event(number, reached))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -478,7 +478,7 @@ def _innermost(dump: str) -> str:
     return " called from ".join(frames[:2]) or "a place that cannot be told"
 
 
-def _tell(event: Mapping[str, Any]) -> None:
+def tell(event: Mapping[str, Any]) -> None:
     """Print an event where nobody else takes it."""
     print(f"warning: {event['why']}", file=sys.stderr)
     for rank, stack in event["stacks"].items():

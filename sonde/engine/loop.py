@@ -99,7 +99,7 @@ class Loop:
                     self._passed_over()
                     continue
                 batch = job.batch(self.step)  # data: a pure function of (seed, step)
-                loss = float(job.gradient(self.step, batch))  # forward, loss, backward
+                loss = job.gradient(self.step, batch)  # forward, loss, backward
                 norm = job.replica.norm()
                 size = float(norm)
                 fault = self.guard.fault(loss, size)
@@ -178,7 +178,7 @@ class Loop:
         before = job.before(step)
         told = [diagnose(job.model, job.objective, part, partial(before, shard)) for shard, part in batch.items() if len(part)]
         cause = next(filter(None, told), "")
-        causes = _texts_of_all(job.world, f"rank {job.world.rank}: {cause}" if cause else "")
+        causes = job.world.gather_texts(f"rank {job.world.rank}: {cause}" if cause else "")
         where = f"step {step}, " + next(filter(None, causes), f"rank {job.world.rank}: every number is finite")
         self.record.keep_bad_batch(step, batch)
         if job.recipe.on_bad == "stop":
@@ -195,9 +195,3 @@ class Loop:
         else:
             self.record.skip(range(step - fault.steps + 1, step + 1))
             self.record.restore(self)
-
-
-def _texts_of_all(world: Any, text: str, longest: int = 400) -> list[str]:
-    """A short text of every rank, by rank."""
-    codes = [float(code) for code in text.encode()[:longest].ljust(longest)]
-    return [bytes(map(int, row)).decode("utf-8", "replace").strip() for row in world.gather_floats(codes)]

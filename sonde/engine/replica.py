@@ -41,7 +41,7 @@ class Replica:
             found.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
         return found
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> Tensor:
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
         """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
         if total == 1:
             before(0)

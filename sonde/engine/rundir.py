@@ -53,6 +53,10 @@ class RunDirectory:
         path = self.path / "result.json"
         return files.read_json(path) if path.is_file() else {}
 
+    @property
+    def is_done(self) -> bool:
+        return self.result().get("status") == "done"
+
     def open_for_writing(self) -> None:
         """Create the directory if needed, take the lock and prove that it can be written; ResourceFault says why not."""
         try:

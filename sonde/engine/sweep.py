@@ -265,7 +265,7 @@ class _Runner:
         return self.folder / f"{told + ',' if told else ''}seed={seed}".replace("/", "_")
 
     def _done(self, setting: Mapping[str, Any], seed: int) -> bool:
-        return RunDirectory(self._path(setting, seed)).result().get("status") == "done"
+        return RunDirectory(self._path(setting, seed)).is_done
 
     def _together(self, members: list[tuple[dict[str, Any], int]]) -> tuple[dict[Path, str], list[tuple[dict[str, Any], int]]]:
         """Train members as one computation; returns failures and the members that must be trained one by one."""

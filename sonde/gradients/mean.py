@@ -30,12 +30,10 @@ class Peers(Protocol):
     def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
-def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> Tensor:
+def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> float:
     """Gradient of one undivided batch into `flat.grad`, and its loss: the textbook case and the fast one."""
     flat.grad.zero_()
-    loss = objective(model, batch).loss()
-    loss.backward()
-    return loss.detach()
+    return objective(model, batch).backward()
 
 
 def sharded(
@@ -47,7 +45,7 @@ def sharded(
     peers: Peers,
     before: Callable[[int], None],
     memory: dict[str, Any],
-) -> Tensor:
+) -> float:
     """Gradient of a batch cut into `total` parts, of which this process computes `shards`, into `flat.grad`; its loss.
 
     before(shard) is called ahead of each part; it sets the part's random key.
@@ -71,7 +69,7 @@ def sharded(
         if len(batch):
             before(shard)
             terms = objective(model, batch)
-            terms.loss(counts).backward()
+            terms.backward(counts)
             for index, name in enumerate(names):
                 if name in terms:
                     sums[index] = terms[name].sum.detach()
@@ -92,7 +90,7 @@ def sharded(
         for buffer in buffers:
             buffer.copy_((rest[position : position + buffer.numel()] / sums[-1]).view_as(buffer))
             position += buffer.numel()
-    return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)}).loss()
+    return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)}).loss().item()
 
 
 def global_counts(

@@ -51,7 +51,7 @@ def test_any_division_gives_the_gradient_of_the_whole(objective, parts):
     else:
         pieces = torch.arange(len(batch)).tensor_split(parts)
         got = sharded(model, objective, flat, {i: batch[p] for i, p in enumerate(pieces)}, parts, World.alone(), lambda shard: None, {})
-    assert got.item() == pytest.approx(loss.item(), abs=1e-12)
+    assert got == pytest.approx(loss.item(), abs=1e-12)
     for parameter, wanted in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(parameter.grad, wanted, rtol=0, atol=1e-12)
 
