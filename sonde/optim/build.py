@@ -55,7 +55,7 @@ class Optimiser:
         rule = _rule(self.name)
         options = dict(self.options)
         if self.name in _FUSED and all(p.is_floating_point() for group in groups for p in group["params"]):
-            options.setdefault("fused", not (options.get("foreach") or options.get("differentiable")))
+            options.setdefault("fused", not options.get("foreach"))
         return rule(groups, lr=self.lr, **options)
 
 

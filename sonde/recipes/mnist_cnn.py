@@ -1,4 +1,4 @@
-"""A CNN on MNIST's handwritten digits (conv 32-64, dense 128) with small shifts; about 99.4 %."""
+"""A CNN on MNIST's handwritten digits (conv 32-64, dense 128) with small shifts; above 99 %."""
 
 from __future__ import annotations
 
