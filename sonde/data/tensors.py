@@ -57,6 +57,7 @@ class TensorSource:
 
     def __init__(self, x: Tensor, y: Tensor | None = None, *, to_float: ToFloat | None = None, **others: Tensor) -> None:
         fields = {"x": x, **({} if y is None else {"y": y}), **others}
+        counted = "ids" not in fields
         fields.setdefault("ids", torch.arange(len(x)))
         uneven = {name: len(tensor) for name, tensor in fields.items() if len(tensor) != len(x)}
         if uneven:
@@ -64,13 +65,16 @@ class TensorSource:
             raise BadInput(f"'{name}' has {length} examples but 'x' has {len(x)}", fix="give tensors with the same first axis")
         self.fields = {name: tensor.contiguous() for name, tensor in fields.items()}
         self.to_float = to_float
+        self.whole = self.fields["ids"] if counted else None
 
     def __len__(self) -> int:
         return len(self.fields["ids"])
 
     def __getitem__(self, indices: Any) -> Batch:
         if isinstance(indices, Tensor) and indices.dtype == torch.int64:
-            fields = {name: tensor.index_select(0, indices) for name, tensor in self.fields.items()}
+            fields = {name: tensor.index_select(0, indices) for name, tensor in self.fields.items() if tensor is not self.whole}
+            if self.whole is not None:  # ids that count 0, 1, 2, ... are the indices themselves
+                fields["ids"] = indices
         else:
             part = indices if isinstance(indices, slice) else torch.as_tensor(indices)
             fields = {name: tensor[part] for name, tensor in self.fields.items()}

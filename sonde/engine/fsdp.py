@@ -66,6 +66,10 @@ class SpreadReplica:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         return _full(torch.nn.utils.get_total_norm(grads))
 
+    def finite(self) -> bool:
+        parts = (_local(parameter) for parameter in self.model.parameters())
+        return not self.world.any(not all(bool(torch.isfinite(part).all()) for part in parts))
+
     def clip(self, norm: Tensor, largest: float) -> None:
         torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), largest, norm)
 
@@ -107,6 +111,10 @@ class SpreadReplica:
                 parameter.copy_(value)
             for name, moment in self._moments().items():
                 _spread_(moment, parts["optim"][name])
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _full(tensor: Tensor) -> Tensor:

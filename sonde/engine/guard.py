@@ -76,9 +76,9 @@ class Guard:
 
 
 def diagnose(model: nn.Module, objective: Any, batch: Batch, before: Callable[[], None]) -> str:
-    """Where a bad number came from: the first input, module or gradient that is not finite, and the examples.
+    """Where a bad number came from: the first input or module output that is not finite, and the examples.
 
-    '' where all is finite here: another process has the cause, or numbers are only far too large.
+    '' where all is finite here: another process has the cause, it lies in the backward pass, or numbers are only too large.
     """
     for name, tensor in batch.fields.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -110,9 +110,18 @@ def diagnose(model: nn.Module, objective: Any, batch: Batch, before: Callable[[]
     for name, term in terms.items():
         if not bool(torch.isfinite(term.sum)):
             return f"every module's output is finite, but the sum '{name}' of the objective is not"
+    return ""
+
+
+def bad_weights(model: nn.Module) -> str:
+    """The first parameter that is not finite, or ''."""
+    bad = (name for name, parameter in model.named_parameters() if not bool(torch.isfinite(parameter).all()))
+    return next((f"parameter '{name}' is not finite" for name in bad), "")
+
+
+def bad_gradient(model: nn.Module) -> str:
+    """The first gradient that is not finite, or ''.  It is that of all processes together."""
     for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            return f"parameter '{name}' is not finite"
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return f"the forward pass is finite; first bad gradient: parameter '{name}'"
     return ""

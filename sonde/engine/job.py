@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,8 @@ class Job:
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
         self.mine = self._own_shards()
+        self.plain = self.shards == 1 and self.device.type == "cpu" and self.recipe.augment is None and not self.recipe.channels_last
+        """a batch is used as it comes from the source"""
         self.dice = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
@@ -102,6 +105,8 @@ class Job:
     def batch(self, step: int) -> dict[int, Batch]:
         """This process's shards of the batch of a step: a function of (seed, step) and nothing else."""
         indices = self.order.at(step)
+        if self.plain:
+            return {0: self.data.train[indices]}
         parts = (indices,) if self.shards == 1 else indices.tensor_split(self.shards)
         return {shard: self.ready(self._augmented(self.data.train[parts[shard]], step, shard)) for shard in self.mine}
 
@@ -113,12 +118,12 @@ class Job:
     def before(self, step: int) -> Callable[[int], None]:
         """Sets the random key of a shard: dropout in a resumed or divided run draws what it always drew."""
 
-        def seed(shard: int) -> None:
-            number = key(self.options.seed, "forward", step, shard)
-            for generator in self.generators:
-                generator.manual_seed(number)
+        return partial(self._seed, step)
 
-        return seed
+    def _seed(self, step: int, shard: int) -> None:
+        number = key(self.options.seed, "forward", step, shard)
+        for generator in self.generators:
+            generator.manual_seed(number)
 
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""

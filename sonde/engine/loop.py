@@ -16,7 +16,7 @@ from ..core.batch import Batch, Source
 from ..core.errors import DataUnusable, Interrupted, NumericalStop, Preempted
 from ..core.recipe import Callback
 from .checkpoint import Checkpoint
-from .guard import Fault, Guard, diagnose
+from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
 from .job import Job
 from .progress import Progress
 from .record import Record
@@ -97,24 +97,30 @@ class Loop:
                 job.world.beat(self.step, "step")
                 if self.step in record.skips:
                     self._passed_over()
+                elif not self._took_step():
                     continue
-                batch = job.batch(self.step)  # data: a pure function of (seed, step)
-                loss = job.gradient(self.step, batch)  # forward, loss, backward
-                norm = job.replica.norm()
-                size = float(norm)
-                fault = self.guard.fault(loss, size)
-                if fault:  # before the update, on every process alike: sums and norms are the same everywhere
-                    self._bad_step(fault, batch)
-                    continue
-                if job.recipe.clip:
-                    job.replica.clip(norm, job.recipe.clip)
-                rate = job.replica.update(job.factor(self.step))  # update
-                self.step += 1
                 progress.tick(self.step)
-                if self.step % job.log_every == 0 or self.step == job.steps:
-                    self.log(loss, rate, size)
                 if self.boundary(stop):
                     break
+
+    def _took_step(self) -> bool:
+        """One step, taken or left out; False where bad numbers sent the loop back to a checkpoint."""
+        job = self.job
+        buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
+        batch = job.batch(self.step)  # data: a pure function of (seed, step)
+        loss = job.gradient(self.step, batch)  # forward, loss, backward
+        norm = job.replica.norm()
+        size = float(norm)
+        fault = self.guard.fault(loss, size)
+        if fault:  # before the update, on every process alike: sums and norms are the same everywhere
+            return self._bad_step(fault, batch, buffers)
+        if job.recipe.clip:
+            job.replica.clip(norm, job.recipe.clip)
+        rate = job.replica.update(job.factor(self.step))  # update
+        self.step += 1
+        if self.step % job.log_every == 0 or self.step == job.steps:
+            self.log(loss, rate, size)
+        return True
 
     def _patience_spent(self) -> bool:
         return bool(self.job.recipe.patience) and self.best.since >= self.job.recipe.patience
@@ -134,17 +140,20 @@ class Loop:
         """Evaluate, save and stop where it is due; True ends the loop."""
         job = self.job
         finished = self.step == job.steps
-        if job.data.valid is not None and (self.step % job.evaluate_every == 0 or finished):
-            self._evaluate(job.data.valid)
-            if self._patience_spent():
-                self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
-                finished = True
+        valid = job.data.valid if self.step % job.evaluate_every == 0 or finished else None
         every = job.options.checkpoint_every
         due = self.step % every == 0 if every else self.record.save_is_due()
         asked = stop.signal
         if job.world.size > 1:  # all processes stop, and save, at the same step
             agreed = job.world.max_vector([float(due), float(asked)])
             due, asked = bool(agreed[0]), int(agreed[1])
+        if (valid or due or finished or asked) and not job.replica.finite():
+            return self._bad_step(Fault("the last update made weights that are not finite"), {}, [])
+        if valid is not None:
+            self._evaluate(valid)
+            if self._patience_spent():
+                self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
+                finished = True
         if due or finished or asked:
             self.record.save(self, must=finished or bool(asked))
         if asked and not finished:
@@ -172,26 +181,42 @@ class Loop:
         self.step += 1
         self.record.row({"step": self.step, "epoch": self.epoch, "skipped": True})
 
-    def _bad_step(self, fault: Fault, batch: dict[int, Batch]) -> None:
-        """Stop, leave the step out, or go back to the last checkpoint and leave it out from there."""
+    def _bad_step(self, fault: Fault, batch: dict[int, Batch], buffers: list[Tensor]) -> bool:
+        """Stop, leave the step out, or go back to the last checkpoint and leave it out from there: then False.
+
+        buffers: the model's, before the bad batch went through it
+        """
         job, step = self.job, self.step
-        before = job.before(step)
-        told = [diagnose(job.model, job.objective, part, partial(before, shard)) for shard, part in batch.items() if len(part)]
-        cause = next(filter(None, told), "")
-        causes = job.world.gather_texts(f"rank {job.world.rank}: {cause}" if cause else "")
-        where = f"step {step}, " + next(filter(None, causes), f"rank {job.world.rank}: every number is finite")
+        where = f"step {step}, {self._cause(batch)}"
         self.record.keep_bad_batch(step, batch)
-        if job.recipe.on_bad == "stop":
-            saved = self.record.last_saved
-            raise NumericalStop(
-                fault.what,
-                where=where,
-                last_good=f"checkpoint at step {saved}" if saved is not None else "no checkpoint yet",
-                fix="lower the learning rate, set clip, look at the saved batch, or use on_bad='skip' or 'rollback'",
-            )
+        broken = not job.replica.finite()  # the update before this step made them so: no batch is to blame, and skipping mends nothing
+        saved = self.record.last_saved
+        stop = NumericalStop(
+            fault.what,
+            where=where,
+            last_good=f"checkpoint at step {saved}" if saved is not None else "no checkpoint yet",
+            fix="lower the learning rate, set clip, look at the saved batch, or use on_bad='skip' or 'rollback'",
+        )
+        if job.recipe.on_bad == "stop" or (job.recipe.on_bad == "skip" and broken):
+            raise stop
         self.record.warn(f"{fault.what}; {where}; left out", step)
         if job.recipe.on_bad == "skip":
+            for buffer, value in zip(job.model.buffers(), buffers, strict=True):
+                buffer.copy_(value)
             self._passed_over()
-        else:
-            self.record.skip(range(step - fault.steps + 1, step + 1))
-            self.record.restore(self)
+            return True
+        self.record.skip(range(step - fault.steps + 1 - broken, step + 1 - broken))
+        if not self.record.restore(self):
+            raise stop
+        return False
+
+    def _cause(self, batch: dict[int, Batch]) -> str:
+        """The first rank that knows where a bad number comes from, and what it knows."""
+        job, before = self.job, self.job.before(self.step)
+        found = bad_weights(job.model)
+        for shard, part in batch.items():
+            if not found and len(part):
+                found = diagnose(job.model, job.objective, part, partial(before, shard))
+        own = f"rank {job.world.rank}: "
+        causes = job.world.gather_texts(own + found if found else "")
+        return next(filter(None, causes), own + (bad_gradient(job.model) or "every number is finite"))

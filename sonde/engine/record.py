@@ -92,7 +92,7 @@ class Record:
         """The batch that broke a step, for a closer look.  Failing to keep it must not hide the fault itself."""
         found = {f"{shard}.{name}": tensor for shard, part in batch.items() for name, tensor in part.fields.items()}
         path = self.path / f"bad-batch-{step}-rank-{self.world.rank}.safetensors"
-        if self.owner and not path.exists():
+        if self.owner and found and not path.exists():
             try:
                 files.replace_file(path, b"".join(tensors.encode(found)))
             except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,8 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..gradients import mean
 from ..gradients.flat import Flat
+from ..optim.quick import quick_step
+from .guard import bad_weights
 from .state import Moments, load_model_, misfit_model, model_tensors
 
 
@@ -29,9 +30,7 @@ class Replica:
         self.optimiser = build_optimiser(optimiser, self._groups(elementwise))
         self.moments = Moments(self.optimiser, self.flat, elementwise)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
-        # The decorators around torch's `step` serve profilers, hooks and the compiler; we own this optimiser and use
-        # none of them, and on a small model they cost as much as the update itself.
-        self.step = inspect.unwrap(type(self.optimiser).step)
+        self.quick: Callable[[], None] | None = None
 
     def _groups(self, elementwise: bool) -> list[dict[str, Any]]:
         found = []
@@ -51,6 +50,10 @@ class Replica:
     def norm(self) -> Tensor:
         return self.flat.norm()
 
+    def finite(self) -> bool:
+        """Whether all weights are finite numbers.  What lies between them in the buffer does not matter."""
+        return not bad_weights(self.model)
+
     def clip(self, norm: Tensor, largest: float) -> None:
         mean.clip(self.flat, norm, largest)
 
@@ -58,8 +61,11 @@ class Replica:
         """One optimiser step at `factor` times the base rate; returns the rate used."""
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        with torch.no_grad():
-            self.step(self.optimiser)
+        if self.quick is not None:
+            self.quick()
+        else:
+            self.optimiser.step()
+            self.quick = quick_step(self.optimiser)
         return self.optimiser.param_groups[0]["lr"]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -71,6 +77,7 @@ class Replica:
         self.moments.fits(parts["optim"])
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self.quick = None
         load_model_(self.model, parts["model"])
         self.moments.load_(parts["optim"])
 

@@ -22,6 +22,8 @@ from ..core.errors import BadInput, DataUnusable, ResourceFault, RunBusy
 from .progress import now
 
 FORMAT = 1
+PARTS = {"recipe": dict, "dials": dict, "seed": int, "options": dict, "fingerprint": dict, "data": dict}
+"""what run.json must hold besides its format"""
 ROOT = Path("runs")
 
 
@@ -40,18 +42,24 @@ class RunDirectory:
     def info(self) -> dict[str, Any]:
         """run.json, checked for its format."""
         found = files.read_json(self.path / "run.json")
-        if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+        if not isinstance(found, dict) or type(found.get("format")) is not int:
             raise DataUnusable("run.json is not the record of a run", where=str(self.path), fix="choose another run")
         if found["format"] != FORMAT:
             age = "a newer" if found["format"] > FORMAT else "an older"
             raise BadInput(
                 f"run '{self.path.name}' was made by {age} version of Sonde (format {found['format']})", fix=f"this version reads {FORMAT}"
             )
+        for part, kind in PARTS.items():
+            if not isinstance(found.get(part), kind):
+                raise DataUnusable(f"run.json has no proper '{part}'", where=str(self.path), fix="choose another run")
         return found
 
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        return files.read_json(path) if path.is_file() else {}
+        found = files.read_json(path) if os.path.isfile(path) else {}
+        if not isinstance(found, dict):
+            raise DataUnusable("result.json is not the result of a run", where=str(path), fix="remove it, and the run finishes again")
+        return found
 
     @property
     def is_done(self) -> bool:

@@ -20,6 +20,7 @@ from torch.func import functional_call, vmap
 from ..core.batch import Batch
 from ..core.errors import NumericalStop
 from ..gradients.flat import Flat
+from .guard import bad_weights
 from .job import Job
 from .loop import Loop
 from .progress import Progress
@@ -84,6 +85,9 @@ class Member:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": model_tensors(self.job.model), "optim": self.together.moments(self.row)}
+
+    def finite(self) -> bool:
+        return not bad_weights(self.job.model)
 
     def fits(self, parts: Any) -> None:
         misfit_model(model_tensors(self.job.model), parts)
@@ -228,12 +232,15 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
                 loop.step += 1
             progress.tick(step + 1)
             if (step + 1) % first.log_every == 0 or (step + 1) % first.evaluate_every == 0 or step + 1 == first.steps:
-                for loop, loss, rate, norm in zip(loops, losses.tolist(), rates, norms.tolist(), strict=True):
-                    if failed[loops.index(loop)]:
+                for row, (loop, loss, rate, norm) in enumerate(zip(loops, losses.tolist(), rates, norms.tolist(), strict=True)):
+                    if failed[row]:
                         continue
                     if (step + 1) % first.log_every == 0 or step + 1 == first.steps:
                         loop.log(loss, rate, norm)
-                    loop.boundary(stop)
+                    try:
+                        loop.boundary(stop)
+                    except NumericalStop as error:
+                        failed[row] = str(error)
             if all(failed):
                 break
     return failed

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.terms import Terms
+from ..core.terms import Term, Terms
 
 
 class Likelihood(ABC):
@@ -24,16 +24,18 @@ class Likelihood(ABC):
     """
 
     name: str
+    factor: float = 1.0
+    """a fixed factor on every cost, which `each` leaves out"""
     class_weights: Tensor | None = None
     """one weight per class, where the targets are labels and classes count differently"""
 
     @abstractmethod
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
-        """Cost of every target value, shaped like `y`, or with reduction 'sum' their sum; class weights are in it."""
+        """Cost of every target value, shaped like `y`, or with reduction 'sum' their sum; class weights are in it, `factor` is not."""
 
     @abstractmethod
     def constant(self, y: Tensor) -> Tensor:
-        """What `each` leaves out, per target value: each + constant = -log Pr(y)."""
+        """What is dropped, per target value: factor * each + constant = -log Pr(y)."""
 
     @abstractmethod
     def predict(self, output: Tensor) -> Tensor:
@@ -54,8 +56,8 @@ class Likelihood(ABC):
         """The same from an output that is already there."""
         share, y = self._share(batch)
         if share is None:  # one call of torch's own sum: fewer nodes in the graph, and a small model feels each of them
-            return Terms(nll=(self._wide(self.each, output, y, "sum"), self._count(share, y)))
-        return Terms(nll=(_total(self._wide(self.each, output, y), share), self._count(share, y)))
+            return Terms(nll=Term(self._wide(self.each, output, y, "sum"), self._count(share, y), scale=self.factor))
+        return Terms(nll=Term(_total(self._wide(self.each, output, y), share), self._count(share, y), scale=self.factor))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         """The count of each term; it never depends on the model."""
@@ -139,6 +141,8 @@ class Likelihood(ABC):
 
 def align(output: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Output and target in one shape and dtype.  Broadcasting (B,1) against (B,) to (B,B) is a silent classic."""
+    if output.shape == y.shape and output.dtype == y.dtype:
+        return output, y
     if output.shape != y.shape:
         if output.shape == (*y.shape, 1):
             output = output.squeeze(-1)

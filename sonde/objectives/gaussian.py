@@ -28,12 +28,13 @@ class Gaussian(Likelihood):
 
     def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
         self.variance = None if variance == "learned" else positive(variance, "variance")
+        self.factor = 0.5 if self.variance is None else 0.5 / self.variance
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         if self.variance is not None:
-            return F.mse_loss(*align(output, y, self.name), reduction=reduction) * (0.5 / self.variance)
+            return F.mse_loss(*align(output, y, self.name), reduction=reduction)
         mean, log_variance, y = halves(output, y, self.name)
-        return reduced(0.5 * (log_variance + (y - mean).square() * torch.exp(-log_variance)), reduction)
+        return reduced(log_variance + (y - mean).square() * torch.exp(-log_variance), reduction)
 
     def constant(self, y: Tensor) -> Tensor:
         return alike(y, 0.5 * math.log(2 * math.pi * (1.0 if self.variance is None else self.variance)))

@@ -28,10 +28,11 @@ class Laplace(Likelihood):
 
     def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
         self.scale = None if scale == "learned" else positive(scale, "scale")
+        self.factor = 1.0 if self.scale is None else 1.0 / self.scale
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         if self.scale is not None:
-            return F.l1_loss(*align(output, y, self.name), reduction=reduction) / self.scale
+            return F.l1_loss(*align(output, y, self.name), reduction=reduction)
         middle, log_scale, y = halves(output, y, self.name)
         return reduced(log_scale + (y - middle).abs() * torch.exp(-log_scale), reduction)
 
