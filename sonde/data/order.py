@@ -42,12 +42,16 @@ class Order:
         """(epoch, position inside it) of a step, both counted from 0."""
         return divmod(step, self.steps_per_epoch)
 
-    def at(self, step: int) -> Tensor:
-        """Indices of the batch of a step; any step, in any order, at the same cost within one epoch."""
-        epoch, position = divmod(step, self.steps_per_epoch)
+    def permutation(self, epoch: int) -> Tensor:
+        """All indices in the order of an epoch."""
         if epoch != self._cached:
             if self.shuffle:
                 self._indices = torch.randperm(self.n, generator=generator(self.seed, "order", epoch))
             self._cached = epoch
+        return self._indices
+
+    def at(self, step: int) -> Tensor:
+        """Indices of the batch of a step; any step, in any order, at the same cost within one epoch."""
+        epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch
-        return self._indices[start : start + self.batch]
+        return self.permutation(epoch)[start : start + self.batch]

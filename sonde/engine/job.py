@@ -27,6 +27,9 @@ from .state import seed_everything
 class Job:
     """Model, data and optimiser of one run on one process."""
 
+    SMALL = 32 << 20
+    """bytes of training data up to which an epoch is laid out at once; larger buffers go back to the system when freed"""
+
     def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
         self.options, self.world = options, world
         self.device = pick_device(options.device)
@@ -56,6 +59,10 @@ class Job:
         self.mine = self._own_shards()
         self.plain = self.shards == 1 and self.device.type == "cpu" and self.recipe.augment is None and not self.recipe.channels_last
         """a batch is used as it comes from the source"""
+        example = self.data.train[torch.arange(1)]
+        bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
+        self.small = bytes_each * len(self.data.train) <= self.SMALL
+        self.laid_out, self.epoch_data = -1, example
         self.dice = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
@@ -104,11 +111,22 @@ class Job:
 
     def batch(self, step: int) -> dict[int, Batch]:
         """This process's shards of the batch of a step: a function of (seed, step) and nothing else."""
-        indices = self.order.at(step)
         if self.plain:
-            return {0: self.data.train[indices]}
-        parts = (indices,) if self.shards == 1 else indices.tensor_split(self.shards)
-        return {shard: self.ready(self._augmented(self.data.train[parts[shard]], step, shard)) for shard in self.mine}
+            return {0: self._whole(step)}
+        whole = self._whole(step)
+        cuts = [-(-shard * len(whole) // self.shards) for shard in range(self.shards + 1)]  # rounded up: shard 0 is never empty
+        return {shard: self.ready(self._augmented(whole[cuts[shard] : cuts[shard + 1]], step, shard)) for shard in self.mine}
+
+    def _whole(self, step: int) -> Batch:
+        """The undivided batch of a step.  Small data are laid in the order of the epoch once and cut into views; every
+        row is used once before they are laid out anew, so a model that writes into its input harms nothing."""
+        if not self.small:
+            return self.data.train[self.order.at(step)]
+        epoch, position = self.order.epoch(step)
+        if epoch != self.laid_out:
+            self.epoch_data, self.laid_out = self.data.train[self.order.permutation(epoch)], epoch
+        start = position * self.order.batch
+        return self.epoch_data[start : start + self.order.batch]
 
     def _augmented(self, batch: Batch, step: int, shard: int) -> Batch:
         if self.recipe.augment is None or not len(batch):

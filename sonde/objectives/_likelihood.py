@@ -56,7 +56,7 @@ class Likelihood(ABC):
         """The same from an output that is already there."""
         share, y = self._share(batch)
         if share is None:  # one call of torch's own sum: fewer nodes in the graph, and a small model feels each of them
-            return Terms(nll=Term(self._wide(self.each, output, y, "sum"), self._count(share, y), scale=self.factor))
+            return Terms(nll=Term(self._wide(self.each, output, y, "sum"), self._count(share, y), 1.0, self.factor))
         return Terms(nll=Term(_total(self._wide(self.each, output, y), share), self._count(share, y), scale=self.factor))
 
     def counts(self, batch: Batch) -> dict[str, float]:
