@@ -137,7 +137,7 @@ def test_a_run_goes_on_over_a_fault_anywhere_in_a_save(part: int, memory: Path, 
         path, fault, save = memory / f"run-{number}", FAULTS[number % len(FAULTS)], InSave()
         with disk(failing(fault, lambda _, name, save=save, offset=offset: save.note(name) == (2, offset))):
             train(path)
-        same(path, reference)
+        assert set(differences(digest(path), reference)) <= {"kept checkpoints"} and leftovers(path) == []
         told = warnings_of(path)
         assert len(told) <= 1 and (fault != "short" or not told), (name, told)
         assert all("need" in text and "free" in text and "last good: checkpoint at step" in text for text in told if "rows" not in text)
@@ -294,7 +294,7 @@ def test_a_directory_that_cannot_be_used(what: str, through: str, tmp_path: Path
     else:
         recipe = tmp_path / "mine.py"
         recipe.write_text("from tests.engine.harness import trial as recipe\n")
-        assert main(["train", str(recipe), "--run", str(path), "--quiet"]) == (2 if what == "a name too long" else 6)
+        assert main(["train", str(recipe), "--run", str(path), "--quiet", "--threads", "1"]) == (2 if what == "a name too long" else 6)
         assert str(path)[:30] in capsys.readouterr().err
     assert not list(tmp_path.rglob("metrics.jsonl")) and not (tmp_path / "elsewhere").exists()
 
