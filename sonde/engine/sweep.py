@@ -73,7 +73,7 @@ class Sweep:
             for figure in ("valid/accuracy", "test/accuracy", "test/loss")
             if figure != name and any(figure in row.figures for row in self.rows)
         ]
-        dials = list(self.rows[0].setting) if self.rows else []
+        dials = self._varied()
         head = ["rank", *dials, f"{name} (mean ± spread)", *others, "seeds"]
         body = []
         for rank, row in enumerate(self.rows, 1):
@@ -99,16 +99,16 @@ class Sweep:
 
         name = self.watch.removeprefix("-")
         good = [row for row in self.rows if not row.failures]
-        labels = ["  ".join(f"{dial} {_say(value)}" for dial, value in row.setting.items()) or "all" for row in good]
-        values = {name: [row.mean(name) for row in good], "spread": [row.spread(name) for row in good]}
-        return Reading(
-            f"{self.folder.name}: {name}",
-            "bars",
-            values,
-            ["setting"],
-            "mean over seeds; bars best first",
-            {"labels": labels, "errors": "spread"},
-        )
+        varied = self._varied()
+        labels = ["  ".join(f"{dial} {_say(row.setting[dial])}" for dial in varied) or "all" for row in good]
+        extra = {"labels": labels, "spread": {name: [row.spread(name) for row in good]}}
+        note = "Mean over seeds, best first; the thin lines reach one standard deviation to both sides."
+        return Reading(f"{self.folder.name}: {name}", "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
+
+    def _varied(self) -> list[str]:
+        """Dials that take more than one value."""
+        dials = list(self.rows[0].setting) if self.rows else []
+        return [dial for dial in dials if len({_say(row.setting[dial]) for row in self.rows}) > 1]
 
 
 def sweep(

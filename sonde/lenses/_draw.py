@@ -346,7 +346,8 @@ def _bars(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             positive = [value for value in values if value > 0 and math.isfinite(value)]
             axes.set_xlim(min(positive) / 2, max(positive) * 2)
         else:
-            axes.barh(y, values, height=0.62, color=colour)
+            spread = _floats(reading.extra["spread"][name]) if name in reading.extra.get("spread", {}) else None
+            axes.barh(y, values, height=0.62, color=colour, xerr=spread, error_kw={"ecolor": theme.ink, "elinewidth": 1.0, "capsize": 3})
             axes.axvline(0, color=theme.muted, lw=0.8)
             axes.margins(x=0.06)
         axes.set_ylim(count - 0.4, -0.6)
