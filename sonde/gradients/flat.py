@@ -7,7 +7,7 @@ the update of an elementwise optimiser each become a single pass over memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +94,12 @@ class Flat:
 
 
 def view(buffer: Tensor, slot: Slot) -> Tensor:
-    """The slot's part of a buffer in the parameter's shape; a channels-last parameter keeps that order in memory."""
+    """The slot's part of a buffer, laid out in memory exactly as the parameter was: channels-last weights stay so.
+
+    Strides matter even where they cannot be told apart by eye: a convolution with one input channel takes the layout of
+    its output from the strides of that single channel.
+    """
+    shape, strides = slot.parameter.shape, slot.parameter.stride()
+    dense = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) == slot.parameter.numel()
     part = buffer[slot.start : slot.stop]
-    shape: Any = slot.parameter.shape
-    if len(shape) == 4 and slot.parameter.is_contiguous(memory_format=torch.channels_last) and not slot.parameter.is_contiguous():
-        n, c, h, w = shape
-        return part.view(n, h, w, c).permute(0, 3, 1, 2)
-    return part.view(shape)
+    return part.as_strided(shape, strides) if dense else part.view(shape)

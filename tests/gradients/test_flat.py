@@ -57,6 +57,16 @@ def test_channels_last_weights_stay_channels_last():
     assert weight.grad is not None and weight.grad.untyped_storage().data_ptr() == flat.grad.untyped_storage().data_ptr()
 
 
+def test_strides_are_kept_even_where_one_channel_hides_them():
+    """With one input channel both layouts hold; torch picks the layout of the output by the stride of that channel."""
+    model = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)
+    strides = model.weight.stride()
+    Flat(model)
+    assert model.weight.stride() == strides == model.weight.grad.stride()
+    out = model(torch.randn(2, 1, 8, 9).contiguous(memory_format=torch.channels_last))
+    assert out.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_split_names_every_part_of_a_group():
     model = network()
     flat = Flat(model, lambda name, p: p.ndim >= 2)
