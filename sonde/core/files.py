@@ -157,7 +157,10 @@ def read_file(path: Path, limit: int) -> bytes:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "it is not an ordinary file")
-        data = file.read(min(limit, about.st_size) + 1)
+        try:
+            data = file.read(min(limit, about.st_size) + 1)
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, f"it does not fit into memory with its {about.st_size} bytes") from error
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
     return data

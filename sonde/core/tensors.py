@@ -16,6 +16,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from .errors import BadInput
 from .files import parse_json
 
 DTYPES = {
@@ -31,7 +32,8 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-HEADER_LIMIT = 32 << 20
+HEADER_LIMIT = 3 << 20
+"""bytes of header that any file may have; a large one may have more.  Parsed, a header takes up to 20 times its size."""
 ALIAS = "same-as:"
 
 
@@ -52,6 +54,8 @@ def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         offset += size
     text = json.dumps({**({"__metadata__": aliases} if aliases else {}), **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > _header_limit(len(text) + offset):
+        raise BadInput(f"{len(header)} tensors are too many for one file", fix="use fewer and larger ones, or shorter names")
     yield len(text).to_bytes(8, "little")
     yield text
     for name in header:
@@ -80,13 +84,22 @@ def decode(data: bytes | bytearray) -> dict[str, Tensor]:
     return found
 
 
+def _header_limit(size: int) -> int:
+    return HEADER_LIMIT + size // 20
+
+
 def _header(data: bytes | bytearray) -> tuple[dict[str, tuple], dict[str, str], int]:
     if len(data) < 8:
         raise ValueError("shorter than its 8-byte length field")
     length = int.from_bytes(data[:8], "little")
-    if length > HEADER_LIMIT or length + 8 > len(data):
+    if length > _header_limit(len(data)) or length + 8 > len(data):
         raise ValueError(f"header of {length} bytes does not fit a file of {len(data)}")
-    raw = parse_json(bytes(data[8 : 8 + length]))
+    text = bytes(data[8 : 8 + length])
+    # The tightest true header has 17 letters to a bracket and 4 to a comma, with odd names a few less; a bomb of tiny
+    # values has more of them.
+    if text.count(b"[") + text.count(b"{") > length / 10 + 8 or text.count(b",") > length / 4 + 8:
+        raise ValueError("header is not a table of tensors")
+    raw = parse_json(text)
     if not isinstance(raw, dict):
         raise ValueError("header is not a table")
     metadata = raw.pop("__metadata__", {})

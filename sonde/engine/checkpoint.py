@@ -62,6 +62,11 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
     if final.exists():
         return final
     need = int(1.1 * sum(tensors.encoded_size(part) for part in parts.values())) + (1 << 16)
+    written = files.dump_json(state)
+    if len(written) > files.JSON_LIMIT:
+        raise BadInput(
+            f"the state to be saved takes {len(written)} bytes", where="callbacks", fix="keep large things in files of their own"
+        )
     aside = folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         free = files.disk.free_bytes(folder)
@@ -71,7 +76,7 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
         listing = {}
         for name, part in parts.items():
             listing[f"{name}.safetensors"] = files.write_file(aside / f"{name}.safetensors", tensors.encode(part))
-        listing["state.json"] = files.write_file(aside / "state.json", [files.dump_json(state)])
+        listing["state.json"] = files.write_file(aside / "state.json", [written])
         manifest = {"format": FORMAT, "step": step, **about, "files": {name: list(entry) for name, entry in listing.items()}}
         files.write_file(aside / "manifest.json", [files.dump_json({**manifest, "sha256": _digest(manifest)})])
         files.disk.fsync_directory(aside)
@@ -131,6 +136,8 @@ def _read(path: Path) -> Checkpoint:
     if listed != wanted or present != wanted:
         raise _damaged(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
     content = {name: _verified(path / name, *manifest["files"][name]) for name in sorted(wanted)}
+    if len(content["state.json"]) > files.JSON_LIMIT:
+        raise _damaged(path, "state.json is too large")
     state = files.parse_json(content["state.json"])
     if not isinstance(state, dict) or state.get("step") != manifest["step"]:
         raise _damaged(path, "state.json belongs to another step")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from ..core.dials import Range, dials
@@ -59,9 +59,9 @@ class Options:
 
     def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
         """Fill what was left open: from the record of the run being resumed, else from the defaults above."""
-        names = {field.name for field in fields(self)}
-        known = {n: v for n, v in (recorded or {}).items() if n in names and n not in explicit}
-        new = replace(self, **known)
+        known = dials(type(self), "run.json")  # a record may have been edited: its values are checked like a user's
+        taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
+        new = replace(self, **{name: known[name].check(value) for name, value in taken.items()})
         if new.shards is None:
             new = replace(new, shards=new.processes)
         if new.threads is None:

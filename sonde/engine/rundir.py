@@ -52,12 +52,16 @@ class RunDirectory:
         for part, kind in PARTS.items():
             if not isinstance(found.get(part), kind):
                 raise DataUnusable(f"run.json has no proper '{part}'", where=str(self.path), fix="choose another run")
+        for split, about in found["data"].items():
+            if not isinstance(about, dict) or type(about.get("n")) is not int or not isinstance(about.get("sha256"), str):
+                raise DataUnusable(f"run.json has no proper record of the data '{split}'", where=str(self.path), fix="choose another run")
         return found
 
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
         found = files.read_json(path) if os.path.isfile(path) else {}
-        if not isinstance(found, dict):
+        figures = found.get("figures", {}) if isinstance(found, dict) else None
+        if not isinstance(figures, dict) or not all(value is None or type(value) in (int, float) for value in figures.values()):
             raise DataUnusable("result.json is not the result of a run", where=str(path), fix="remove it, and the run finishes again")
         return found
 
