@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
@@ -192,8 +193,6 @@ class Autocast:
 
 def pick_device(name: str) -> torch.device:
     """The device asked for, or the CPU with a notice where the machine has no such device."""
-    import sys
-
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -217,10 +216,18 @@ def settled_torch(threads: int, device: str):
         torch.set_num_threads(threads)
     # Filling fresh memory with NaN is for debugging and costs a pass over every temporary.
     memory.fill_uninitialized_memory = False
-    torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
+    _deterministic(True, device != "cpu")
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1], warn_only=warn)
+        _deterministic(before[1], warn)
         memory.fill_uninitialized_memory = before[2]
+
+
+def _deterministic(mode: bool, warn_only: bool) -> None:
+    """torch.use_deterministic_algorithms, which also imports torch's compiler (two seconds) to tell it; told only if there."""
+    if "torch._inductor.config" in sys.modules:
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+    else:
+        torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
