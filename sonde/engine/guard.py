@@ -24,15 +24,20 @@ class Fault(NamedTuple):
 
 
 class Guard:
-    """Watches loss and gradient norm.  A step is bad when either is not finite, or when for three steps running the
-    loss is above the median of the last 200 by ten robust deviations or the norm above a thousand medians."""
+    """Watches loss and gradient norm.  A step is bad when either is not finite, or when for three of ten steps the
+    loss is above the median of the last 200 by ten robust deviations or the norm above a thousand medians.
 
-    WINDOW, LEAST, DEVIATIONS, TIMES, PATIENCE = 200, 50, 10.0, 1000.0, 3
+    Not for three steps running: a loss that explodes swings, and is low by chance now and then.
+    """
+
+    WINDOW, LEAST, DEVIATIONS, TIMES = 200, 50, 10.0, 1000.0
+    PATIENCE, FRAME = 3, 10
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=self.WINDOW)
         self.norms: deque[float] = deque(maxlen=self.WINDOW)
-        self.strikes = 0
+        self.strikes: list[int] = []
+        """how many steps ago the last few high ones were"""
         self.seen = 0
         self.limits = (math.inf, math.inf)
 
@@ -43,10 +48,10 @@ class Guard:
         if not math.isfinite(norm):
             return Fault(f"the gradient norm is {norm}")
         high = loss > self.limits[0] or norm > self.limits[1]
-        self.strikes = self.strikes + 1 if high else 0
-        if self.strikes >= self.PATIENCE:
-            self.strikes = 0
-            return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", self.PATIENCE)
+        self.strikes = [age + 1 for age in self.strikes if age + 1 < self.FRAME] + [0] * high
+        if len(self.strikes) >= self.PATIENCE:
+            first, self.strikes = self.strikes[0], []
+            return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", first + 1)
         if not high:
             self.losses.append(loss)
             self.norms.append(norm)
@@ -70,7 +75,7 @@ class Guard:
     def load(self, state: Mapping[str, Any]) -> None:
         self.losses = deque(map(float.fromhex, state["losses"]), maxlen=self.WINDOW)
         self.norms = deque(map(float.fromhex, state["norms"]), maxlen=self.WINDOW)
-        self.strikes, self.seen = int(state["strikes"]), int(state["seen"])
+        self.strikes, self.seen = [int(age) for age in state["strikes"]], int(state["seen"])
         first, second = (math.inf if limit is None else float.fromhex(limit) for limit in state["limits"])
         self.limits = (first, second)
 
