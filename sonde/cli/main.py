@@ -27,6 +27,9 @@ NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code and never raises."""
     words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
+    # Read by OpenMP when torch is loaded.  Its threads otherwise spin for a millisecond while they wait for each other;
+    # on a machine that does anything else besides, they then keep the very core the other one needs (docs/lab-book.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     debug = "--debug" in words
     try:
         if hasattr(sys.stdout, "reconfigure"):

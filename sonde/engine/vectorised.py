@@ -1,7 +1,7 @@
 """Many small runs at once: members that differ in seed and learning rate only, trained as one batched computation.
 
-The parameters of M members are rows of one buffer; `torch.func.vmap` runs the forward pass of all of them, one
-backward pass gives all gradients, one optimiser call moves all weights.  A rule of the form  p <- p - lr * f(...)  is
+The parameters of M members are rows of one buffer; `torch.func` gives losses and gradients of all of them at once, one
+optimiser call moves all weights.  A rule of the form  p <- p - lr * f(...)  is
 linear in its rate, so the common update at rate 1 is scaled row by row to each member's own rate.  Every member has
 its own run directory and its own data order; its figures are those of the run made alone, up to rounding.
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad_and_value, vmap
 
 from ..core.batch import Batch
 from ..core.errors import NumericalStop
@@ -102,7 +102,11 @@ class Together:
         layouts = [Flat(job.model, rule.decays) for job in jobs]
         self.layout = layouts[0]
         self.values: list[nn.Parameter] = []
-        self.leaves: dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = {}
+        """every parameter as (M, *shape), a view of the buffers"""
+        self.homes: list[Tensor] = []
+        """where the gradient of each goes, in the same order"""
+        self.traces: dict[tuple, Any] = {}
         groups = []
         for group, (begin, end) in enumerate(self.layout.bounds):
             if end == begin:
@@ -114,13 +118,12 @@ class Together:
             for slot in (slot for slot in self.layout.slots if slot.group == group):
                 part = slice(slot.start - begin, slot.stop - begin)
                 shape = (len(jobs), *slot.parameter.shape)
-                leaf = values.data[:, part].view(shape).requires_grad_()
-                leaf.grad = values.grad[:, part].view(shape)
-                self.leaves[slot.name] = leaf
+                self.weights[slot.name] = values.data[:, part].view(shape)
+                self.homes.append(values.grad[:, part].view(shape))
         for row, job in enumerate(jobs):  # each model's parameters become a row, so evaluating it needs no copy
             for name, parameter in job.model.named_parameters():
                 if parameter.requires_grad:
-                    parameter.data, parameter.grad = self.leaves[name].data[row], None
+                    parameter.data, parameter.grad = self.weights[name][row], None
         self.optimiser = rule.build(groups)
         self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs])
         self.equal = len(set(self.rates.tolist())) == 1
@@ -157,15 +160,23 @@ class Together:
         }
 
     def gradient(self, fields: dict[str, Tensor]) -> Tensor:
-        """Fill the gradient buffers; returns the M losses."""
-        for values in self.values:
-            assert values.grad is not None
-            values.grad.zero_()
-        losses = vmap(self._loss)(self.leaves, fields)
-        with warnings.catch_warnings():  # torch takes rows of a buffer for an odd layout; the sums are right all the same
-            warnings.filterwarnings("ignore", "grad and param do not obey")
-            losses.sum().backward()
-        return losses.detach()
+        """Fill the gradient buffers; returns the M losses.
+
+        For each batch shape, forward and backward pass of all members are traced once into a straight list of tensor
+        operations; replaying it builds no graph and asks no module.
+        """
+        shapes = tuple(tuple(field.shape) for field in fields.values())
+        if shapes not in self.traces:
+            from torch.fx.experimental.proxy_tensor import make_fx
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                every = vmap(grad_and_value(self._loss))
+                self.traces[shapes] = make_fx(lambda weights, fields: every(weights, fields))(self.weights, fields)
+        with torch.no_grad():
+            grads, losses = self.traces[shapes](self.weights, fields)
+            torch._foreach_copy_(self.homes, [grads[name] for name in self.weights])
+        return losses
 
     def _loss(self, parameters: dict[str, Tensor], fields: dict[str, Tensor]) -> Tensor:
         model = self.jobs[0].model
