@@ -24,6 +24,7 @@ DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "C64": torch.complex64,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -49,6 +50,8 @@ def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
             aliases[ALIAS + name] = first[place]
             continue
         first[place] = name
+        if tensor.dtype not in CODES:
+            raise BadInput(f"tensor '{name}' of {tensor.dtype} cannot be saved", fix=f"use one of {', '.join(map(str, CODES))}")
         size = tensor.numel() * tensor.element_size()
         header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         offset += size

@@ -84,6 +84,9 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
     except OSError as error:
         files.remove_quietly(aside)
         raise _fault(error, folder, need) from error
+    except BaseException:
+        files.remove_quietly(aside)
+        raise
     try:
         files.disk.fsync_directory(folder)
     except OSError as error:

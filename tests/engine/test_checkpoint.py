@@ -414,3 +414,10 @@ def test_dials_that_changed_since_the_start(run: Path) -> None:
     with pytest.raises(BadInput, match="seed 0, not 4"):
         train(run, seed=4)
     assert checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST]
+
+
+def test_a_tensor_of_a_kind_that_cannot_be_saved_is_named(memory: Path) -> None:
+    parts = {"model": {"w": torch.ones(2, dtype=torch.complex128)}, "optim": {}, "rng": {}, "best": {}}
+    with pytest.raises(BadInput, match="tensor 'w' of torch.complex128 cannot be saved"):
+        checkpoint.save(memory, 1, parts, {"step": 1}, {})
+    assert list(memory.iterdir()) == []
