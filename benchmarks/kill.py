@@ -87,22 +87,22 @@ class InsideSave:
         checkpoint.save = save  # type: ignore[assignment]
 
 
-def kills(times: int, processes: int) -> bool:
-    """Random kills, up to six in a run, until there were enough of them."""
+def kills(times: int, processes: int, steps: int = 60) -> bool:
+    """Random kills, up to six in a run, until there were enough of them; runs that ended before the first do not count."""
     dice, done, inside, runs, good = random.Random(0), 0, 0, 0, 0
     start = time.perf_counter()
     with folder() as home:
-        wanted = harness.reference()  # also where it is not needed: it warms this process for its forks
+        wanted = harness.reference(steps=steps)  # also where it is not needed: it warms this process for its forks
         if processes > 1:
-            wanted = digest(finished(home / "whole", processes=processes))
+            wanted = digest(finished(home / "whole", processes=processes, steps=steps))
         began = time.perf_counter()
-        finished(home / "timed", processes=processes)
+        finished(home / "timed", processes=processes, steps=steps)
         length = time.perf_counter() - began
         while done < times:
-            path, left, runs = home / f"run-{runs}", dice.randint(1, 6), runs + 1
+            path, left, survived = home / "run", dice.randint(1, 6), 0
             while True:
                 saving = InsideSave()
-                running = attempt(path, before=saving.change, processes=processes)
+                running = attempt(path, before=saving.change, processes=processes, steps=steps)
                 late = left and not running.ends_within(dice.uniform(0.01, 0.7 * length))
                 workers = running.workers() if late and processes > 1 else []
                 targets = dice.choice([[running.pid], *([worker] for worker in workers), [running.pid, *workers]])
@@ -114,11 +114,12 @@ def kills(times: int, processes: int) -> bool:
                     while running.pid in targets and Path(f"/proc/{pid}").exists():
                         time.sleep(0.001)
                 if late and (outcome.killed or running.pid not in targets):
-                    done, left, inside = done + 1, left - 1, inside + saving.memory[0]
+                    done, left, survived, inside = done + 1, left - 1, survived + 1, inside + saving.memory[0]
                 if not outcome.killed:
                     outcome.done()
                     break
-            good += equal(path, wanted)
+            if survived:
+                good, runs = good + equal(path, wanted), runs + 1
             shutil.rmtree(path)
     told = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
     return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, told)

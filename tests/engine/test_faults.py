@@ -454,7 +454,7 @@ def test_a_signal_in_a_save_lets_it_finish(offset: int, memory: Path, reference:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_signals_at_random_times(seed: int, memory: Path, reference: dict[str, str]) -> None:
-    """Before, in and after the loop: nothing is lost, and in the loop the code tells the signal."""
+    """Every finished step is saved, and the code tells the signal."""
     dice, steps = random.Random(seed), Steps()
     number = dice.choice(list(CODES))
     running = attempt(memory / "run", before=steps.counting())
@@ -469,6 +469,21 @@ def test_signals_at_random_times(seed: int, memory: Path, reference: dict[str, s
 def test_a_signal_in_the_last_step_lets_the_run_finish(number: int, memory: Path, reference: dict[str, str]) -> None:
     attempt(memory / "run", before=Steps().counting(("update", STEPS), (number,))).wait().done()
     same(memory / "run", reference)
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("when", ["at the start", "at the end"])
+def test_a_signal_outside_the_loop_loses_nothing(number: int, when: str, memory: Path, reference: dict[str, str]) -> None:
+    """There is no step to finish there; the process ends, by the signal itself or with its code, and the run goes on later."""
+
+    def rule(index: int, name: str, arguments: tuple, go: Callable[[], Any]) -> Any:
+        if index == 8 if when == "at the start" else name == "create" and "result.json" in arguments[0].name:
+            os.kill(os.getpid(), number)
+        return go()
+
+    outcome = attempt(memory / "run", rule).wait()
+    assert outcome.code in (-number, CODES[number]) or outcome.kind == "KeyboardInterrupt", outcome
+    same(finished(memory / "run"), reference)
 
 
 def test_a_second_interrupt_stops_at_once(memory: Path, reference: dict[str, str]) -> None:
