@@ -41,7 +41,7 @@ class Callback:
     """Called by the engine after an event; keep state that must survive in `state`, plain numbers and text only."""
 
     def start(self, run: Any) -> None:
-        """Before the first step."""
+        """Before the first step; a resumed run has called `load` by then."""
 
     def step(self, run: Any, step: int, row: Mapping[str, float]) -> None:
         """After a logged step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -251,9 +250,17 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
         import sys
 
         sys.path.append(str(Path(source["file"]).parent))
-        asked = plan(old.path / "recipe.py", info["dials"])
+        copy = old.path / "recipe.py"
+        if not copy.is_file() or files.sha256_file(copy) != source.get("sha256"):
+            raise DataUnusable(
+                "the recipe kept in this run is not the one it was started with",
+                where=str(copy),
+                last_good="its checkpoints",
+                fix="restore the file; it is code, and only the recorded one is run",
+            )
+        asked = plan(copy, info["dials"])
         return replace(asked, source=source, name=Path(source["file"]).stem)
-    return plan(source["name"], info["dials"])
+    return plan(shelf.check("recipes", str(source["name"])), info["dials"])
 
 
 def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
@@ -273,7 +280,10 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     job = Job(lambda: asked.make(options.seed), options, world)
     if world.is_main and not directory.exists:
         job.check()
-    marks = fingerprint(threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type)
+    job.prepare_training()
+    marks = fingerprint(
+        threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type, parallel=options.parallel
+    )
     record = Record(directory, options, world, {"run": path.name, "fingerprint": marks})
     try:
         told = ""
@@ -281,7 +291,6 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
             directory.open_for_writing()
             told = _register(directory, asked, options, job, marks)
         record.open()
-        job.prepare_training()
         if options.tensorboard and world.is_main:
             from .tensorboard import TensorBoard
 
@@ -310,7 +319,7 @@ def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, 
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
         if asked.file is not None:
-            shutil.copyfile(asked.file, directory.path / "recipe.py")
+            files.replace_file(directory.path / "recipe.py", asked.file.read_bytes())
         directory.write("run.json", _about(asked, options, job, marks, hashes))
         return ""
     info = directory.info()
@@ -329,7 +338,7 @@ def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, 
     if lost and options.exact:
         raise BadInput(f"bits cannot be kept: {', '.join(lost)}", where=directory.path.name, fix="resume as before, or leave out --exact")
     if lost or changed:
-        directory.write("run.json", {**info, "data": hashes, "fingerprint": marks})
+        directory.write("run.json", {**info, "data": hashes, "fingerprint": marks, "options": options.record()})
     told = [f"not bit for bit from here on: {', '.join(lost)}"] if lost else []
     return "; ".join(told + ([f"the data changed ({', '.join(changed)}), as accepted"] if changed else []))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core import files
 from ..core.batch import Batch, Data, Source
 from ..core.errors import BadInput, DataUnusable, SondeError
 from ..core.recipe import Recipe
@@ -52,7 +53,9 @@ class Job:
             len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last
         )
         per_epoch = self.order.steps_per_epoch
-        self.steps = self.recipe.steps or max(1, math.ceil((self.recipe.epochs or 0) * per_epoch))
+        self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * per_epoch, 1e15)))
+        if self.steps > 10**12:
+            raise BadInput(f"{self.steps:.3g} steps are more than any run can do", where="steps or epochs", fix="use fewer epochs")
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
         assert options.shards is not None
@@ -100,7 +103,28 @@ class Job:
             if not isinstance(terms, Terms):
                 raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
             terms.loss()
+        self._check_training()
+
+    def _check_training(self) -> None:
+        """One forward pass as in training, with augmentation; whatever it changes is put back."""
         self.model.train()
+        self.factor(0)
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with torch.no_grad(), building("a training batch"):
+            batch = next(part for part in self.batch(0).values() if len(part))
+        with torch.no_grad(), named_failure(self.model):
+            self.objective(self.model, batch)
+        for buffer, value in kept:
+            buffer.copy_(value)
+        odd = [name for name, value in self.model.state_dict().items() if not isinstance(value, torch.Tensor)]
+        if odd:
+            raise BadInput(f"the model's state '{odd[0]}' is not a tensor, so it cannot be saved", fix="keep it in a buffer")
+        for callback in self.recipe.callbacks:
+            try:
+                files.dump_json(callback.state())
+            except (TypeError, ValueError) as error:
+                name = type(callback).__name__
+                raise BadInput(f"the state of callback {name} cannot be saved: {error}", fix="plain numbers and text only") from error
 
     def ready(self, batch: Batch) -> Batch:
         """A batch on the model's device, in its memory layout."""
@@ -150,7 +174,12 @@ class Job:
 
     def factor(self, step: int) -> float:
         """What the schedule makes of the learning rate at a step."""
-        return 1.0 if self.recipe.schedule is None else float(self.recipe.schedule(step, self.steps))
+        if self.recipe.schedule is None:
+            return 1.0
+        value = self.recipe.schedule(step, self.steps)
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise BadInput(f"the schedule gives {value!r} at step {step}", fix="a factor on the learning rate is a finite number >= 0")
+        return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
         return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.replica.judges)

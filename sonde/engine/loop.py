@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.batch import Batch, Source
-from ..core.errors import DataUnusable, Interrupted, NumericalStop, Preempted
+from ..core.errors import BadInput, DataUnusable, Interrupted, NumericalStop, Preempted, nearest
 from ..core.recipe import Callback
 from .checkpoint import Checkpoint
 from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
@@ -33,7 +33,9 @@ class Best:
 
     def see(self, step: int, row: dict[str, float]) -> bool:
         """True where this evaluation is the best yet."""
-        value = self.sign * row.get(self.name, math.inf)
+        if self.name not in row:
+            raise BadInput(f"the recipe watches '{self.name}', which no evaluation gives", fix=nearest(self.name, row))
+        value = self.sign * row[self.name]
         if value < self.value:
             self.value, self.step, self.since = value, step, 0
             return True

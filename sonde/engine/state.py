@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import DataUnusable
+from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import key
 from ..gradients.flat import Flat
 
@@ -65,8 +65,13 @@ class Moments:
             for moment, value in self.optimiser.state.get(parameter, {}).items():
                 if isinstance(value, (int, float)):  # a plain counter becomes a tensor in its place, so it can be copied into
                     value = torch.tensor(float(value), dtype=torch.float64)
-                if not isinstance(value, Tensor):
+                if value is None:
                     continue
+                if not isinstance(value, Tensor):
+                    raise BadInput(
+                        f"state '{moment}' of the optimiser is a {type(value).__name__}, which cannot be saved",
+                        fix="use tensors or numbers",
+                    )
                 if self.elementwise and value.dim() and value.numel() == parameter.numel():
                     found.update({f"{name}.{moment}": part for name, part in self.flat.split(group, value)})
                 else:

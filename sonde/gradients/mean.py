@@ -53,44 +53,80 @@ def sharded(
     Buffers such as running means start each part from the same values and end as the mean over the parts.
     """
     counts = global_counts(model, objective, shards, peers, before, memory)
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    start = [b.clone() for b in buffers]
-    width = flat.grad.numel()
-    tail = sum(b.numel() for b in buffers)
     names = sorted(counts)
+    moving = Moving(model)
     parts: dict[int, Tensor] = {}
     summed: Tensor | None = None
     weights = dict.fromkeys(names, 1.0)
     for shard, batch in shards.items():
         flat.grad.zero_()
         sums = torch.zeros(len(names) + 1, dtype=flat.grad.dtype, device=flat.grad.device)
-        for buffer, value in zip(buffers, start, strict=True):
-            buffer.copy_(value)
         if len(batch):
+            moving.rewind()
             before(shard)
             terms = objective(model, batch)
             terms.backward(counts)
+            moving.note(shard)
             for index, name in enumerate(names):
                 if name in terms:
                     sums[index] = terms[name].sum.detach()
                     weights[name] = terms[name].weight
             sums[-1] = 1.0
-        seen = [b.detach().reshape(-1).to(flat.grad.dtype) * sums[-1] for b in buffers]
-        part = torch.cat([flat.grad, sums, *seen])
+        part = torch.cat([flat.grad, sums])
         if peers.size > 1:
             parts[shard] = part
         else:  # alone, the parts come in shard order anyway: add as we go and hold two of them, not all
             summed = part if summed is None else summed.add_(part)
     if summed is None:
         summed = peers.ordered_sum(parts, total)
+    width = flat.grad.numel()
     flat.grad.copy_(summed[:width])
-    sums, rest = summed[width : width + len(names) + 1], summed[width + len(names) + 1 :]
-    if tail:
-        position = 0
-        for buffer in buffers:
-            buffer.copy_((rest[position : position + buffer.numel()] / sums[-1]).view_as(buffer))
-            position += buffer.numel()
+    sums = summed[width:]
+    moving.settle(peers, shards, total, float(sums[-1]))
     return Terms(**{name: Term(sums[index], counts[name], weights[name]) for index, name in enumerate(names)}).loss().item()
+
+
+class Moving:
+    """Buffers that a forward pass may change, such as running means, over the shards of one step.
+
+    Every shard starts from the same values.  In the end a floating buffer that changed has moved by the mean over the
+    shards that had examples, added in shard order in float64; a counter stands where shard 0 left it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = list(model.buffers())
+        self.start = [buffer.clone() for buffer in self.buffers]
+        self.moved: dict[int, list[Tensor]] = {}
+
+    def rewind(self) -> None:
+        for buffer, value in zip(self.buffers, self.start, strict=True):
+            buffer.copy_(value)
+
+    def note(self, shard: int) -> None:
+        """Keep where a shard left the buffers."""
+        if self.buffers:
+            self.moved[shard] = [buffer.clone() for buffer in self.buffers]
+
+    def settle(self, peers: Any, shards: Mapping[int, Batch], total: int, active: float) -> None:
+        if not self.buffers:
+            return
+        changed = [any(not torch.equal(after[i], value) for after in self.moved.values()) for i, value in enumerate(self.start)]
+        changed = [flag > 0 for flag in peers.max_vector([float(flag) for flag in changed])]
+        floats = [i for i, flag in enumerate(changed) if flag and self.start[i].is_floating_point()]
+        counters = [i for i, flag in enumerate(changed) if flag and not self.start[i].is_floating_point()]
+        if floats:
+            still = torch.zeros(sum(self.start[i].numel() for i in floats), dtype=torch.float64, device=self.start[floats[0]].device)
+            steps = {shard: torch.cat([self._step(shard, i) for i in floats]) if shard in self.moved else still for shard in shards}
+            mean = peers.ordered_sum(steps, total) / active
+            for i, part in zip(floats, mean.split([self.start[i].numel() for i in floats]), strict=True):
+                self.buffers[i].copy_((self.start[i].double().view(-1) + part).view_as(self.start[i]))
+        for i in counters:
+            if 0 in self.moved:
+                self.buffers[i].copy_(self.moved[0][i])
+        peers.broadcast_([self.buffers[i] for i in counters])
+
+    def _step(self, shard: int, i: int) -> Tensor:
+        return (self.moved[shard][i].double() - self.start[i].double()).view(-1)
 
 
 def global_counts(

@@ -255,7 +255,8 @@ def directory(path: Path, **files: object) -> Path:
 
 
 def record(**dials: object) -> dict:
-    return {"format": 1, "recipe": {"name": "toy"}, "dials": dials, "seed": 0}
+    empty: dict = {"options": {}, "fingerprint": {}, "data": {}}
+    return {"format": 1, "recipe": {"name": "toy"}, "dials": dials, "seed": 0, **empty}
 
 
 def test_runs_says_how_far_each_came(sonde: Callable, here: Path) -> None:

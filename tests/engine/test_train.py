@@ -279,3 +279,44 @@ def test_rows_are_plain_json_without_clock(tmp_path):
         assert set(json.loads(text)) <= {"step", "epoch", "lr", "loss", "grad_norm", "model_step"} | set(
             f"{part}/{name}" for part in ("valid", "test") for name in ("loss", "nll", "squared_error", "absolute_error")
         )
+
+
+def test_a_figure_that_nobody_gives_cannot_be_watched(tmp_path):
+    with pytest.raises(BadInput, match="did you mean 'valid/squared_error'"):
+        sonde.train(line().replace(watch="-valid/squared_eror"), run=tmp_path / "r", quiet=True)
+
+
+def test_the_recipe_kept_in_a_run_is_code_and_only_the_recorded_one_is_run(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.engine.small import line\ndef recipe(steps: int = 6):\n    return line(steps=steps)\n")
+    run = sonde.train(file, run=tmp_path / "r", quiet=True)
+    canary = tmp_path / "canary"
+    (run.path / "recipe.py").write_text(f"open({str(canary)!r}, 'w')\n" + file.read_text())
+    with pytest.raises(DataUnusable, match="not the one it was started with"):
+        sonde.open_run(run.path).model()
+    info = json.loads((run.path / "run.json").read_text())
+    info["recipe"] = {"name": str(run.path / "recipe.py")}
+    (run.path / "run.json").write_text(json.dumps(info))
+    with pytest.raises(BadInput, match="no recipe"):
+        sonde.open_run(run.path).model()
+    assert not canary.exists()
+
+
+LATE = {
+    "schedule": (lambda: line().replace(schedule=lambda step, steps: float("nan")), "schedule gives nan"),
+    "too many epochs": (lambda: line().replace(steps=None, epochs=1e308), "more than any run can do"),
+    "batch norm of one": (
+        lambda: line().replace(batch=1, model=lambda: nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))),
+        "layer '1' BatchNorm1d",
+    ),
+    "frozen": (lambda: line().replace(model=lambda: nn.Linear(1, 1).requires_grad_(False)), "no trainable parameters"),
+    "augmentation": (lambda: line().replace(augment=lambda batch, dice: batch.x.flipp()), "a training batch failed"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_only_training_would_show_is_seen_before_a_file_is_written(tmp_path, name):
+    make, words = LATE[name]
+    with pytest.raises(BadInput, match=words) as caught:
+        sonde.train(make(), run=tmp_path / "r", quiet=True)
+    assert "\n" not in str(caught.value) and not (tmp_path / "r").exists()

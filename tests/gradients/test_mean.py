@@ -84,3 +84,29 @@ def test_running_statistics_are_the_mean_over_shards():
     sharded(model, Counting(), Flat(model), pieces, 2, World.alone(), lambda shard: None, {})
     wanted = torch.stack([0.5 * x[:4].mean(0), 0.5 * x[4:].mean(0)]).mean(0)
     torch.testing.assert_close(model[0].running_mean, wanted)
+
+
+@pytest.mark.parametrize("momentum", [0.5, None])
+def test_counters_step_once_a_batch_whatever_the_division(momentum):
+    counts = []
+    for parts in (2, 4):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.BatchNorm1d(3, momentum=momentum), nn.Linear(3, 2))
+        batch = Batch(x=torch.randn(8, 3), y=torch.randint(2, (8,)), mask=torch.ones(8))
+        pieces = {i: batch[p] for i, p in enumerate(torch.arange(8).tensor_split(parts))}
+        for _ in range(3):
+            sharded(model, Counting(), Flat(model), pieces, parts, World.alone(), lambda shard: None, {})
+        counts.append(int(model[0].num_batches_tracked))
+    assert counts == [3, 3]
+
+
+def test_constant_buffers_are_left_alone():
+    """A mask of -inf, a float64 table, and shards without examples."""
+    model = nn.Sequential(nn.Linear(6, 4))
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    model.register_buffer("table", torch.tensor([1 / 3], dtype=torch.float64))
+    _, batch = example(3)
+    batch = batch.replace(x=batch.x.float(), mask=batch.mask.float())
+    pieces = {i: batch[i : i + 1] for i in range(3)} | {3: batch[3:3]}
+    sharded(model, Counting(), Flat(model), pieces, 4, World.alone(), lambda shard: None, {})
+    assert model.mask.tolist() == [0.0, -torch.inf] and model.table.item() == 1 / 3
