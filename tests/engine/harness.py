@@ -10,6 +10,7 @@ Journal     what was asked of the disk, in order; `crash` imagines what a power 
 from __future__ import annotations
 import __future__
 
+import ctypes
 import errno
 import functools
 import hashlib
@@ -173,6 +174,7 @@ class Attempt:
 
     def _live(self, act: Callable[[], Any]) -> None:
         code, told = 1, {}
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a test that is given up takes its attempts with it
         try:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
