@@ -1,0 +1,121 @@
+"""What every estimator shares: reading NumPy arrays, torch tensors and DataFrames, and errors that name the mistake.
+
+An estimator is a final class on scikit-learn's `BaseEstimator` and mixins.  It checks its input only through here:
+
+    def fit(self, X, y, sample_weight=None):
+        X, y = with_labels(self, X, y)          # float64 rows; codes 0..K-1; sets n_features_in_, feature_names_in_, classes_
+        ...
+        return self
+
+    def predict(self, X):
+        X = features(self, X)                   # refuses an estimator that is not fitted, other columns, NaN
+        return self.classes_[...]
+
+What comes out is always a NumPy array.  All errors are `BadInput` and at the same time what scikit-learn's users and
+its `check_estimator` expect: ValueError, TypeError or NotFittedError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from ..core.errors import BadInput, nearest
+
+
+class BadValue(BadInput, ValueError):
+    """A wrong value, as Sonde and as scikit-learn say it."""
+
+
+class BadKind(BadInput, TypeError):
+    """Something of the wrong type, as Sonde and as scikit-learn say it."""
+
+
+class NotFitted(BadInput, NotFittedError):
+    """An estimator used before `fit`."""
+
+
+def features(estimator: BaseEstimator, X: Any, *, fit: bool = False) -> np.ndarray:
+    """Rows of finite float64 features.  `fit=True` learns number and names of the columns, otherwise they must be the same."""
+    with _translated():
+        if not fit:
+            check_is_fitted(estimator)
+        return validate_data(estimator, plain(X), dtype=np.float64, reset=fit)
+
+
+def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """For `fit`: features and finite float64 targets, (N,) or with `several` also (N, K)."""
+    with _translated():
+        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, y_numeric=True, multi_output=several)
+    return X, np.asarray(y, dtype=np.float64)
+
+
+def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """For `fit`: features and labels as codes 0..K-1; `estimator.classes_` keeps their sorted names.  One class is refused."""
+    with _translated():
+        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64)
+        check_classification_targets(y)
+    estimator.classes_, codes = np.unique(y, return_inverse=True)
+    if len(estimator.classes_) < 2:
+        raise BadValue(f"all {len(y)} labels are of one class, '{estimator.classes_[0]}'", fix="give rows of two classes or more")
+    return X, codes
+
+
+def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
+    """A weight for each row of X, or None; a single number weighs all rows.  Weights are not negative and not all zero."""
+    if sample_weight is None:
+        return None
+    with _translated():
+        w = check_array(plain(sample_weight), dtype=np.float64, ensure_2d=False, allow_nd=True, input_name="sample_weight")
+    if w.ndim and w.shape != (len(X),):
+        raise BadValue(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
+    if (w < 0).any():
+        raise BadValue(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
+    if not w.any():
+        raise BadValue("sample_weight is zero in every row", fix="at least one weight must be above zero")
+    return np.broadcast_to(w, len(X))
+
+
+def plain(value: Any) -> Any:
+    """A tensor as a NumPy array, wherever it lives and whether it asks for gradients or not; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> Any:
+    """`value` if it is one of the words an option knows."""
+    if value not in (known := tuple(known)):
+        raise BadValue(f"{name}={value!r} is not known", fix=nearest(value, known))
+    return value
+
+
+def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
+    """`value` if it is a finite number not below `low` (above it where `open_`)."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not np.isfinite(value) or value < low or (open_ and value == low):
+        raise BadValue(f"{name}={value!r} does not fit", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
+    return float(value)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """scikit-learn's complaints as ours: one line in `what`; `str()` keeps its words, line breaks and all, for its own checks."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (ValueError, TypeError) as raised:
+        kind = NotFitted if isinstance(raised, NotFittedError) else BadKind if isinstance(raised, TypeError) else BadValue
+        error = kind(" ".join(str(raised).split()))
+        error.args = (str(raised),)
+        raise error from None
