@@ -38,6 +38,28 @@ READINGS = {
     "groups": Reading(
         "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2]}, axes=["x", "y"], extra={"groups": ["b", "a", "b"], "diagonal": True}
     ),
+    "space": Reading(
+        "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2], "z": [0, 1e9, 2]}, axes=["x", "y", "z"], extra={"groups": [1, 0, 1]}
+    ),
+    "plane": Reading(
+        "t",
+        "plane",
+        {"f": [[0.0, 1.0, None], [-3.0, float("inf"), 2.0]]},
+        axes=["u", "v"],
+        extra={
+            "x": [0, 1, 3],
+            "y": [5, 9],
+            "levels": [0, 1],
+            "paths": {"p": [[0, 5], [1, 6]], "none": []},
+            "points": {"q": [[1, 7]], "none": []},
+            "arrows": [[0, 5, 1, 1]],
+            "outlines": [[[0, 5], [1, 5], [1, 8]]],
+        },
+    ),
+    "constant plane": Reading("t", "plane", {"f": [[2, 2], [2, 2]], "zero": [[0, 0], [0, 0]], "blank": [[None, None]] * 2}),
+    "log plane": Reading("t", "plane", {"f": [[1e-9, 1.0], [0.0, 1e9]]}, extra={"log": ["value"], "levels": 3}),
+    "classes": Reading("t", "plane", {f"p{i}": [[0, 1], [1, 9]] for i in range(7)}, extra={"classes": ["a", HOSTILE]}),
+    "empty plane": Reading("t", "plane", {}),
     "hostile": Reading(HOSTILE, "lines", {HOSTILE: [1, 2], "b": [2, 3]}, axes=[HOSTILE], note=HOSTILE * 9),
     "hostile bars": Reading(HOSTILE, "bars", {HOSTILE: [1, 2]}, extra={"labels": [HOSTILE, HOSTILE]}),
     "hostile table": Reading(HOSTILE, "table", {HOSTILE: [HOSTILE, 1]}),
@@ -81,6 +103,22 @@ def test_a_missing_folder_is_named(tmp_path) -> None:
         draw(READINGS["heat"], tmp_path / "none" / "a.png")
 
 
+def test_a_plane_needs_a_value_for_every_place(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"panel 'f' of a plane has shape \(2, 3\)"):
+        draw(Reading("t", "plane", {"f": [[1, 2, 3], [4, 5, 6]]}, extra={"x": [0, 1], "y": [0, 1, 2]}), tmp_path / "a.png")
+
+
+def test_a_plane_has_y_upwards_and_the_colours_of_its_page(tmp_path) -> None:
+    """The largest values, in the row of the largest y, are the darkest and at the top; the dark page has its own colours."""
+    reading = Reading("t", "plane", {"f": [[0.0] * 4, [1.0] * 4, [2.0] * 4, [9.0] * 4]}, extra={"x": [0, 1, 2, 3], "y": [0, 1, 2, 3]})
+    with Image.open(draw(reading, tmp_path / "a.png")).convert("L") as picture:
+        column = [picture.getpixel((picture.width // 2, y)) for y in (picture.height // 4, picture.height * 3 // 4)]
+    assert column[0] < column[1] - 30
+    light, dark = svg(reading)
+    assert LIGHT.palette[0].encode() in light and LIGHT.palette[0].encode() not in dark and DARK.palette[0].encode() in dark
+    assert b"<image" not in light, "a picture of pixels would keep its light colours on a dark page"
+
+
 def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:
     code = (
         "import matplotlib, sys\n"
@@ -88,6 +126,7 @@ def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:
         "before = settings()\n"
         "from sonde.core.reading import Reading; from sonde.lenses._draw import draw\n"
         f"draw(Reading('t', 'lines', {{'a': [1, 2]}}), {str(tmp_path / 'a.png')!r})\n"
+        f"draw(Reading('t', 'scatter', {{n: [1, 2] for n in 'xyz'}}, axes='xyz'), {str(tmp_path / 'a.png')!r})\n"
         "assert settings() == before and 'matplotlib.pyplot' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
