@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from ..core.errors import BadInput, nearest
 
 Rule = Callable[[Tensor], Any]
 Scale = Annotated[float, Range(least=0)]
+Shape = Literal["normal", "uniform"]
+"""the distribution to draw from; its variance is the same"""
 
 
 def initialise(name: str, **settings: Any) -> Callable[[nn.Module], None]:
@@ -42,6 +44,26 @@ def _fill(rule: Rule, model: nn.Module) -> None:
             rule(layer.weight)
             if layer.bias is not None:
                 init.zeros_(layer.bias)
+
+
+def fan_in(gain: Scale = 1.0, distribution: Shape = "normal") -> Rule:
+    """Variance gain^2 / fan_in: signals of linear layers keep their size on the way forward."""
+    return partial(_scaled, lambda inputs, outputs: inputs, gain, distribution)
+
+
+def fan_out(gain: Scale = 1.0, distribution: Shape = "normal") -> Rule:
+    """Variance gain^2 / fan_out: gradients of linear layers keep their size on the way back."""
+    return partial(_scaled, lambda inputs, outputs: outputs, gain, distribution)
+
+
+def xavier(gain: Scale = 1.0, distribution: Shape = "normal") -> Rule:
+    """Variance gain^2 * 2 / (fan_in + fan_out): between the two, for signals and gradients alike (Glorot, Bengio 2010)."""
+    return partial(_scaled, lambda inputs, outputs: (inputs + outputs) / 2, gain, distribution)
+
+
+def _scaled(fan: Callable[[int, int], float], gain: float, distribution: Shape, weight: Tensor) -> Tensor:
+    std = gain / math.sqrt(fan(*init._calculate_fan_in_and_fan_out(weight)))
+    return init.normal_(weight, std=std) if distribution == "normal" else init.uniform_(weight, -std * math.sqrt(3), std * math.sqrt(3))
 
 
 def xavier_uniform(gain: Scale = 1.0) -> Rule:
@@ -69,6 +91,11 @@ def lecun_normal() -> Rule:
     return partial(init.kaiming_normal_, nonlinearity="linear")
 
 
+def lecun_uniform() -> Rule:
+    """Uniform, variance 1 / fan_in."""
+    return partial(init.kaiming_uniform_, nonlinearity="linear")
+
+
 def orthogonal(gain: Scale = 1.0) -> Rule:
     """A random rotation: products of many such matrices neither grow nor shrink."""
     return partial(init.orthogonal_, gain=gain)
@@ -84,6 +111,15 @@ def uniform(std: Scale = 0.02) -> Rule:
     return partial(init.uniform_, a=-std * math.sqrt(3), b=std * math.sqrt(3))
 
 
+def truncated_normal(std: Scale = 0.02) -> Rule:
+    """Normal with a given standard deviation before everything beyond two of them is drawn again."""
+    return partial(_truncated, std)
+
+
+def _truncated(std: float, weight: Tensor) -> Tensor:
+    return init.trunc_normal_(weight, std=1.0, a=-2.0, b=2.0).mul_(std)
+
+
 def constant(value: float = 0.1) -> Rule:
     """The same number everywhere, which shows why symmetry must be broken."""
     return partial(init.constant_, val=value)
@@ -94,5 +130,6 @@ def zeros() -> Rule:
     return init.zeros_
 
 
-_RULES = (xavier_uniform, xavier_normal, he_uniform, he_normal, lecun_normal, orthogonal, normal, uniform, constant, zeros)
+_SCALED = (fan_in, fan_out, xavier, xavier_uniform, xavier_normal, he_uniform, he_normal, lecun_uniform, lecun_normal)
+_RULES = (*_SCALED, orthogonal, normal, uniform, truncated_normal, constant, zeros)
 _KNOWN: dict[str, Callable[..., Rule]] = {rule.__name__: rule for rule in _RULES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from sonde.core.errors import BadInput
@@ -16,6 +17,11 @@ VARIANCE = {
     "he_uniform": 2 / IN,
     "he_normal": 2 / IN,
     "lecun_normal": 1 / IN,
+    "lecun_uniform": 1 / IN,
+    "fan_in": 1 / IN,
+    "fan_out": 1 / OUT,
+    "xavier": 2 / (IN + OUT),
+    "truncated_normal": 0.02**2 * stats.truncnorm.var(-2, 2),
     "normal": 0.02**2,
     "uniform": 0.02**2,
     "constant": 0.0,
@@ -36,8 +42,32 @@ def test_variance(name):
         assert float(layer.weight.detach().abs().max()) == pytest.approx((3 * VARIANCE[name]) ** 0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["fan_in", "fan_out", "xavier"])
+@pytest.mark.parametrize("gain", [1.0, 1.7])
+def test_the_distribution_changes_the_shape_and_not_the_variance(name, gain):
+    torch.manual_seed(0)
+    found = {}
+    for distribution in ("normal", "uniform"):
+        layer = nn.Linear(IN, OUT)
+        initialise(name, gain=gain, distribution=distribution)(layer)
+        found[distribution] = layer.weight.detach()
+        assert float(found[distribution].var()) == pytest.approx(gain**2 * VARIANCE[name], rel=0.02)
+    bound = gain * (3 * VARIANCE[name]) ** 0.5
+    assert float(found["uniform"].abs().max()) <= bound < float(found["normal"].abs().max())
+    # Kurtosis tells the two apart: 3 for a normal, 9/5 for a uniform distribution.
+    assert stats.kurtosis(found["normal"].flatten(), fisher=False) == pytest.approx(3, abs=0.1)
+    assert stats.kurtosis(found["uniform"].flatten(), fisher=False) == pytest.approx(1.8, abs=0.05)
+
+
 @pytest.mark.parametrize(
-    "name, variance", [("he_normal", 2 / (30 * 9)), ("xavier_uniform", 2 / (9 * (30 + 50))), ("lecun_normal", 1 / (30 * 9))]
+    "name, variance",
+    [
+        ("he_normal", 2 / (30 * 9)),
+        ("xavier_uniform", 2 / (9 * (30 + 50))),
+        ("lecun_normal", 1 / (30 * 9)),
+        ("fan_out", 1 / (50 * 9)),
+        ("xavier", 2 / (9 * 80)),
+    ],
 )
 def test_convolution_counts_its_window(name, variance):
     torch.manual_seed(0)
@@ -77,6 +107,7 @@ def test_bad_names_and_settings():
         (lambda: initialise("he_norml"), "did you mean 'he_normal'?"),
         (lambda: initialise("normal", sdt=1.0), "did you mean 'std'?"),
         (lambda: initialise("normal", std=-1.0), "must be >= 0"),
+        (lambda: initialise("xavier", distribution="unifrom"), "did you mean 'uniform'?"),
     ):
         with pytest.raises(BadInput) as caught:
             call()
