@@ -17,6 +17,7 @@ its `check_estimator` expect: ValueError, TypeError or NotFittedError.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,10 @@ class BadKind(BadInput, TypeError):
     """Something of the wrong type, as Sonde and as scikit-learn say it."""
 
 
+class ConstantTarget(UserWarning):
+    """Every target of a regression is the same number."""
+
+
 class NotFitted(BadInput, NotFittedError):
     """An estimator used before `fit`."""
 
@@ -55,7 +60,10 @@ def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = Fa
     """For `fit`: features and finite float64 targets, (N,) or with `several` also (N, K)."""
     with _translated():
         X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, y_numeric=True, multi_output=several)
-    return X, np.asarray(y, dtype=np.float64)
+    y = np.asarray(y, dtype=np.float64)
+    if len(y) > 1 and (y == y[0]).all():
+        warnings.warn(f"all {len(y)} targets are equal, so no feature can matter", ConstantTarget, stacklevel=3)
+    return X, y
 
 
 def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +100,10 @@ def plain(value: Any) -> Any:
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def choice(name: str, value: Any, known: Iterable[str]) -> Any:
+def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
     """`value` if it is one of the words an option knows."""
     if value not in (known := tuple(known)):
-        raise BadValue(f"{name}={value!r} is not known", fix=nearest(value, known))
+        raise BadValue(f"{name}={value!r} is not known", fix=nearest(value, map(str, known)))
     return value
 
 

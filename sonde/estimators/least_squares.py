@@ -1,0 +1,187 @@
+"""Least squares and ridge regression: the closed form, by the cheapest factorisation that is exact enough for the data.
+
+    min_{w,b}  sum_i s_i (y_i - w.x_i - b)^2 + alpha norm(w)^2        w = (X^T X + alpha I)^-1 X^T y  on centred rows
+
+On centred rows the bias drops out, which is why it is not penalised.  The factorisations, from cheap to safe:
+
+    cholesky   of X^T X + alpha I: half the work of the next, but it squares the condition number.  With fewer rows than
+               columns, of X X^T + alpha I
+    qr         of X (below it sqrt(alpha) I): keeps the condition number
+    svd        of X: shows the rank, and of all solutions takes the one with the smallest weights
+
+N rows, D features, K targets; weights are stored (K, D), a single target gives (D,).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from scipy.linalg import lapack, qr, solve_triangular, svd
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+
+from ._base import BadValue, choice, features, number, weights, with_targets
+from ._moments import EPS, Table
+
+SAFE = 1e-8
+"""reciprocal condition of X^T X below which Cholesky gives way: half the digits of a float64 are left"""
+Solver = Literal["auto", "cholesky", "qr", "svd"]
+
+
+class Singular(UserWarning):
+    """The columns of X are linearly dependent, so many weights fit equally well."""
+
+
+@final
+@dataclass(frozen=True)
+class Solution:
+    """Weights (D, K) of the centred problem, and how they were found."""
+
+    weights: np.ndarray
+    solver: str
+    rank: int
+    factor: np.ndarray
+    """a small matrix with the singular values of what was factorised"""
+
+    @property
+    def condition(self) -> float:
+        values = np.linalg.svd(self.factor, compute_uv=False)
+        return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
+
+
+class _Affine(BaseEstimator):
+    """y = W x + b by `solve`."""
+
+    coef_: np.ndarray
+    intercept_: Any
+
+    def predict(self, X: Any) -> np.ndarray:
+        """W x + b for each row."""
+        return features(self, X) @ self.coef_.T + self.intercept_
+
+    @property
+    def condition_(self) -> float:
+        """Largest over smallest singular value of the centred, weighted and penalised X; infinite where that is singular."""
+        return float("inf") if self.singular_ else self._solution.condition
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, alpha: float, *, penalize_bias: bool = False) -> None:
+        X, y = with_targets(self, X, y, several=True)
+        s = weights(sample_weight, X)
+        folded = self.fit_intercept and penalize_bias
+        if folded:
+            X = np.column_stack([X, np.ones(len(X))])
+        table = Table(X, y.reshape(len(y), -1), s, centre=self.fit_intercept and not folded)
+        self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORISATIONS)))
+        self.solver_, self.rank_ = self._solution.solver, self._solution.rank
+        self.singular_ = self.rank_ < X.shape[1]
+        W = self._solution.weights.T
+        W, bias = (W[:, :-1], W[:, -1]) if folded else (W, table.target - W @ table.mean)
+        self.coef_, self.intercept_ = (W[0], float(bias[0])) if y.ndim == 1 else (W, bias)
+
+
+@final
+class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
+    """Ordinary least squares.  After `fit`: coef_, intercept_, solver_, condition_, rank_, singular_.
+
+    fit_intercept: learn a bias
+    solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
+    singular: where columns are linearly dependent, 'warn' and take the smallest weights that fit, or 'refuse'
+    """
+
+    def __init__(self, fit_intercept: bool = True, solver: Solver = "auto", singular: Literal["warn", "refuse"] = "warn") -> None:
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.singular = singular
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LeastSquares:
+        """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
+        choice("singular", self.singular, ("warn", "refuse"))
+        self._fit(X, y, sample_weight, 0.0)
+        if self.singular_:
+            what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centring" if self.fit_intercept else "")
+            if self.singular == "refuse":
+                raise BadValue(what, fix="drop columns that follow from others, or use Ridge")
+            warnings.warn(f"{what}; of all solutions the smallest weights are taken", Singular, stacklevel=2)
+        return self
+
+
+@final
+class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
+    """Least squares with a penalty alpha norm(w)^2.  After `fit`: coef_, intercept_, solver_, condition_, rank_, singular_.
+
+    alpha: weight of the penalty against the sum (not the mean) of squares; 0 is least squares
+    fit_intercept: learn a bias
+    penalize_bias: fold the bias into w as the weight of a constant 1, so that it is shrunk too
+    solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
+    """
+
+    def __init__(self, alpha: float = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: Solver = "auto") -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.penalize_bias = penalize_bias
+        self.solver = solver
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
+        """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
+        self._fit(X, y, sample_weight, number("alpha", self.alpha, 0.0), penalize_bias=self.penalize_bias)
+        return self
+
+
+def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
+    """The centred problem by the named factorisation, or by the first of the three that is exact enough."""
+    if solver != "auto":
+        found = FACTORISATIONS[solver](table, alpha, EPS * max(table.X.shape))
+        if found is None:
+            raise BadValue(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
+        return found
+    for factorise in FACTORISATIONS.values():
+        found = factorise(table, alpha, SAFE)
+        if found is not None:
+            return found
+    raise AssertionError("the last of them takes every matrix")
+
+
+def _cholesky(table: Table, alpha: float, least: float) -> Solution | None:
+    """None where the reciprocal condition, with all columns scaled to length 1, is below `least`."""
+    (N, D), wide = table.X.shape, table.X.shape[0] < table.X.shape[1]
+    if wide and alpha == 0:
+        return None
+    square = table.design @ table.design.T if wide else table.scatter
+    system = square + alpha * np.eye(min(N, D))
+    scale = np.sqrt(system.diagonal())
+    if not (scale > 0).all():
+        return None
+    factor, failed = lapack.dpotrf(system / np.outer(scale, scale), lower=1)
+    if failed or lapack.dpocon(factor, 1.0, uplo="L")[0] < least:
+        return None
+    right = table.targets if wide else table.cross
+    solved = lapack.dpotrs(factor, right / scale[:, None], lower=1)[0] / scale[:, None]
+    return Solution(table.design.T @ solved if wide else solved, "cholesky", D, scale[:, None] * factor)
+
+
+def _qr(table: Table, alpha: float, least: float) -> Solution | None:
+    """None where columns are dependent to rounding."""
+    N, D = table.X.shape
+    if N < D and alpha == 0:
+        return None
+    below = np.sqrt(alpha) * np.eye(D if alpha else 0, D)
+    Q, R = qr(np.vstack([table.design, below]), mode="economic")
+    scale = np.linalg.norm(R, axis=0)
+    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < EPS * max(N, D):
+        return None
+    return Solution(solve_triangular(R, Q[:N].T @ table.targets), "qr", D, R)
+
+
+def _svd(table: Table, alpha: float, least: float) -> Solution | None:
+    """Takes every matrix: directions without any spread get no weight."""
+    N, D = table.X.shape
+    U, values, Vt = svd(table.design, full_matrices=False)
+    kept = values > EPS * max(N, D) * values.max(initial=0.0)
+    share = np.divide(values, values**2 + alpha, out=np.zeros_like(values), where=kept)
+    rank = D if alpha else int(kept.sum())
+    return Solution(Vt.T @ (share[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
+
+
+FACTORISATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}
