@@ -50,10 +50,16 @@ class NotFitted(BadInput, NotFittedError):
 
 def features(estimator: BaseEstimator, X: Any, *, fit: bool = False) -> np.ndarray:
     """Rows of finite float64 features.  `fit=True` learns number and names of the columns, otherwise they must be the same."""
+    if not fit:
+        check_fitted(estimator)
     with _translated():
-        if not fit:
-            check_is_fitted(estimator)
         return validate_data(estimator, plain(X), dtype=np.float64, reset=fit)
+
+
+def check_fitted(estimator: BaseEstimator) -> None:
+    """Refuse an estimator that has not seen data."""
+    with _translated():
+        check_is_fitted(estimator)
 
 
 def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,100 @@
+"""Principal components: the orthogonal directions along which the rows spread most.
+
+    C = sum_i (x_i - mean)(x_i - mean)^T / (N - 1) = V diag(variance) V^T        z = V^T (x - mean)
+
+Tall tables go through the eigenvectors of C, which costs one product of the table with itself; others through the
+singular value decomposition of the centred rows, which does not square the condition.  The sign of a component is
+free; here its entry of largest size is positive.
+
+N rows, D features, M components; components are rows, (M, D).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+from ._base import BadValue, check_fitted, choice, features, number, plain
+from ._moments import EPS, Table
+
+
+@final
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """After `fit`: components_, explained_variance_, explained_variance_ratio_, mean_, n_components_, solver_.
+
+    n_components: how many to keep; None keeps all min(N, D); a share such as 0.95 keeps as many as explain that much
+    whiten: scale what comes out to variance 1
+    center: take the mean off first; without it the first direction follows the mean
+    solver: 'covariance' or 'svd'; 'auto' picks by shape
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        whiten: bool = False,
+        center: bool = True,
+        solver: Literal["auto", "covariance", "svd"] = "auto",
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.center = center
+        self.solver = solver
+
+    def fit(self, X: Any, y: Any = None) -> PCA:
+        """X (N, D); y is not looked at."""
+        X = features(self, X, fit=True)
+        N, D = X.shape
+        if N < 2:
+            raise BadValue("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
+        solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
+        self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
+        table = Table(X, centre=self.center)
+        self.mean_ = table.mean
+        if self.solver_ == "covariance":
+            values, vectors = np.linalg.eigh(table.scatter / (N - 1))
+            variance, components = values[::-1].clip(0.0), vectors.T[::-1]
+        else:
+            _, values, components = np.linalg.svd(table.design, full_matrices=False)
+            variance = values**2 / (N - 1)
+        total = variance.sum()
+        M = self.n_components_ = self._count(np.cumsum(variance) / (total or 1.0), min(N, D))
+        self.explained_variance_ = variance[:M]
+        self.explained_variance_ratio_ = variance[:M] / (total or 1.0)
+        largest = np.take_along_axis(components[:M], np.abs(components[:M]).argmax(1)[:, None], 1)
+        self.components_ = components[:M] * np.sign(largest)
+        if self.whiten and variance[M - 1] <= D * EPS * variance[0]:
+            rank = int((variance > D * EPS * variance[0]).sum())
+            raise BadValue(f"only {rank} of {M} components have any variance to whiten", fix=f"n_components={rank or 1} or fewer")
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Coordinates (N, M) of the rows along the components."""
+        return (features(self, X) - self.mean_) @ self.components_.T / self._scale
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """Rows (N, D) back from coordinates (N, M): exact where nothing was dropped, else the nearest in the plane."""
+        check_fitted(self)
+        Z = np.asarray(plain(X), dtype=np.float64)
+        if Z.ndim != 2 or Z.shape[1] != self.n_components_:
+            raise BadValue(f"coordinates have the shape {Z.shape}", fix=f"give rows of {self.n_components_} numbers, one per component")
+        return Z * self._scale @ self.components_ + self.mean_
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    @property
+    def _scale(self) -> np.ndarray | float:
+        return np.sqrt(self.explained_variance_) if self.whiten else 1.0
+
+    def _count(self, share: np.ndarray, most: int) -> int:
+        wanted = self.n_components
+        if wanted is None:
+            return most
+        if isinstance(wanted, float) and 0 < wanted < 1:
+            return min(int(np.searchsorted(share, wanted) + 1), most)
+        if not isinstance(wanted, int | np.integer) or number("n_components", wanted, 1) > most:
+            raise BadValue(f"n_components={wanted!r} does not fit a table that has {most}", fix="give a whole number, or a share below 1")
+        return int(wanted)
