@@ -20,7 +20,11 @@ from ._mixed import MuonAdamW
 _REFUSED = {
     "lbfgs": "it evaluates the loss several times per step, and a step here is one evaluation",
     "sparseadam": "it takes sparse gradients only",
+    "newton": "it needs the loss as a function of the weights; in Python see sonde.optim.newton",
+    "descent": "a line search evaluates the loss several times per step; in Python see sonde.optim.line_search",
 }
+_SWITCHES = {"sgd": ("ema", True, "emasgd"), "adam": ("bias_correction", False, "rawadam")}
+"""options that torch lacks: the name, the setting that differs from torch, and the rule of ours that has it"""
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
 """torch has a one-pass kernel for these on a CPU"""
 _WHOLE = ("muon", "adafactor")
@@ -66,7 +70,8 @@ def optimiser(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     """
     if str(name) in _REFUSED:
         raise BadInput(f"optimiser '{name}' cannot be used: {_REFUSED[name]}", fix="'adamw' is a good start")
-    known = _options(_rule(name))
+    name, options = _switched(name, options)
+    known = _options(_rule(name)) + [switch for rule, (switch, _, _) in _SWITCHES.items() if rule == name]
     for option in options:
         if option not in known:
             raise BadInput(f"optimiser '{name}' has no option '{option}'", fix=nearest(option, known))
@@ -87,6 +92,17 @@ def optimiser(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise BadInput(f"optimiser '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
     return made
+
+
+def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The rule a switch stands for: 'emasgd' for 'sgd' with ema=True, 'rawadam' for 'adam' with bias_correction=False."""
+    switch, setting, other = _SWITCHES.get(str(name), ("", None, ""))
+    if switch not in options:
+        return name, options
+    if not isinstance(options[switch], bool):
+        raise BadInput(f"'{switch}' of optimiser '{name}' must be True or False, not {options[switch]!r}")
+    rest = {option: value for option, value in options.items() if option != switch}
+    return other if options[switch] is setting else name, rest
 
 
 def names() -> list[str]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sonde.core import shelf
 from sonde.core.errors import BadInput
 from sonde.optim.build import names, optimiser
 
@@ -51,7 +52,7 @@ def walk(model, optimizer, steps=20):
 
 
 def test_all_of_torch_is_there():
-    assert set(names()) == {*THEIRS, "muon", "lion"}
+    assert set(names()) == {*THEIRS, "muon", *shelf.names("optim.rules")}
 
 
 @pytest.mark.parametrize("name", THEIRS)

@@ -1,0 +1,221 @@
+"""Race of optimisers: the same start, the same loss, steps counted until a target; who diverges is named and stops.
+
+Every update rule may enter: all names of `sonde.optim.build`, and those that need the loss as a function.  Rates are not
+learned, so each entrant is tried at several and shown at its best one.
+
+    from sonde.optim.race import race, everyone
+    tracks = race(start=[w], loss=lambda weights, step: ..., entrants=everyone(), steps=200, target=1e-3)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput, NumericalStop, nearest
+from .build import names, optimiser
+from .line_search import Descent
+from .newton import LARGEST, Newton
+
+Make = Callable[[list[Tensor], float], torch.optim.Optimizer]
+"""weights and rate -> optimiser"""
+Fate = Literal["reached", "diverged", "stalled", "ran out"]
+RATES = tuple(10 ** (k / 2) for k in range(-6, 2))
+"""0.001 to 3.2, two to a decade"""
+BEYOND = 1e6
+"""a loss this many times above where it began has diverged"""
+
+
+@final
+@dataclass(frozen=True)
+class Entrant:
+    """An update rule under a name of its own.  `rates` is empty where it finds its own."""
+
+    name: str
+    make: Make
+    rates: tuple[float, ...] = RATES
+
+
+@final
+@dataclass
+class Track:
+    """How one optimiser went."""
+
+    name: str
+    rate: float | None
+    losses: list[float]
+    """before the first step, and after each"""
+    fate: Fate = "ran out"
+    path: list[Tensor] = field(default_factory=list)
+    """the weights at each of them, flat, where they were kept"""
+    why: str = ""
+    """what stopped it, where something did"""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps to the target."""
+        return len(self.losses) - 1 if self.fate == "reached" else None
+
+    def better(self) -> tuple[float, float]:
+        """Sorts tracks: fewer steps first, then the lower end."""
+        last = self.losses[-1]
+        return (math.inf if self.steps is None else self.steps, last if self.fate != "diverged" and last == last else math.inf)
+
+
+def entrant(name: str, rates: Sequence[float] = RATES) -> Entrant:
+    """An entrant by name: a name of `sonde.optim.build`, or one of `SPECIAL`."""
+    if name in SPECIAL:
+        make, own = SPECIAL[name]
+        return Entrant(name, make, () if own else tuple(rates))
+    if name not in names():
+        raise BadInput(f"no optimiser '{name}' to enter a race", fix=nearest(name, [*names(), *SPECIAL]))
+    return Entrant(name, partial(_built, name), tuple(rates))
+
+
+def everyone(rates: Sequence[float] = RATES) -> list[Entrant]:
+    """The rules of the textbooks, one of each."""
+    return [entrant(name, rates) for name in EVERYONE]
+
+
+def follow(
+    weights: Sequence[Tensor],
+    loss: Callable[[int], Tensor],
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    target: float = -math.inf,
+    keep: bool = False,
+    judge: Callable[[], float] | None = None,
+) -> Track:
+    """Let an optimiser move the weights until the loss is at most `target`, it diverges, it stands still, or `steps` are over.
+
+    loss(step) is the loss to differentiate at a step; judge() gives the figure that counts, where that is another one.
+    """
+    weights = list(weights)
+    track = Track(type(optimizer).__name__, None, [])
+    for step in range(steps + 1):
+        closure: Any = partial(loss, step) if isinstance(optimizer, Newton) else partial(_with_gradient, weights, loss, step)
+        before = torch.cat([w.detach().flatten() for w in weights])
+        after, why = before, ""
+        value = math.nan if judge is None else judge()
+        if step < steps:
+            try:
+                found = float(optimizer.step(closure))  # the loss before the move
+            except NumericalStop as stop:
+                why = stop.what
+            after = torch.cat([w.detach().flatten() for w in weights])
+        if judge is None:
+            value = found if step < steps and not why else _value(loss, step)
+        track.losses.append(value)
+        if keep:
+            track.path.append(before)
+        if value <= target:
+            track.fate = "reached"
+        elif not math.isfinite(value) or value > BEYOND * (1 + abs(track.losses[0])):
+            track.fate, track.why = "diverged", f"loss {value:.3g} after {step} steps"
+        elif why:
+            track.fate, track.why = "stalled", why
+        elif step < steps and not after.isfinite().all():
+            track.fate, track.why = "diverged", f"weights that are not finite after {step + 1} steps"
+        elif step < steps and judge is None and torch.equal(before, after):
+            track.fate, track.why = "stalled", f"no move from step {step + 1} on"
+        if track.fate != "ran out":
+            break
+    return track
+
+
+def race(
+    start: Sequence[Tensor],
+    loss: Callable[[list[Tensor], int], Tensor],
+    entrants: Iterable[Entrant],
+    steps: int,
+    target: float = -math.inf,
+    keep: bool = False,
+    judge: Callable[[list[Tensor]], float] | None = None,
+) -> list[Track]:
+    """Every entrant from the same start, each at the best of its rates; the fewest steps to the target first.
+
+    loss(weights, step) and judge(weights) see copies of `start`, which itself stays as it is.
+    """
+    tracks = []
+    for each in entrants:
+        tried = []
+        enough = steps
+        for rate in sorted(each.rates, reverse=True) or (1.0,):
+            weights = [w.detach().clone().requires_grad_() for w in start]
+            optimizer = each.make(weights, rate)
+            judged = None if judge is None else partial(judge, weights)
+            track = follow(weights, partial(loss, weights), optimizer, enough, target, keep, judged)
+            track.name, track.rate = each.name, rate if each.rates else None
+            tried.append(track)
+            enough = track.steps or enough  # a slower one need not go on past the best so far
+        tracks.append(min(tried, key=Track.better))
+    return sorted(tracks, key=Track.better)
+
+
+def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
+    """The result as columns of a table, in the order given."""
+    return {
+        "optimiser": [track.name for track in tracks],
+        "rate": ["its own" if track.rate is None else f"{track.rate:.3g}" for track in tracks],
+        "steps to target": [track.steps for track in tracks],
+        "last loss": [track.losses[-1] for track in tracks],
+        "end": [track.fate if not track.why else f"{track.fate}: {track.why}" for track in tracks],
+    }
+
+
+def fits(name: str, count: int) -> bool:
+    """Whether a rule can take that many weights: a Hessian grows with their square."""
+    return not name.startswith("newton") or count <= LARGEST
+
+
+def _value(loss: Callable[[int], Tensor], step: int) -> float:
+    with torch.no_grad():
+        return float(loss(step))
+
+
+def _with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: int) -> Tensor:
+    """The closure torch's optimisers take: clear the gradients, compute the loss, differentiate it."""
+    with torch.enable_grad():
+        value = loss(step)
+        for weight, gradient in zip(weights, torch.autograd.grad(value, weights, materialize_grads=True), strict=True):
+            weight.grad = gradient
+    return value.detach()
+
+
+def _built(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
+    return optimiser(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
+
+
+def _lbfgs(weights: list[Tensor], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(weights, max_iter=1, max_eval=30, line_search_fn="strong_wolfe")
+
+
+def _newton(weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
+    return Newton(weights, **options)
+
+
+def _descent(search: Any, weights: list[Tensor], rate: float) -> torch.optim.Optimizer:
+    return Descent(weights, search=search)
+
+
+SPECIAL: Mapping[str, tuple[Make, bool]] = {
+    "momentum": (partial(_built, "sgd", momentum=0.9), False),
+    "nesterov": (partial(_built, "sgd", momentum=0.9, nesterov=True), False),
+    "lbfgs": (_lbfgs, True),
+    "newton": (_newton, True),
+    "newton damped": (partial(_newton, indefinite="damp"), True),
+    "exact line search": (partial(_descent, "exact"), True),
+    "armijo": (partial(_descent, "armijo"), True),
+    "wolfe": (partial(_descent, "wolfe"), True),
+}
+"""names beyond those of `sonde.optim.build`, and whether the rule finds its own rate"""
+EVERYONE = (
+    *("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "adamw", "muon", "lion"),
+    *("exact line search", "armijo", "wolfe", "lbfgs", "newton damped"),
+)

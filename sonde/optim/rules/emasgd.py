@@ -1,0 +1,53 @@
+"""SGD whose momentum is a rolling average: each gradient enters with weight 1 - beta, so the step keeps its size.
+
+m_t     = beta m_{t-1} + (1 - beta) g_t          m_0 = 0
+theta_t = theta_{t-1} - lr m_t
+
+torch.optim.SGD adds up (m_t = beta m_{t-1} + g_t); its path at rate lr (1 - beta) is this one.  Its `dampening` is not this
+average, for it leaves the first gradient undamped.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+
+@final
+class EmaSGD(torch.optim.Optimizer):
+    """Also `optimiser("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
+
+    elementwise = True
+
+    def __init__(self, params, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._update(params, [p.grad for p in params], group)
+        return loss
+
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict) -> None:
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        momenta = [self.state[p]["momentum"] for p in params]
+        if group["weight_decay"]:
+            grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        torch._foreach_add_(params, momenta, alpha=-group["lr"])
+
+
+def tiny() -> tuple[EmaSGD, list[nn.Parameter]]:
+    """A small working instance with its parameters."""
+    params = [nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3)), nn.Parameter(torch.ones(5))]
+    return EmaSGD(params, lr=0.01), params
