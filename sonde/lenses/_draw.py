@@ -695,7 +695,8 @@ def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping
     from matplotlib.collections import PolyCollection
 
     if extra.get("outlines"):
-        axes.add_collection(PolyCollection(extra["outlines"], facecolors="none", edgecolors=theme.ink, linewidths=0.5), autolim=False)
+        width = 0.8 if len(extra["outlines"]) < 40 else 0.35
+        axes.add_collection(PolyCollection(extra["outlines"], facecolors="none", edgecolors=theme.ink, linewidths=width), autolim=False)
     if extra.get("arrows"):
         x, y, dx, dy = zip(*map(_floats, extra["arrows"]), strict=True)
         axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)

@@ -1,0 +1,94 @@
+"""How many dimensions the data really fill, before the network and after each of its layers.
+
+The estimate looks at two neighbours only: on a sheet of dimension d the ratio mu of the distances to the second and the
+first neighbour has P(mu > m) = m^-d whatever the density, so d is the inverse mean of log mu ("TwoNN").
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need, no_model, untouched
+
+LEAST = 10
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    return "" if len(subject.batch) >= LEAST else f"{len(subject.batch)} examples are too few for neighbours; {LEAST} are needed"
+
+
+def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Reading:
+    """Intrinsic dimension of the inputs and of every layer's output.
+
+    n: examples to use at most
+    """
+    need(__name__, subject, n=n)
+    x = subject.batch.x[:n]
+    clouds = {"input": x} if x.is_floating_point() else {}
+    found: dict[str, float | None] = {}
+    with untouched(subject.model):  # the estimate too: importing scikit-learn draws a random number
+        clouds |= _outputs(subject.model, x)
+        for name, cloud in clouds.items():
+            try:
+                found[name] = two_nn(cloud)
+            except BadInput:  # a layer that gives the same for all examples has no dimension to speak of
+                found[name] = None
+    numbers = [cloud[0].numel() for cloud in clouds.values()]
+    lost = [name for name, value in found.items() if value is None]
+    note = f"Estimated from two neighbours of each of {len(x)} examples." + (
+        f" Too few distinct points: {', '.join(lost)}." if lost else ""
+    )
+    values = {"intrinsic dimension": list(found.values()), "numbers per example": numbers}
+    return Reading("How many dimensions the data fill", "bars", values, axes=["layer"], note=note, extra={"labels": list(found)})
+
+
+def two_nn(x: Any) -> float:
+    """Intrinsic dimension of the rows of x, by maximum likelihood from the two nearest neighbours; repeated rows count once."""
+    import numpy as np
+    from sklearn.neighbors import NearestNeighbors
+
+    rows = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x, dtype=float)
+    rows = np.unique(rows.reshape(len(rows), math.prod(rows.shape[1:])), axis=0)
+    if not np.isfinite(rows).all():
+        raise BadInput("the points have entries that are not finite", where="two_nn", fix="drop those rows first")
+    if len(rows) < LEAST:
+        raise BadInput(f"{len(rows)} distinct points are too few", where="two_nn", fix=f"give {LEAST} or more")
+    distance = NearestNeighbors(n_neighbors=3).fit(rows).kneighbors(rows)[0]
+    logs = np.log(distance[:, 2] / distance[:, 1])
+    return float((len(rows) - 1) / logs.sum()) if logs.sum() > 0 else math.inf
+
+
+def _outputs(model: Any, x: Any) -> dict[str, Any]:
+    """What every layer gives for x, in the order the layers run; a layer used twice is shown as it was last."""
+    import torch
+
+    found: dict[str, Any] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(x):
+                found[f"{name} {type(module).__name__}".strip()] = output.detach()
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in model.named_modules() if not list(module.children())]
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def tiny() -> Subject:
+    from ._tiny import values
+
+    return values()

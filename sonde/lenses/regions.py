@@ -1,0 +1,142 @@
+"""The linear regions of a small ReLU network with one or two inputs: every one of them, exactly, with pattern and slope.
+
+A ReLU network is linear wherever the same units are on.  On a line the regions are intervals, in the plane polygons.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need, no_model, untouched
+
+if TYPE_CHECKING:
+    from ..models.piecewise import Region
+
+GRID = 121
+COLOURS = 6
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    inputs = subject.batch.x[0].numel()
+    if inputs not in (1, 2):
+        return f"the model has {inputs} inputs, and only regions on a line or in a plane can be shown"
+    from ..models.piecewise import dense_layers
+
+    try:
+        dense_layers(subject.model)
+    except BadInput as error:
+        return error.what
+    return ""
+
+
+def read(
+    subject: Subject, output: Annotated[int, Range(least=0)] = 0, margin: Annotated[float, Range(least=0, most=100)] = 0.1
+) -> list[Reading]:
+    """Regions in the box of the batch: a picture of the function with its joints, and a table.
+
+    output: which number of the output to show
+    margin: how far the box reaches beyond the inputs, as a share of their extent
+    """
+    need(__name__, subject, output=output, margin=margin)
+    from ..models.piecewise import regions
+
+    x = subject.batch.x.detach().double().reshape(len(subject.batch), -1)
+    low, high = x.amin(0), x.amax(0)
+    extent = (high - low).clamp_min(1e-6)
+    low, high = (low - margin * extent).tolist(), (high + margin * extent).tolist()
+    found = regions(subject.model, low, high)
+    if output >= len(found[0].bias):
+        raise BadInput(f"there is no output {output}", where="lens 'regions'", fix=f"the model has {len(found[0].bias)}, counted from 0")
+    pictures = [_curve(found, output)] if x.shape[1] == 1 else _map(found, low, high, output)
+    return [*pictures, table(found, output)]
+
+
+def table(found: list[Region], output: int = 0) -> Reading:
+    """Pattern and slope of every region, in order on a line and by area in the plane."""
+    if found[0].corners.shape[1] == 1:
+        columns: dict[str, list[Any]] = {
+            "from": [float(region.corners[0, 0]) for region in found],
+            "to": [float(region.corners[1, 0]) for region in found],
+            "units on": [region.pattern for region in found],
+            "slope": [float(region.weight[output, 0]) for region in found],
+        }
+    else:
+        found = sorted(found, key=lambda region: -region.size)
+        columns = {
+            "area": [region.size for region in found],
+            "units on": [region.pattern for region in found],
+            "slope x": [float(region.weight[output, 0]) for region in found],
+            "slope y": [float(region.weight[output, 1]) for region in found],
+        }
+    return Reading("Linear regions", "table", columns, note=f"{len(found)} regions; a 1 stands for a unit that is on, a bar parts layers.")
+
+
+def _curve(found: list[Region], output: int) -> Reading:
+    """The function through its joints: straight between them, so these points are all of it."""
+    x = [float(found[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in found)]
+    y = [float((found[max(i - 1, 0)].weight @ [place] + found[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
+    steps = {"x": x, "output": y}
+    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{len(found)} linear regions, exactly.")
+
+
+def _map(found: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
+    import numpy as np
+
+    columns, rows = (np.linspace(low[i], high[i], GRID) for i in range(2))
+    points = np.stack(np.meshgrid(columns, rows), -1)
+    home = locate(found, points.reshape(-1, 2))
+    weight, bias = (np.array([getattr(region, name)[output] for region in found]) for name in ("weight", "bias"))
+    value = (weight[home] * points.reshape(-1, 2)).sum(1) + bias[home]
+    extra = {"x": columns, "y": rows, "outlines": [region.corners for region in found]}
+    function = Reading("A function in pieces", "plane", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], extra=extra)
+    paint = {**extra, "classes": [""] * COLOURS}
+    shown = {"regions": np.array(colours(found))[home].reshape(GRID, GRID)}
+    note = f"{len(found)} linear regions, exactly; neighbours differ in one unit and in colour."
+    return [function, Reading("Where the same units are on", "plane", shown, axes=["x", "y"], note=note, extra=paint)]
+
+
+def locate(found: list[Region], points: Any) -> Any:
+    """The number of the region each point of the plane lies in."""
+    import numpy as np
+
+    home = np.zeros(len(points), dtype=int)
+    for number, region in enumerate(found):
+        edges = np.roll(region.corners, -1, 0) - region.corners
+        inside = np.ones(len(points), dtype=bool)
+        for corner, (dx, dy) in zip(region.corners, edges, strict=True):  # corners go round to the left
+            inside &= dx * (points[:, 1] - corner[1]) - dy * (points[:, 0] - corner[0]) >= -1e-12
+        home[inside] = number
+    return home
+
+
+def colours(found: list[Region]) -> list[int]:
+    """A colour for every region that no neighbour has, as far as the palette goes: neighbours differ in a single unit."""
+    import numpy as np
+
+    bits = np.array([[bit == "1" for bit in region.pattern if bit != "|"] for region in found])
+    chosen: list[int] = []
+    for number, row in enumerate(bits):
+        near = {chosen[other] for other in np.flatnonzero((bits[:number] != row).sum(1) == 1)}
+        free = [colour for colour in range(COLOURS) if colour not in near] or list(range(COLOURS))
+        chosen.append(min(free, key=lambda colour: (chosen.count(colour), colour)))  # the palette is used evenly
+    return chosen
+
+
+def tiny() -> Subject:
+    import torch
+    from torch import nn
+
+    from ..core.batch import Batch, Data
+    from ._tiny import METRICS, _Nll, _Rows
+
+    with untouched():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+        batch = Batch(x=torch.randn(29, 2), y=torch.randn(29, 1), ids=torch.arange(29))
+    return Subject(net, batch, _Nll(classes=False), Data(train=_Rows(batch), name="tiny", task="values"), METRICS, "tiny")
