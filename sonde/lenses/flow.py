@@ -1,0 +1,233 @@
+"""Signal and gradient through the depth: variance and gradient norm of every layer, by initialiser, activation and remedy.
+
+A layer multiplies the variance of its values by about n_in Var(w) E g'^2 and that of the gradient by about the same
+with n_out.  A product of many such factors vanishes or explodes unless each is near 1; that is what an initialiser is
+for, and what a residual connection or a normalisation makes unnecessary.  Two looks at it: your own model, as it is and
+filled by every initialiser, and a standard deep net of equal layers, where remedies can be added:
+
+    f = W h         h' = act(f)        plain
+                    h' = h + act(f)    residual
+                    h' = act(norm(f))  norm, over the units of each example
+
+    S settings side by side, L layers, B examples, N units
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ..core.seeds import key
+from ._untouched import need, no_model, untouched
+from ._words import number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+REMEDIES = ("plain", "residual", "norm", "residual and norm")
+EXAMPLES = 32
+AS_IT_IS = "as it is"
+
+
+class Flow(NamedTuple):
+    """What passes through each layer, (..., L) each."""
+
+    variance: Tensor
+    """of its values before the activation"""
+    gradient: Tensor
+    """norm of the loss's gradient in those values: what has come back so far"""
+    in_weights: Tensor
+    """norm of the loss's gradient in its weights, which is the one above times the values that come in"""
+
+    def ratio(self) -> Tensor:
+        """Gradient norm of the first layer over that of the last: far below 1 it vanishes, far above it explodes."""
+        return self.gradient[..., 0] / self.gradient[..., -1]
+
+
+def why_not(subject: Subject) -> str:
+    from torch import nn
+
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    return "" if _layers(subject.model) else f"the model has no {nn.Linear.__name__} or convolution that can be trained"
+
+
+def read(
+    subject: Subject,
+    activation: str = "sigmoid",
+    initialiser: str = "normal",
+    compare: tuple[str, ...] = ("sigmoid", "tanh", "relu", "gelu"),
+    depth: Annotated[int, Range(2, 500)] = 20,
+    width: Annotated[int, Range(1, 1024)] = 32,
+    seed: int = 0,
+) -> list[Reading]:
+    """Your model under every initialiser, and a deep net of equal layers under every initialiser, activation and remedy.
+
+    activation: function of the deep net whose layers are drawn one by one; the tables show all
+    initialiser: first weights of the deep net whose layers are drawn one by one
+    compare: functions of the tables; 'all' takes every one there is
+    depth: layers of the deep net
+    width: units of each of its layers
+    seed: of weights and inputs
+    """
+    from ..nn import activations
+    from ..optim.initialise import initialise, names
+
+    need(__name__, subject, activation=activation, initialiser=initialiser, compare=compare, depth=depth, width=width, seed=seed)
+    shown = [name for name in activations.names() if activations.about(name).elementwise] if tuple(compare) == ("all",) else list(compare)
+    for name in (activation, *shown):
+        activations.about(name)  # a wrong name is told before the work begins
+    initialise(initialiser)
+    with untouched(subject.model):
+        own = {AS_IT_IS: of_model(subject.model, subject.objective, subject.batch)}
+        for name in names():
+            own[name] = of_model(subject.model, subject.objective, subject.batch, initialise(name), seed)
+        stacked = weights([initialise(name) for name in names()], depth, width, seed)
+        deep = {(name, remedy): of_deep(stacked, name, remedy, seed) for remedy in REMEDIES for name in dict.fromkeys([*shown, activation])}
+    row = names().index(initialiser)
+    lines = {remedy: Flow(*(part[row] for part in deep[activation, remedy])) for remedy in REMEDIES}
+    what = f"{depth} layers of {width} units, {activation}, weights '{initialiser}'"
+    return [
+        *_of_own(own, _layers(subject.model), len(subject.batch)),
+        across("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}."),
+        across("Variance by layer", {name: flow.variance for name, flow in lines.items()}, f"A standard net: {what}."),
+        *(_table(remedy, {name: deep[name, remedy].ratio() for name in shown}, names(), depth, width) for remedy in REMEDIES),
+    ]
+
+
+def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[[nn.Module], None] | None = None, seed: int = 0) -> Flow:
+    """Flow through a model's dense and convolution layers, in the order they are listed; `initialise` fills a copy first."""
+    import torch
+
+    if initialise is not None:
+        model = copy.deepcopy(model)
+        torch.manual_seed(key(seed, "weights"))
+        initialise(model)
+    layers = _layers(model)
+    seen: dict[str, Tensor] = {}
+
+    def note(name: str, out: Tensor) -> Tensor:
+        seen[name] = out
+        return out.clone()  # so that an activation that works in place leaves the values as they were
+
+    hooks = [layer.register_forward_hook(lambda _, __, out, name=name: note(name, out)) for name, layer in layers.items()]
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            loss = objective(model, batch).loss()
+            trained = [layer.get_parameter("weight") for layer in layers.values()]
+            slopes = torch.autograd.grad(loss, [*seen.values(), *trained], allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    norms = [0.0 if slope is None else float(slope.double().norm()) for slope in slopes]
+    passed = {name: (float(out.detach().double().var(correction=0)), norm) for (name, out), norm in zip(seen.items(), norms, strict=False)}
+    each = [(*passed.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, norms[len(seen) :], strict=True)]
+    return Flow(*torch.tensor(each, dtype=torch.float64).T)
+
+
+def weights(initialisers: Sequence[Callable[[nn.Module], None]], depth: int, width: int, seed: int = 0) -> Tensor:
+    """Weights (S, L, N, N) of a deep net of equal layers, in float64: its gradients may be 1e-80."""
+    import torch
+    from torch import nn
+
+    stacked = torch.empty(len(initialisers), depth, width, width, dtype=torch.float64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "weights"))
+        for home, fill in zip(stacked, initialisers, strict=True):
+            layers = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, width, bias=False) for _ in range(depth))
+            fill(layers)
+            for place, layer in zip(home, layers, strict=True):
+                place.copy_(layer.get_parameter("weight").detach())
+    return stacked
+
+
+def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: int = 0, examples: int = EXAMPLES) -> Flow:
+    """Flow through deep nets side by side, from standard normal inputs to a random direction of the output."""
+    import torch
+    from torch.nn import functional as F
+
+    from ..core.errors import BadInput, nearest
+    from ..core.seeds import generator
+    from ..nn.activations import activation as make
+
+    if remedy not in REMEDIES:
+        raise BadInput(f"no remedy '{remedy}'", fix=nearest(remedy, REMEDIES))
+    settings, depth, width, _ = weights_SLNN.shape
+    draw = generator(seed, "signal")
+    x_BN, target_BN = (torch.randn(examples, width, generator=draw, dtype=weights_SLNN.dtype) for _ in range(2))
+    act = make(activation).to(weights_SLNN.dtype)
+    layers = [layer.detach().requires_grad_() for layer in weights_SLNN.unbind(1)]
+    h = x_BN.expand(settings, examples, width)
+    values: list[Tensor] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        for w_SNN in layers:
+            f = h @ w_SNN.mT
+            values.append(f)
+            out = act(F.layer_norm(f, (width,)) if "norm" in remedy else f)
+            h = h + out if "residual" in remedy else out
+        slopes = torch.autograd.grad((h * target_BN).sum() / examples, [*values, *layers])
+    norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes], 1)
+    variance = torch.stack([f.detach().flatten(1).var(1, correction=0) for f in values], 1)
+    return Flow(variance, norms[:, :depth], norms[:, depth:])
+
+
+def across(title: str, lines: dict[str, Tensor], note: str) -> Reading:
+    """Powers of ten along the depth, with what the first and the last layer say about each line in the note."""
+    series = {name: _logarithms(values, digits=3) for name, values in lines.items()}
+    told = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
+    extra = {"x": list(range(1, 1 + max(map(len, series.values()))))}
+    said = f"{note} Powers of ten; first to last layer: {', '.join(told)}."
+    return Reading(title, "lines", series, axes=["layer", "power of ten"], note=said, extra=extra)
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Dense and convolution layers that are trained: those an initialiser fills."""
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
+    return {name: layer for name, layer in found.items() if layer.weight.requires_grad}
+
+
+def _of_own(flows: dict[str, Flow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
+    found = []
+    for part, what in (
+        ("gradient", "norm of the gradient in the values of each layer"),
+        ("variance", "variance of the values of each layer"),
+    ):
+        cells = {name: _logarithms(getattr(flow, part)) for name, flow in flows.items()}
+        note = f"Powers of ten: {what}, on {examples} examples. First the model as it is, then copies filled afresh."
+        extra = {"rows": list(cells), "columns": [name or "model" for name in layers]}
+        title = f"Your model: {part}"
+        found.append(Reading(title, "heat", {"log10": list(cells.values())}, axes=["first weights", "layer"], note=note, extra=extra))
+    return found
+
+
+def _table(remedy: str, ratios: dict[str, Tensor], rows: Sequence[str], depth: int, width: int) -> Reading:
+    columns = [_logarithms(ratio) for ratio in ratios.values()]
+    cells = [[column[i] for column in columns] for i in range(len(rows))]
+    note = (
+        f"Power of ten of the gradient norm in the first layer over that in the last, {depth} layers of {width} units: "
+        "0 flows, far below 0 vanishes, far above explodes; blank where no gradient is left."
+    )
+    title = f"Gradient flow, {remedy}"
+    return Reading(
+        title, "heat", {"log10": cells}, axes=["first weights", "activation"], note=note, extra={"rows": rows, "columns": list(ratios)}
+    )
+
+
+def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:
+    return [round(math.log10(value), digits) if 0 < value < math.inf else None for value in values.tolist()]
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()
