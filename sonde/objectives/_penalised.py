@@ -1,0 +1,77 @@
+"""Regularised risk: any objective plus lambda * Omega(weights), each reported under its own name.
+
+loss = data term + l2 * sum w^2 + l1 * sum |w|          over the weights of the model, biases left alone
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Term, Terms
+from .gaussian import Gaussian
+
+
+@final
+class Penalised:
+    """The objective's own terms, and 'l2' and 'l1' where their factors are not 0; means are the bare penalties.
+
+    objective: what fits the data
+    l2, l1: factors of the sum of squares and of absolute values
+    biases: whether vectors (biases, gains of norms) are penalised like matrices
+    """
+
+    def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:
+        for name, factor in (("l2", l2), ("l1", l1)):
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
+                raise BadInput(f"{name} must be a number >= 0, not {factor!r}", where="penalised")
+        self.objective, self.biases = objective, biases
+        self.factors = {name: float(factor) for name, factor in (("l2", l2), ("l1", l1)) if factor}
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        found = self.objective(model, batch)
+        if not self.factors:
+            return found
+        weights = self.weights(model)
+        return found + Terms(**{name: Term(_OMEGA[name](weights), n, factor, n) for name, factor, n in self._parts(batch)})
+
+    def weights(self, model: nn.Module) -> list[Tensor]:
+        """What is penalised: trained matrices and filters, with `biases` every trained number."""
+        if not hasattr(model, "named_parameters"):
+            raise BadInput("a penalty on weights needs the model itself, not a function", where="penalised")
+        found: list[Tensor] = [p for _, p in model.named_parameters() if p.requires_grad and (self.biases or p.ndim > 1)]
+        if not found:
+            raise BadInput("the model has no weights to penalise", where="penalised", fix="set l1 and l2 to 0, or biases=True")
+        return found
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {**self.objective.counts(batch), **{name: n for name, _, n in self._parts(batch)}}
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return self.objective.measures(output, batch)
+
+    def check(self, batch: Batch) -> None:
+        self.objective.check(batch)
+
+    def predict(self, output: Tensor) -> Tensor:
+        return self.objective.predict(output)
+
+    def _parts(self, batch: Batch) -> list[tuple[str, float, float]]:
+        """Each penalty with its factor and its count.  Every example carries it once, so parts of a batch add up to the whole."""
+        return [(name, factor, float(len(batch))) for name, factor in self.factors.items()]
+
+
+_OMEGA = {
+    "l2": lambda weights: torch.stack([w.square().sum() for w in weights]).sum(),
+    "l1": lambda weights: torch.stack([w.abs().sum() for w in weights]).sum(),
+}
+
+
+def tiny() -> tuple[Penalised, nn.Module, Batch]:
+    """A small working instance with input."""
+    x = torch.linspace(-1, 1, 21).reshape(7, 3)
+    return Penalised(Gaussian(), l2=0.1, l1=0.01), nn.Linear(3, 2), Batch(x=x, y=torch.sin(x[:, :2]))

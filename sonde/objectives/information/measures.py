@@ -1,0 +1,134 @@
+"""Entropy, cross-entropy and Kullback-Leibler divergence of tables of probabilities and of torch distributions.
+
+H(p) = -sum p log p      H(p, q) = -sum p log q      KL(p, q) = sum p log(p / q) = H(p, q) - H(p) >= 0, and 0 only if p = q
+
+The first argument is the one the mean is taken over.  Tables hold one probability per outcome on their last axis; what
+has probability 0 adds nothing, and a q of 0 where p is not costs infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch import distributions as D
+
+from ...core.errors import BadInput, nearest
+
+Base = Literal["nats", "bits"] | float
+Table = Any
+"""numbers >= 0 whose sum over the last axis is 1: a tensor, an array, or nested lists"""
+
+
+def entropy(p: Table | D.Distribution, base: Base = "nats") -> Tensor:
+    """H(p): the mean surprise of p, and the shortest mean code for it."""
+    unit = per(base)
+    if isinstance(p, D.Distribution):
+        return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / unit
+    return torch.special.entr(probabilities(p)).sum(-1) / unit
+
+
+def cross_entropy(p: Table | D.Distribution, q: Table | D.Distribution, base: Base = "nats") -> Tensor:
+    """H(p, q): the mean surprise at outcomes of p for one who believes q; the mean length of q's code under p."""
+    if isinstance(p, D.Distribution) or isinstance(q, D.Distribution):
+        return entropy(p, base) + kl(p, q, base)
+    unit, p, q = per(base), *_pair(p, q)
+    # Where p is 0 its term is 0 whatever q is; a logarithm of 0 must not even enter the gradient.
+    return -torch.where(p > 0, p * torch.where(p > 0, q, 1.0).log(), 0.0).sum(-1) / unit
+
+
+def kl(
+    p: Table | D.Distribution, q: Table | D.Distribution, base: Base = "nats", direction: Literal["forward", "reverse"] = "forward"
+) -> Tensor:
+    """KL(p, q), the mean over p of log p/q; 'reverse' is KL(q, p), the mean over q of log q/p."""
+    if direction not in ("forward", "reverse"):
+        raise BadInput(f"no direction '{direction}'", where="kl", fix=nearest(direction, ("forward", "reverse")))
+    if direction == "reverse":
+        p, q = q, p
+    if isinstance(p, D.Distribution) != isinstance(q, D.Distribution):
+        raise BadInput("one argument is a table, the other a distribution", where="kl", fix="give two of a kind")
+    if isinstance(p, D.Distribution):
+        return _or_refuse(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / per(base)
+    p, q = _pair(p, q)
+    return cross_entropy(p, q, base) - entropy(p, base)
+
+
+def surprise(p: Table, base: Base = "nats") -> Tensor:
+    """-log p of every outcome: the length of its word in an ideal code."""
+    return -probabilities(p, positive=True).log() / per(base)
+
+
+def empirical(outcomes: Any, size: int | None = None) -> Tensor:
+    """The share of each outcome 0, 1, ..., size - 1 among N observed ones: 1/N for every observation."""
+    seen = torch.as_tensor(outcomes)
+    whole = not (seen.is_floating_point() or seen.is_complex() or seen.dtype == torch.bool)
+    if seen.ndim != 1 or not len(seen) or not whole or int(seen.min()) < 0:
+        raise BadInput("outcomes must be a row of whole numbers >= 0", where="empirical", fix="number the outcomes from 0")
+    size = int(seen.max()) + 1 if size is None else size
+    if int(seen.max()) >= size:
+        raise BadInput(f"outcome {int(seen.max())} is not one of {size}", where="empirical", fix="give a larger size")
+    return torch.bincount(seen, minlength=size).double() / len(seen)
+
+
+def probabilities(table: Table, positive: bool = False, within: float | None = None) -> Tensor:
+    """A table of probabilities as a tensor, checked: finite, not negative (or `positive`), with a sum of 1 along the last axis.
+
+    within: how far a sum may be from 1; by default what rounding can do to numbers of this kind
+    """
+    p = _floats(table)
+    if p.ndim == 0 or not p.shape[-1]:
+        raise BadInput("probabilities need an axis of outcomes", fix="give at least one number per table")
+    least = "> 0" if positive else ">= 0"
+    for rule, bad in (("finite", ~p.isfinite()), (least, (p <= 0) if positive else (p < 0))):
+        if bool(bad.any()):
+            place = tuple(bad.nonzero()[0].tolist())
+            raise BadInput(f"probabilities must be {rule}, not {float(p[place]):g} at {_place(place)}", fix="mend the table")
+    total = p.detach().double().sum(-1)
+    allowed = 4 * p.shape[-1] * torch.finfo(p.dtype).eps if within is None else within
+    bad = (total - 1).abs() > allowed
+    if bool(bad.any()):
+        place = tuple(bad.nonzero()[0].tolist())
+        where = f" at {_place(place)}" if place else ""
+        raise BadInput(f"probabilities must sum to 1, not {float(total[place]):.6g}{where}", fix="divide them by their sum")
+    return p
+
+
+def per(base: Base) -> float:
+    """Nats in one unit of the base: 1 for 'nats', log 2 for 'bits' or 2, log b for any other number b."""
+    if isinstance(base, str):
+        units = {"nats": 1.0, "bits": math.log(2)}
+        if base not in units:
+            raise BadInput(f"no unit '{base}'", where="base", fix=nearest(base, units))
+        return units[base]
+    if isinstance(base, bool) or not isinstance(base, (int, float)) or not 1 < base < math.inf:
+        raise BadInput(f"a base of logarithms must be a number > 1, not {base!r}", where="base", fix="try 'nats', 'bits' or 10")
+    return math.log(base)
+
+
+def _floats(table: Any) -> Tensor:
+    try:
+        p = table if isinstance(table, Tensor) else torch.as_tensor(table, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"these are no probabilities: {error}", fix="give numbers in a regular table") from error
+    return p if p.is_floating_point() else p.double()
+
+
+def _pair(p: Table, q: Table) -> tuple[Tensor, Tensor]:
+    p, q = probabilities(p), probabilities(q)
+    if p.shape[-1] != q.shape[-1]:
+        raise BadInput(f"{p.shape[-1]} outcomes against {q.shape[-1]}", fix="give both tables the same outcomes")
+    kind = torch.promote_types(p.dtype, q.dtype)
+    return p.to(kind), q.to(kind)
+
+
+def _or_refuse(compute: Any, what: str) -> Tensor:
+    try:
+        return compute()
+    except NotImplementedError as error:
+        raise BadInput(f"torch knows no formula for {what}", fix="estimate it from samples") from error
+
+
+def _place(place: tuple[int, ...]) -> str:
+    return ", ".join(map(str, place))
