@@ -1,0 +1,182 @@
+"""Multi-layer perceptrons with scikit-learn's words, trained by Sonde's engine.
+
+The network works in float32 while it learns and in float64 when it predicts, so that an answer does not depend on the
+rows beside it.  A fit is an ordinary run in a folder that is gone afterwards: same loop, same checks, same bits for a seed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from ..core.batch import Data
+from ..core.errors import BadInput, NumericalStop
+from ..core.recipe import Recipe
+from ..data.split import split
+from ..data.tensors import TensorSource
+from ..engine.api import train
+from ..models.heads import Head, head
+from ..models.mlp import MLP
+from ..optim.build import optimiser
+from ._base import BadValue, features, number, with_labels, with_targets
+
+
+class Network(ABC, BaseEstimator):
+    """What both networks share: their settings, and training.
+
+    hidden: widths of the hidden layers
+    activation: function between the layers, any name of `sonde.nn.activations`
+    optimiser: any name of `sonde.optim`
+    lr: learning rate
+    weight_decay: pull of the weights towards 0, which leaves the biases alone
+    dropout: share of hidden values set to 0 while training
+    batch: rows per update
+    epochs: passes over the training rows at most
+    patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
+    valid: share of the rows kept for validation where patience is set
+    random_state: seed of weights, order, dropout and validation rows
+    """
+
+    def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
+        self,
+        hidden: Sequence[int] = (100,),
+        activation: str = "relu",
+        optimiser: str = "adamw",
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        dropout: float = 0.0,
+        batch: int = 64,
+        epochs: float = 100,
+        patience: int = 0,
+        valid: float = 0.1,
+        random_state: Any = 0,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.optimiser = optimiser
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.batch = batch
+        self.epochs = epochs
+        self.patience = patience
+        self.valid = valid
+        self.random_state = random_state
+
+    @abstractmethod
+    def predict(self, X: Any) -> np.ndarray:
+        """An answer for each row."""
+
+    def _learn(self, X: np.ndarray, y: Tensor, end: Head) -> None:
+        """Train a network for float rows X and targets y; sets model_, n_iter_, loss_curve_ and valid_curve_."""
+        x = torch.as_tensor(X, dtype=torch.float32)
+        if not bool(x.isfinite().all()):
+            raise BadValue("X has values beyond the reach of float32", fix="scale the features, e.g. with StandardScaler")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            recipe = self._recipe(TensorSource(x, y), end, seed)
+            with tempfile.TemporaryDirectory(prefix="sonde-fit-") as folder:
+                run = train(recipe, run=folder, seed=seed, quiet=True, threads=torch.get_num_threads(), checkpoint_every=10**12)
+                self.model_ = run.model().double()
+                rows, steps = run.metrics, run.result["steps"]
+        except NumericalStop as error:
+            fix = f"use a smaller lr than {self.lr:g}, or scale the features"
+            raise NumericalStop(error.what, where=type(self).__name__, fix=fix) from None
+        except BadInput as error:
+            raise BadValue(error.what, where=error.where, fix=error.fix) from error
+        self.n_iter_ = -(-steps // recipe.evaluate_every)
+        self.loss_curve_ = [row["loss"] for row in rows if "loss" in row]
+        self.valid_curve_ = [row["valid/loss"] for row in rows if "valid/loss" in row]
+
+    def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
+            raise BadValue(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
+        hidden = tuple(_whole("hidden", width) for width in self.hidden)
+        batch, patience = _whole("batch", self.batch), _whole("patience", self.patience, 0)
+        rate = number("lr", self.lr, 0, open_=True)
+        data = Data(whole)
+        if patience:
+            labels = None if whole.y.is_floating_point() else whole.y
+            kept, held, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
+            data = Data(whole.subset(kept), valid=whole.subset(held))
+        return Recipe(
+            model=partial(MLP, (whole[:1].x.shape[1], *hidden, end.outputs), self.activation, self.dropout),
+            data=data,
+            objective=end.likelihood(),
+            optimiser=optimiser(self.optimiser, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
+            batch=batch,
+            epochs=number("epochs", self.epochs, 0, open_=True),
+            patience=patience,
+            evaluate_every=-(-len(data.train) // batch),  # once an epoch
+        )
+
+    @torch.no_grad()
+    def _output(self, X: Any) -> Tensor:
+        x = torch.as_tensor(features(self, X))
+        return self.model_(x)
+
+
+@final
+class MLPClassifier(ClassifierMixin, Network):
+    """A multi-layer perceptron for labels; its settings are described under `Network`.
+
+    After `fit`: model_ (a torch module), classes_, n_iter_ epochs, loss_curve_, valid_curve_.
+    """
+
+    def fit(self, X: Any, y: Any) -> MLPClassifier:
+        """Learn from rows X (N, D) and labels y (N,)."""
+        X, codes = with_labels(self, X, y)
+        self._learn(X, torch.as_tensor(codes, dtype=torch.int64), head("classes", len(self.classes_)))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class (N, C), in the order of `classes_`."""
+        return self._output(X).softmax(1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        best = self._output(X).argmax(1).numpy()
+        return self.classes_[best]
+
+
+@final
+class MLPRegressor(RegressorMixin, Network):
+    """A multi-layer perceptron for values, one or several per row; its settings are described under `Network`.
+
+    After `fit`: model_ (a torch module), n_iter_ epochs, loss_curve_, valid_curve_.
+    """
+
+    def fit(self, X: Any, y: Any) -> MLPRegressor:
+        """Learn from rows X (N, D) and values y (N,) or (N, K)."""
+        X, y = with_targets(self, X, y, several=True)
+        # The network works on standard numbers: a learning rate then means the same in all units.
+        self.middle_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
+        standard = torch.as_tensor((y - self.middle_) / self.scale_, dtype=torch.float32)
+        self._learn(X, standard, head("real", 1 if y.ndim == 1 else y.shape[1]))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The expected value of each row, in the units of y."""
+        output = self._output(X).numpy()
+        return (output[:, 0] if np.ndim(self.middle_) == 0 else output) * self.scale_ + self.middle_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _whole(name: str, value: Any, low: int = 1) -> int:
+    """A whole number of any kind, NumPy's too, for grids of settings are often made by it."""
+    if not float(number(name, value, low)).is_integer():
+        raise BadValue(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")
+    return int(value)
