@@ -62,6 +62,10 @@ class Track:
         """Steps to the target."""
         return len(self.losses) - 1 if self.fate == "reached" else None
 
+    def arrived(self, target: float) -> int | None:
+        """Steps until the loss was first at most `target`."""
+        return next((step for step, loss in enumerate(self.losses) if loss <= target), None)
+
     def better(self) -> tuple[float, float]:
         """Sorts tracks: fewer steps first, then the lower end."""
         last = self.losses[-1]
@@ -144,17 +148,18 @@ def race(
     """
     tracks = []
     for each in entrants:
-        tried = []
+        best: Track | None = None
         enough = steps
         for rate in sorted(each.rates, reverse=True) or (1.0,):
             weights = [w.detach().clone().requires_grad_() for w in start]
-            optimizer = each.make(weights, rate)
             judged = None if judge is None else partial(judge, weights)
-            track = follow(weights, partial(loss, weights), optimizer, enough, target, keep, judged)
+            track = follow(weights, partial(loss, weights), each.make(weights, rate), enough, target, keep, judged)
             track.name, track.rate = each.name, rate if each.rates else None
-            tried.append(track)
-            enough = track.steps or enough  # a slower one need not go on past the best so far
-        tracks.append(min(tried, key=Track.better))
+            if best is None or track.better() < best.better():
+                best = track
+            enough = best.steps or enough  # a slower one need not go on past the best so far
+        assert best is not None
+        tracks.append(best)
     return sorted(tracks, key=Track.better)
 
 
@@ -171,7 +176,7 @@ def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
 
 def fits(name: str, count: int) -> bool:
     """Whether a rule can take that many weights: a Hessian grows with their square."""
-    return not name.startswith("newton") or count <= LARGEST
+    return "newton" not in name or count <= LARGEST
 
 
 def _value(loss: Callable[[int], Tensor], step: int) -> float:
@@ -209,13 +214,13 @@ SPECIAL: Mapping[str, tuple[Make, bool]] = {
     "nesterov": (partial(_built, "sgd", momentum=0.9, nesterov=True), False),
     "lbfgs": (_lbfgs, True),
     "newton": (_newton, True),
-    "newton damped": (partial(_newton, indefinite="damp"), True),
-    "exact line search": (partial(_descent, "exact"), True),
+    "damped_newton": (partial(_newton, indefinite="damp"), True),
+    "exact": (partial(_descent, "exact"), True),
     "armijo": (partial(_descent, "armijo"), True),
     "wolfe": (partial(_descent, "wolfe"), True),
 }
 """names beyond those of `sonde.optim.build`, and whether the rule finds its own rate"""
 EVERYONE = (
     *("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "adamw", "muon", "lion"),
-    *("exact line search", "armijo", "wolfe", "lbfgs", "newton damped"),
+    *("exact", "armijo", "wolfe", "lbfgs", "damped_newton"),
 )

@@ -1,0 +1,194 @@
+"""Race of optimisers from one start, on the run's own model and data or on a test surface: steps, curves and trajectories.
+
+The target is nine tenths of the way down from the start to the lowest loss that any of them reaches.  Every optimiser is
+shown at the best of the rates it was tried at; on a surface that is a quadratic, its measured contraction per step stands
+beside ((k-1)/(k+1))^2, the factor that steepest descent cannot exceed at condition number k.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need
+
+if TYPE_CHECKING:
+    from ..optim.race import Track
+
+DOWN = 0.9
+MOST_KEPT = 20_000_000
+"""numbers of all trajectories together; more are not kept, and their plane is not drawn"""
+GRID = 25
+
+
+def why_not(subject: Subject) -> str:
+    from ._trial import why_not as reason
+
+    return reason(subject)
+
+
+def read(
+    subject: Subject,
+    rules: tuple[str, ...] = ("sgd", "momentum", "rmsprop", "adam", "muon", "lion"),
+    on: Literal["model", "quadratic", "rosenbrock", "saddle", "gabor"] = "model",
+    steps: Annotated[int, Range(1, 10_000)] = 40,
+    rates: Annotated[tuple[float, ...], Range(above=0)] = (0.001, 0.01, 0.1, 1.0),
+    batch: Annotated[int, Range(1, 65536)] = 64,
+    start: Literal["fresh", "here"] = "fresh",
+    condition: Annotated[float, Range(1, 1e6)] = 10.0,
+) -> list[Reading]:
+    """A table of who arrived when, the losses over the steps, and the ways over the surface.
+
+    rules: optimisers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton
+    on: what is minimised: the run's model on its training data, or a test surface of two weights
+    steps: updates of each
+    rates: learning rates to try; the best one counts
+    batch: examples per update of the model
+    start: weights drawn afresh, or here, as they are
+    condition: condition number of the quadratic
+    """
+    given = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch": batch, "start": start, "condition": condition}
+    need(__name__, subject, **given)
+    if not rules or not rates:
+        raise BadInput("a race needs at least one optimiser and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
+    from ..optim.race import entrant
+
+    entrants = [entrant(rule, rates) for rule in dict.fromkeys(rules)]
+    return _on_model(subject, entrants, steps, batch, start) if on == "model" else _on_surface(on, entrants, steps, condition)
+
+
+def _on_model(subject: Subject, entrants: list[Any], steps: int, batch: int, start: Any) -> list[Reading]:
+    from ..optim.race import fits, race
+    from ._trial import Trial, on_a_copy
+
+    with on_a_copy():
+        trial = Trial(subject, start, batch)
+        left_out = [each.name for each in entrants if not fits(each.name, trial.count)]
+        entrants = [each for each in entrants if each.name not in left_out]
+        keep = trial.count * (steps + 1) * len(entrants) <= MOST_KEPT
+        tracks = race(trial.weights, trial.loss, entrants, steps, keep=keep, judge=trial.judge)
+        notes = [
+            f"Loss on {len(trial.judged)} training examples, batches of {trial.order.batch},",
+            "from fresh weights." if start == "fresh" else "from the run's own weights.",
+            trial.note(),
+            f"{', '.join(left_out)} left out: {trial.count} weights are too many for a Hessian." if left_out else "",
+        ]
+        readings = _results(tracks, " ".join(filter(None, notes)))
+        return readings + (_plane(trial, tracks) if keep and trial.count > 1 else [])
+
+
+def _on_surface(on: str, entrants: list[Any], steps: int, condition: float) -> list[Reading]:
+    import torch
+
+    from ..data.surfaces import quadratic, surface
+    from ..optim.race import race
+    from ._trial import on_a_copy
+
+    ground = quadratic(condition) if on == "quadratic" else surface(on)
+    with on_a_copy():
+        where = [torch.tensor(ground.start, dtype=torch.float64)]
+        tracks = race(where, lambda weights, step: ground.loss(weights[0]), entrants, steps, ground.target, keep=True)
+    x, y, loss = ground.grid()
+    note = f"From ({ground.start[0]:g}, {ground.start[1]:g}) on the {on} surface."
+    readings = _results(tracks, note, ground.target)
+    if on == "quadratic":
+        bound = ((condition - 1) / (condition + 1)) ** 2
+        readings[0].values = {**readings[0].values, "contraction per step": [contraction(track) for track in tracks]}
+        readings[
+            0
+        ].note += f" Steepest descent with exact line search contracts the loss by ((k-1)/(k+1))^2 = {bound:.4g} at k = {condition:g}."
+    return [
+        *readings,
+        trajectories(f"Ways over the {on} surface", x, y, loss, {track.name: _inside(track, ground.box) for track in tracks}),
+    ]
+
+
+def contraction(track: Track) -> float | None:
+    """Mean factor on the loss per step: the geometric mean over the way, for a loss whose minimum is 0."""
+    losses = [loss for loss in track.losses if loss > 1e-300 and math.isfinite(loss)]
+    return (losses[-1] / losses[0]) ** (1 / (len(losses) - 1)) if len(losses) > 1 else None
+
+
+def trajectories(
+    title: str, x: Any, y: Any, loss: Any, paths: dict[str, Any], axes: tuple[str, str] = ("first weight", "second weight")
+) -> Reading:
+    """Paths over the contour of a loss, whose levels are spaced so that the bottom shows as well as the slopes."""
+    import numpy as np
+
+    height = np.asarray(loss, dtype=float)
+    lowest, highest = float(np.nanmin(height)), float(np.nanmax(height))
+    levels = [lowest + (highest - lowest) * share**3 for share in np.linspace(0, 1, 14)[1:-1]]
+    return Reading(title, "plane", {"loss": height}, axes=list(axes), extra={"x": x, "y": y, "levels": levels, "paths": paths})
+
+
+def _results(tracks: list[Track], note: str, target: float | None = None) -> list[Reading]:
+    """Who arrived when, first one first, and the losses over the steps."""
+    from ..optim.race import columns
+
+    top = tracks[0].losses[0]
+    going = [track for track in tracks if track.fate != "diverged"]
+    low = min((min(track.losses) for track in going), default=top)
+    if target is None:
+        target = top - DOWN * (top - low)
+        note = f"{note} Target {target:.4g}, nine tenths of the way from {top:.4g} down to {low:.4g}."
+    else:
+        note = f"{note} Target {target:.4g}."
+    arrivals = {track.name: track.arrived(target) for track in tracks}
+    tracks.sort(key=lambda track: (math.inf if arrivals[track.name] is None else arrivals[track.name], *track.better()))
+    table = {**columns(tracks), "steps to target": [arrivals[track.name] for track in tracks]}
+    lines = {track.name: track.losses for track in tracks if track in going}
+    highest = max((max(line) for line in lines.values()), default=top)
+    curves = Reading("Loss over the steps", "lines", lines, axes=["step", "loss"], extra={"log": ["y"] if 0 < 20 * low < highest else []})
+    return [Reading("Race of optimisers", "table", table, note=note), *([curves] if lines else [])]
+
+
+def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
+    """The plane in which the trajectories spread most, through the start, with the loss over it."""
+    import torch
+
+    going = [track for track in tracks if track.fate != "diverged" and len(track.path) > 1]
+    if not going:
+        return []
+    start = going[0].path[0]
+    moves = torch.cat([torch.stack(track.path) - start for track in going])
+    _, sizes, axes = torch.linalg.svd(moves.double(), full_matrices=False)
+    axes = axes[:2].to(start.dtype)
+    if len(sizes) < 2 or float(sizes[1]) <= 1e-9 * float(sizes[0]):
+        return []
+    paths = {track.name: (torch.stack(track.path) - start) @ axes.T for track in going}
+    places = torch.cat(list(paths.values()))
+    low, high = places.min(0).values, places.max(0).values
+    low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
+    x, y = (torch.linspace(float(low[i]), float(high[i]), GRID) for i in (0, 1))
+    shapes, lengths = [weight.shape for weight in trial.weights], [weight.numel() for weight in trial.weights]
+    rows = []
+    for b in y:
+        for a in x:
+            flat = (start + a * axes[0] + b * axes[1]).split(lengths)
+            rows.append(trial.judge([part.view(shape) for part, shape in zip(flat, shapes, strict=True)]))
+    share = float(sizes[:2].square().sum() / sizes.square().sum())
+    names = ("first principal direction", "second principal direction")
+    reading = trajectories("Ways through weight space", x, y, torch.tensor(rows).view(GRID, GRID), paths, names)
+    reading.note = f"The plane holds {share:.0%} of all movement; the loss is that of the plane, the ways are seen from above."
+    return [reading]
+
+
+def _inside(track: Track, box: tuple[float, float, float, float]) -> list[list[float]]:
+    """The way as far as it stays near the picture."""
+    left, right, low, high = box
+    wide, tall = right - left, high - low
+    kept = []
+    for x, y in (place.tolist() for place in track.path):
+        if not (left - wide < x < right + wide and low - tall < y < high + tall):
+            break
+        kept.append([min(max(x, left), right), min(max(y, low), high)])
+    return kept
+
+
+def tiny() -> Subject:
+    from ._tiny import values
+
+    return values()

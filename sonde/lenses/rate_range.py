@@ -1,0 +1,131 @@
+"""Learning-rate range test: the rate rises at every step until the loss explodes; where it fell fastest is a good rate.
+
+The rate of step t is  lowest * (highest / lowest)^(t / (steps - 1))  (Smith 2017).  The suggestion is the rate at which the
+smoothed loss falls most per decade, well below the one at which it turns up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need
+
+BLOWN = 4.0
+"""the test ends where the smoothed loss is this many times above its lowest"""
+LEAST = 1e-3
+"""share of the first loss that must go for a rate to count as one that works"""
+
+
+def why_not(subject: Subject) -> str:
+    from ._trial import why_not as reason
+
+    return reason(subject)
+
+
+def read(
+    subject: Subject,
+    rule: str = "sgd",
+    lowest: Annotated[float, Range(above=0)] = 1e-5,
+    highest: Annotated[float, Range(above=0)] = 10.0,
+    steps: Annotated[int, Range(10, 10_000)] = 120,
+    batch: Annotated[int, Range(1, 65536)] = 64,
+    start: Literal["fresh", "here"] = "fresh",
+) -> Reading:
+    """Loss of each training batch against the rate of its step, with the rate to try first.
+
+    rule: optimiser by name
+    lowest: rate of the first step
+    highest: rate of the last step
+    steps: updates, if the loss does not explode before
+    batch: examples per update
+    start: weights drawn afresh, or here, as they are
+    """
+    given = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch": batch, "start": start}
+    need(__name__, subject, **given)
+    if not lowest < highest:
+        raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
+    from ..optim.race import entrant
+    from ._trial import Trial, on_a_copy
+
+    maker = entrant(rule)
+    if not maker.rates:
+        raise BadInput(f"'{rule}' finds its own rate", where="lens 'rate_range'", fix="'sgd' or 'adam' have one to find")
+    with on_a_copy():
+        trial = Trial(subject, start, batch)
+        rates, losses, ended = _rise(trial, maker.make, lowest, highest, steps)
+    smooth = smoothed(losses)
+    best = suggestion(rates, smooth)
+    lowest_at = rates[smooth.index(min(smooth))]
+    notes = [
+        f"Try {best:.2g} with {rule}: there the loss falls fastest." if best else f"No rate up to {rates[-1]:.2g} lowers the loss.",
+        f"It is lowest at {lowest_at:.2g}" + (f" and explodes at {rates[-1]:.2g}." if ended else " and has not exploded by the last step."),
+        f"One pass of {len(rates)} steps, batches of {trial.order.batch}.",
+        trial.note(),
+    ]
+    return Reading(
+        "Learning-rate range test",
+        "lines",
+        {"batch loss": losses, "smoothed": smooth},
+        axes=["learning rate", "loss"],
+        note=" ".join(filter(None, notes)),
+        extra={"x": rates, "log": ["x", "y"] if min(losses) > 0 else ["x"], "suggestion": best, "ended": ended},
+    )
+
+
+def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[float], list[float], bool]:
+    """Rates and losses up to the step at which the loss explodes, and whether it did."""
+    import torch
+
+    weights = [weight.clone().requires_grad_() for weight in trial.weights]
+    optimizer = make(weights, lowest)
+    rates: list[float] = []
+    losses: list[float] = []
+    for step in range(steps):
+        rate = lowest * (highest / lowest) ** (step / (steps - 1))
+        loss = trial.loss(weights, step)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            return rates, losses, True
+        rates.append(rate)
+        losses.append(value)
+        now = smoothed(losses)
+        if len(now) > 10 and now[-1] - min(now) > (BLOWN - 1) * max(abs(min(now)), 0.1 * abs(now[0])):
+            return rates, losses, True
+        gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    return rates, losses, False
+
+
+def smoothed(losses: list[float], keep: float = 0.8) -> list[float]:
+    """Rolling average that forgets a fifth at each step, corrected for its start at 0."""
+    out, mean = [], 0.0
+    for count, loss in enumerate(losses, 1):
+        mean = keep * mean + (1 - keep) * loss
+        out.append(mean / (1 - keep**count))
+    return out
+
+
+def suggestion(rates: list[float], smooth: list[float], reach: int = 2) -> float | None:
+    """The rate at which the smoothed loss falls most per decade, before its lowest point; None where it hardly falls."""
+    end = smooth.index(min(smooth))
+    if smooth[0] - smooth[end] <= LEAST * abs(smooth[0]):
+        return None
+    falls = {
+        rates[i]: (smooth[i + reach] - smooth[i - reach]) / math.log10(rates[i + reach] / rates[i - reach])
+        for i in range(reach, min(end + 1, len(rates) - reach))
+    }
+    return min(falls, key=lambda rate: falls[rate], default=None)
+
+
+def tiny() -> Subject:
+    from ._tiny import values
+
+    return values()

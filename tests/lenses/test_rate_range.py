@@ -1,0 +1,87 @@
+"""Learning-rate range test, on a quadratic whose limit 2 / lambda_max is known, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sonde.core.batch import Batch
+from sonde.core.errors import BadInput
+from sonde.core.reading import Subject
+from sonde.core.terms import Terms
+from sonde.lenses import rate_range
+from sonde.lenses._tiny import values
+
+
+class Squares:
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        return Terms(nll=(0.5 * (model(batch.x) - batch.y).square().sum(), len(batch)))
+
+
+def quadratic(scale: float) -> tuple[Subject, float]:
+    """Least squares without noise, and its largest curvature."""
+    draw = torch.Generator().manual_seed(5)
+    x = scale * torch.randn(60, 4, generator=draw) * torch.tensor([1.0, 0.5, 2.0, 1.0])
+    model = nn.Linear(4, 1, bias=False)
+    subject = Subject(model, Batch(x=x, y=x @ torch.tensor([[1.0], [2.0], [-1.0], [0.5]])), Squares())
+    return subject, float(torch.linalg.eigvalsh(x.T @ x / 60)[-1])
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 5.0])
+def test_it_explodes_just_beyond_two_over_the_curvature(scale) -> None:
+    subject, curvature = quadratic(scale)
+    found = rate_range.read(subject, highest=1000.0, lowest=1e-4, steps=400)
+    limit = 2 / curvature
+    assert found.extra["ended"] and limit < found.extra["x"][-1] < 3 * limit
+    assert 0.005 * limit < found.extra["suggestion"] < limit
+    assert f"Try {found.extra['suggestion']:.2g} with sgd" in found.note and "explodes at" in found.note
+
+
+def test_the_rates_rise_geometrically() -> None:
+    found = rate_range.read(values(), lowest=1e-4, highest=1e-2, steps=21)
+    assert found.extra["x"] == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)
+    assert not found.extra["ended"] and "has not exploded" in found.note
+
+
+def test_smoothing_and_suggestion_by_hand() -> None:
+    assert rate_range.smoothed([4.0, 2.0]) == pytest.approx([4.0, (0.8 * 0.8 + 0.4) / 0.36], rel=1e-12)
+    rates = [10.0**k for k in range(7)]
+    assert rate_range.suggestion(rates, [9.0, 9.0, 8.0, 5.0, 1.0, 0.9, 7.0], reach=1) == 1e3
+    assert rate_range.suggestion(rates, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], reach=1) is None
+
+
+def test_a_loss_that_never_falls_gets_no_suggestion() -> None:
+    subject = Subject(nn.Linear(2, 1), Batch(x=torch.zeros(7, 2), y=torch.ones(7, 1)), _Constant())
+    assert "No rate up to" in rate_range.read(subject).note
+
+
+class _Constant:
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        return Terms(nll=(0 * model(batch.x).sum() + 1.0 + batch.y.sum(), len(batch)))
+
+
+def test_bad_dials_in_one_line() -> None:
+    with pytest.raises(BadInput, match="below the highest"):
+        rate_range.read(values(), lowest=1.0, highest=0.1)
+    with pytest.raises(BadInput, match="finds its own rate"):
+        rate_range.read(values(), rule="wolfe")
+    with pytest.raises(BadInput, match="did you mean"):
+        rate_range.read(values(), rule="sdg")
+
+
+def test_infinite_losses_end_the_test() -> None:
+    class Wild(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return torch.exp(self.inner(x) ** 2)
+
+    subject, _ = quadratic(1.0)
+    subject.model = Wild()
+    found = rate_range.read(subject, highest=100.0)
+    assert found.extra["ended"] and all(math.isfinite(loss) for loss in found.values["batch loss"])
