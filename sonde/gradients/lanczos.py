@@ -86,7 +86,7 @@ def lanczos(product: Product, start: Tensor, steps: int, tolerance: float = 0.0,
         if keep:
             known = basis[: step + 1]
             overlap = known @ rest
-            if float(overlap.abs().max()) > rounding**0.25 * size:
+            if float(overlap.abs().max()) > rounding**0.25 * largest:
                 raise BadInput("the operator is not symmetric", where="lanczos", fix="give A with A = A^T, such as a Hessian or B^T B")
             rest -= overlap @ known
             rest -= (known @ rest) @ known  # twice is enough (Kahan, Parlett)

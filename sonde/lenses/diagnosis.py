@@ -1,0 +1,161 @@
+"""Over- or underfitting: names the regime a run ended in, from its training and validation loss, and what helps.
+
+Losses have no scale of their own, so two shares are used, with `start` the loss before anything was learned and `floor`
+the loss nobody can beat (noise in the targets; 0 where it is not known):
+
+    learned = (start - train) / (start - floor)     how much of what can be learned was learned
+    lost    = (valid - train) / (start - train)     how much of that does not carry over to new examples
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need
+from ._words import number, percent
+from .curves import COLOURS, Line, series
+
+REMEDIES: Mapping[str, Mapping[str, str]] = {
+    "overfitting": {
+        "more data, or augmentation": "augment= of a recipe; sonde.data.augment",
+        "weight decay (L2)": "weight_decay of 'adamw' (decoupled) or 'adam' (in the loss)",
+        "L1, for weights that are exactly 0": "optimiser 'proximal' with weight_decay",
+        "dropout": "dropout of a model",
+        "early stopping": "patience= of a recipe",
+        "a smaller model": "fewer or narrower layers",
+    },
+    "underfitting": {
+        "more capacity": "more or wider layers",
+        "less regularisation": "lower weight_decay, dropout, augmentation",
+        "longer training": "more steps or epochs",
+        "a larger or better scheduled learning rate": "lr, schedule= of a recipe",
+    },
+    "still learning": {"longer training": "more steps or epochs", "a larger learning rate": "lr, schedule= of a recipe"},
+    "diverging": {
+        "a smaller learning rate": "lr; look at 2 / lambda_max in `sonde look RUN spectrum`",
+        "gradient clipping": "clip= of a recipe",
+        "better first weights": "initialise= of a recipe; `sonde look RUN flow`",
+    },
+    "good fit": {},
+}
+ABOVE = 0.2
+"""how far above its start, as a share of all there is to learn, a training loss must end to count as diverging"""
+TAIL = 0.1
+"""share of the logged rows at the end that the training loss is averaged over: one batch alone is noisy"""
+FALLING = 0.02
+"""share of all that was learned which the last quarter must still bring for a run to count as unfinished"""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The regime, the numbers it follows from, and what helps."""
+
+    regime: str
+    learned: float
+    lost: float
+    why: str
+
+    @property
+    def remedies(self) -> Mapping[str, str]:
+        """What to do -> how it is said here."""
+        return REMEDIES[self.regime]
+
+
+def why_not(subject: Subject) -> str:
+    found = series(subject.metrics)
+    if "loss" not in found or len(found["loss"][1]) < 2:
+        return "there are no training losses yet"
+    return "" if "valid/loss" in found else "there is no validation loss to compare with"
+
+
+def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range(0, 1)] = 0.15) -> list[Reading]:
+    """Both losses with the verdict, and the remedies as a table.
+
+    floor: loss that no model can beat, such as the noise of the targets
+    most_lost: share of what was learned that may fail to carry over before it counts as overfitting
+    """
+    need(__name__, subject, floor=floor, most_lost=most_lost)
+    found = series(subject.metrics)
+    said = of_run(found["loss"], found["valid/loss"], floor, most_lost)
+    lines = {"train": found["loss"], "valid": found["valid/loss"]}
+    curve = Reading(
+        f"Diagnosis: {said.regime}",
+        "lines",
+        {name: line[1] for name, line in lines.items()},
+        axes=["step", "loss"],
+        note=said.why,
+        extra={"x": {name: line[0] for name, line in lines.items()}, "colours": COLOURS, "regime": said.regime},
+    )
+    if not said.remedies:
+        return [curve]
+    table = {"what helps": list(said.remedies), "how to say it here": list(said.remedies.values())}
+    return [curve, Reading(f"Against {said.regime}", "table", table, note="In the order in which they are usually worth trying.")]
+
+
+def of_losses(
+    train: float, valid: float, start: float, floor: float = 0.0, most_lost: float = 0.15, least_learned: float = 0.6
+) -> Diagnosis:
+    """The regime of two final losses, given the loss before anything was learned."""
+    if not all(map(math.isfinite, (train, valid, start, floor))):
+        return Diagnosis("diverging", math.nan, math.nan, f"The loss is not finite: training {number(train)}, validation {number(valid)}.")
+    if start <= floor:
+        raise BadInput(
+            f"the loss at the start, {number(start)}, is not above the floor {number(floor)}", where="diagnosis", fix="lower the floor"
+        )
+    learned = (start - train) / (start - floor)
+    lost = (valid - train) / (start - train) if train < start else math.nan
+    told = f"Training {number(train)}, validation {number(valid)}, before training {number(start)}."
+    if learned < -ABOVE:
+        return Diagnosis("diverging", learned, lost, f"{told} The training loss ended above where it began.")
+    if learned < least_learned:
+        return Diagnosis(
+            "underfitting", learned, lost, f"{told} Only {percent(learned)} of the loss was learned, even on the training data."
+        )
+    if lost > most_lost:
+        return Diagnosis("overfitting", learned, lost, f"{told} {percent(lost)} of what was learned does not carry over to new examples.")
+    return Diagnosis(
+        "good fit", learned, lost, f"{told} {percent(learned)} of the loss was learned, {percent(max(lost, 0))} of that was lost."
+    )
+
+
+def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15) -> Diagnosis:
+    """The regime of a whole run: its ends, whether validation turned upwards on the way, and whether it was still falling."""
+    losses, checks = ([value for value in line[1]] for line in (train, valid))
+    if not losses or not checks:
+        raise BadInput("a diagnosis needs training and validation losses", where="diagnosis", fix="evaluate on a validation part")
+    tail = losses[-max(1, round(TAIL * len(losses))) :]
+    end, start = sum(tail) / len(tail), max(losses[0], checks[0])
+    said = of_losses(end, checks[-1], start, floor, most_lost)
+    if said.regime in ("diverging", "overfitting"):
+        return said
+    best = min(checks)
+    if checks[-1] - best > most_lost * (start - end) / 2:
+        at = valid[0][checks.index(best)]
+        lost = (checks[-1] - best) / (start - end)
+        return Diagnosis(
+            "overfitting",
+            said.learned,
+            said.lost,
+            f"{said.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of it.",
+        )
+    if _falling(checks, start - end):
+        return Diagnosis("still learning", said.learned, said.lost, f"{said.why} Validation was still falling at the end.")
+    return said
+
+
+def _falling(checks: Sequence[float], learned: float) -> bool:
+    """Whether the last quarter of the checks brought a good part of all that was learned, and ended at its lowest."""
+    quarter = checks[-1 - max(1, len(checks) // 4) :]
+    return len(checks) >= 4 and quarter[0] - quarter[-1] > FALLING * learned and quarter[-1] <= min(quarter)
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

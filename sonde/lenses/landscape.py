@@ -1,0 +1,186 @@
+"""The loss around a model's weights: along a line, between two sets of weights, and over a filter-normalised plane.
+
+    line   L(theta + a d)            or  L((1 - a) theta_1 + a theta_2)  to another run of the same recipe
+    plane  L(theta + a d1 + b d2)
+
+Random directions are filter-normalised (Li et al. 2018): each row of a weight (a filter, a unit) gets the length of the
+row it is added to, and biases and norms stay.  Without this a net whose scale does not matter looks sharp or flat by
+the size of its weights alone.  Running means and other buffers stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ..core.seeds import generator
+from ._untouched import need, no_model, untouched
+from ._words import number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Weights = Mapping[str, "Tensor"]
+LOGARITHMIC = 50
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if subject.objective is None:
+        return "there is no objective to evaluate"
+    return "" if any(p.ndim > 1 and p.is_floating_point() for p in subject.model.parameters()) else "the model has no matrix of weights"
+
+
+def read(
+    subject: Subject,
+    reach: Annotated[float, Range(above=0)] = 1.0,
+    points: Annotated[int, Range(3, 201)] = 15,
+    other: Path | None = None,
+    seed: int = 0,
+) -> list[Reading]:
+    """Loss on the batch along one random direction, over the plane of two, and towards another run.
+
+    reach: how far to go each way, in lengths of the weights themselves
+    points: places along each axis of the plane; a line has four times as many
+    other: a run of the same recipe; the way to its weights is shown too
+    seed: of the directions
+    """
+    import torch
+
+    need(__name__, subject, reach=reach, points=points, other=other, seed=seed)
+    fine = torch.linspace(-reach, reach, 4 * (points // 2) * 2 + 1, dtype=torch.float64)
+    coarse = torch.linspace(-reach, reach, points, dtype=torch.float64)
+    with untouched(subject.model):
+        here = weights(subject.model)
+        first, second = (direction(here, seed, name) for name in ("first", "second"))
+        along = line(subject, here, first, fine)
+        grid = plane(subject, here, (first, second), coarse, coarse)
+    note = f"Loss on {len(subject.batch)} examples; 1 on an axis moves each unit's weights by their own length. "
+    readings = [
+        _drawn("Loss along a random direction", along, fine, note + f"At the weights themselves {number(float(along[len(fine) // 2]))}."),
+        Reading(
+            "Loss over a random plane",
+            "plane",
+            {"loss": grid},
+            axes=["first direction", "second direction"],
+            note=note + shape(grid),
+            extra={"x": coarse, "y": coarse, "levels": 12, "points": {"weights": [[0.0, 0.0]]}, "log": _log(grid, "value")},
+        ),
+    ]
+    if other is not None:
+        readings.append(_towards(subject, here, other, fine / reach))
+    return readings
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters, detached."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def direction(here: Weights, seed: int = 0, name: str = "first") -> dict[str, Tensor]:
+    """A random direction whose rows have the lengths of the rows of the weights; 0 for biases and norms."""
+    import torch
+
+    draw = generator(seed, "landscape", name)
+    found = {}
+    for key, weight in here.items():
+        if weight.ndim < 2 or not weight.is_floating_point():
+            found[key] = torch.zeros_like(weight)
+            continue
+        random = torch.randn(weight.shape, generator=draw, dtype=weight.dtype).to(weight.device).flatten(1)
+        lengths = weight.flatten(1).norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        found[key] = (random * lengths).view_as(weight)
+    return found
+
+
+def line(subject: Subject, here: Weights, step: Weights, places: Tensor) -> Tensor:
+    """Losses at `here + a step` for every a in `places`."""
+    import torch
+
+    zero = {name: torch.zeros_like(value) for name, value in step.items()}
+    return plane(subject, here, (step, zero), places, torch.zeros(1, dtype=places.dtype))[0]
+
+
+def plane(subject: Subject, here: Weights, steps: tuple[Weights, Weights], across: Tensor, up: Tensor) -> Tensor:
+    """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where there is none."""
+    import torch
+
+    bound = _Bound(subject.model)
+    losses = torch.empty(len(up), len(across), dtype=torch.float64)
+    with torch.no_grad():
+        for i, b in enumerate(up.tolist()):
+            row = {name: value + b * steps[1][name] for name, value in here.items()}
+            for j, a in enumerate(across.tolist()):
+                bound.weights = {name: value + a * steps[0][name] for name, value in row.items()}
+                loss = float(subject.objective(bound, subject.batch).loss())
+                losses[i, j] = loss if math.isfinite(loss) else math.nan
+    return losses
+
+
+def shape(grid: Tensor) -> str:
+    """In words: whether the middle of a plane is its lowest place, and how far the loss rises."""
+    rows, columns = grid.shape
+    middle = float(grid[rows // 2, columns // 2])
+    if not math.isfinite(middle):
+        return "The loss at the weights themselves is not finite."
+    low, high = (float(value) for value in grid[~grid.isnan()].aminmax())
+    place = "the lowest place" if middle <= low else f"not the lowest place, which has {number(low)}"
+    return f"From {number(low)} to {number(high)}; the weights themselves, {number(middle)}, are {place}."
+
+
+class _Bound:
+    """Calls a model with given weights, so that the model itself is never changed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.weights: dict[str, Tensor] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from torch.func import functional_call
+
+        return functional_call(self.model, self.weights, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def _towards(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
+    from ..engine.api import open_run
+
+    there = weights(open_run(other).model())
+    if {name: value.shape for name, value in there.items()} != {name: value.shape for name, value in here.items()}:
+        raise BadInput(
+            f"run '{other.name}' has other weights than this model", where="lens 'landscape'", fix="give a run of the same recipe"
+        )
+    share = places + 0.5  # from -1/2 to 3/2: a little beyond both ends
+    step = {name: there[name].to(value) - value for name, value in here.items()}
+    with untouched(subject.model):
+        losses = line(subject, here, step, share)
+    inside = losses[(share >= 0) & (share <= 1)]
+    ends = float(max(inside[0], inside[-1]))
+    barrier = float(inside.max()) - ends
+    told = f"A barrier of {number(barrier)} above the higher end." if barrier > 0.01 * max(abs(ends), 1e-12) else "No barrier in between."
+    note = f"0 is this model, 1 is run '{other.name}'; buffers are this model's. {told}"
+    return _drawn("Loss on the way to another run", losses, share, note)
+
+
+def _drawn(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
+    return Reading(title, "lines", {"loss": losses}, axes=["step", "loss"], note=note, extra={"x": places, "log": _log(losses, "y")})
+
+
+def _log(losses: Tensor, axis: str) -> list[str]:
+    good = losses[~losses.isnan()]
+    return [axis] if good.numel() and float(good.min()) > 0 and float(good.max()) > LOGARITHMIC * float(good.min()) else []
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

@@ -1,0 +1,211 @@
+"""Spectrum: norm, radius and condition of every layer, and the ends of the loss's Hessian, found without forming it.
+
+The spectral norm of a layer bounds how much it can stretch a signal, its spectral radius what many steps through the same
+square matrix do.  The Hessian H of the loss sets the step size: gradient descent diverges beyond 2 / lambda_max, and
+needs on the order of the condition number lambda_max / lambda_min steps.  H is only ever multiplied by vectors (two
+backward passes each), so a model with millions of parameters needs tens of products and no matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ..core.seeds import generator
+from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
+from ._untouched import need, no_model, untouched
+from ._words import number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+DENSE = 1024
+"""a matrix up to this size is decomposed; a larger one is only multiplied"""
+BASIS = 2**30
+"""bytes of Lanczos vectors to hold at most; beyond, they are let go"""
+POINTS = 201
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+
+
+def read(
+    subject: Subject,
+    steps: Annotated[int, Range(2, 1000)] = 60,
+    tolerance: Annotated[float, Range(least=0, below=1)] = 1e-4,
+    seed: int = 0,
+) -> list[Reading]:
+    """The layers as linear maps, then the curvature of the loss on the batch.
+
+    steps: products with the Hessian at most
+    tolerance: error of its two ends at which to stop, as a share of the largest
+    seed: of the start vector
+    """
+    need(__name__, subject, steps=steps, tolerance=tolerance, seed=seed)
+    with untouched(subject.model):
+        rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]
+        found = of_hessian(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
+    columns = ("layer", "kind", "spectral norm", "stable rank", "condition", "spectral radius")
+    layers = Reading(
+        "Layers as linear maps",
+        "table",
+        {column: [row[i] for row in rows] for i, column in enumerate(columns)},
+        note="Stable rank: squared Frobenius norm over squared spectral norm. Condition: largest over smallest singular value; "
+        f"not for convolutions or above {DENSE:,} units. Radius: of square matrices.",
+    )
+    return ([layers] if rows else []) + [_curvature(found, len(subject.batch), sum(p.numel() for p in _trained(subject.model)))]
+
+
+def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, tolerance: float = 1e-4, seed: int = 0) -> Spectrum:
+    """Ritz values of the Hessian of the loss in all trained parameters."""
+    import torch
+
+    params = _trained(model)
+    n, dtype = sum(p.numel() for p in params), params[0].dtype
+    start = torch.randn(n, generator=generator(seed, "lanczos"), dtype=dtype).to(params[0].device)
+    keep = steps * n * params[0].element_size() <= BASIS
+    with torch.inference_mode(False):
+        return lanczos(hessian_product(model, objective, batch), start, steps, tolerance, keep)
+
+
+def hessian_product(model: nn.Module, objective: Any, batch: Any) -> Callable[[Tensor], Tensor]:
+    """v -> H v for flat vectors over the trained parameters.  The graph of the gradient is made once and walked each time."""
+    import torch
+
+    params = _trained(model)
+    with torch.enable_grad():
+        loss = objective(model, batch).loss()
+        slopes = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
+    live = [(slope, i) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
+    sizes = [p.numel() for p in params]
+
+    def product(v: Tensor) -> Tensor:
+        parts = v.split(sizes)
+        along = [parts[i].view_as(slope) for slope, i in live]
+        if not live:  # a loss that is linear in the weights has no curvature
+            return torch.zeros_like(v)
+        back = torch.autograd.grad([slope for slope, _ in live], params, along, retain_graph=True, allow_unused=True)
+        return torch.cat([torch.zeros_like(p).flatten() if b is None else b.flatten() for p, b in zip(params, back, strict=True)])
+
+    return product
+
+
+def spectral_radius(matrix: Tensor, seed: int = 0) -> float:
+    """Largest absolute eigenvalue of a square matrix: what one step of a long product multiplies a vector by, in the end."""
+    import torch
+
+    if len(matrix) <= DENSE:
+        return float(torch.linalg.eigvals(matrix.double()).abs().max())
+    from scipy.sparse.linalg import eigs
+
+    start = torch.randn(len(matrix), generator=generator(seed, "radius"), dtype=torch.float64).numpy()
+    return float(abs(eigs(matrix.double().cpu().numpy(), k=1, which="LM", v0=start, return_eigenvectors=False)[0]))
+
+
+def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float:
+    """Spectral norm of a linear layer without its bias, on inputs (..., features) or (channels, ...) of the given shape."""
+    import torch
+
+    weight = layer.get_parameter("weight").detach()
+    start = torch.randn(shape, generator=generator(seed, "norm"), dtype=weight.dtype).to(weight.device)
+    if weight.dim() == 2:
+        return spectral_norm(weight.mv, weight.mT.mv, start.flatten())
+    silent = torch.zeros_like(layer.bias) if isinstance(layer.bias, torch.Tensor) else None
+
+    def apply(x: Tensor) -> Tensor:
+        given = {"weight": weight} | ({} if silent is None else {"bias": silent})
+        return torch.func.functional_call(layer, given, (x.view(1, *shape),))
+
+    out, back = torch.func.vjp(apply, start.flatten())[:2]
+    return spectral_norm(apply, lambda y: back(y.view_as(out))[0], start.flatten())
+
+
+def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    """Dense and convolution layers with the shape of one example they are given, from one forward pass."""
+    import torch
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
+
+    def note(name: str, layer: nn.Module, x: Tensor) -> None:
+        seen[name] = (layer, tuple(x.shape[-1:] if isinstance(layer, nn.Linear) else x.shape[-layer.get_parameter("weight").dim() + 1 :]))
+
+    hooks = [
+        layer.register_forward_hook(lambda layer, given, _, name=name: note(name, layer, given[0]))
+        for name, layer in subject.model.named_modules()
+        if isinstance(layer, (nn.Linear, _ConvNd))
+    ]
+    try:
+        with torch.no_grad():
+            subject.model(subject.batch.x[:2])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _layer(name: str, layer: nn.Module, shape: tuple[int, ...], seed: int) -> list[Any]:
+    import torch
+
+    weight = layer.get_parameter("weight").detach()
+    kind = f"{type(layer).__name__} {' x '.join(map(str, weight.shape))}"
+    norm = layer_norm(layer, shape, seed)
+    if weight.dim() != 2:
+        return [name or "model", kind, norm, None, None, None]
+    rank = float(weight.double().square().sum()) / norm**2 if norm else None
+    condition = None
+    if min(weight.shape) <= DENSE:
+        values = torch.linalg.svdvals(weight.double())
+        condition = float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
+    radius = spectral_radius(weight, seed) if weight.shape[0] == weight.shape[1] else None
+    return [name or "model", kind, norm, rank, condition, radius]
+
+
+def _curvature(found: Spectrum, examples: int, parameters: int) -> Reading:
+    """The density of the Hessian's eigenvalues: each Ritz value as a narrow bell of its weight."""
+    import torch
+
+    low, high = found.low, found.high
+    reach = max(high - low, 1e-12)
+    x = torch.linspace(low - 0.05 * reach, high + 0.05 * reach, POINTS, dtype=torch.float64)
+    width = reach / 60
+    bells = torch.exp(-0.5 * ((x[:, None] - found.values) / width).square()) / (width * (2 * torch.pi) ** 0.5)
+    density = (bells * found.weights).sum(1).clamp(min=1e-6 / reach)
+    error = float(found.errors[[0, -1]].max())
+    note = (
+        f"Loss on {examples} examples, {number(parameters)} parameters, {found.products} products. "
+        f"Eigenvalues from {number(low)} to {number(high)}, each end to within {number(error)}. {verdict(low, high, error)}"
+    )
+    extra = {"x": x, "log": ["y"], "low": low, "high": high, "error": error, "products": found.products}
+    return Reading("Curvature of the loss", "lines", {"density": density}, axes=["eigenvalue", "density"], note=note, extra=extra)
+
+
+def verdict(low: float, high: float, error: float = 0.0) -> str:
+    """What the two ends of a Hessian mean for a descent."""
+    if high <= error:
+        return "No direction curves upwards." if low < -error else "The loss is flat: no curvature at all."
+    limit = f"Gradient descent is stable up to a rate of {number(2 / high)}."
+    if low > max(error, 1e-9 * high):
+        return f"Convex here, condition number {number(high / low)}. {limit}"
+    if low < -max(error, 1e-6 * high):
+        return f"Indefinite: a saddle, its steepest way down curves {number(-low / high)} times as much as its steepest way up. {limit}"
+    return f"Flat in some directions: the condition number is without bound. {limit}"
+
+
+def _trained(model: nn.Module) -> list[Any]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()
