@@ -1,17 +1,26 @@
 """A graph drawn in layers: leaves at the top, outputs at the bottom, every edge pointing down.  As SVG, or for Graphviz.
 
-A node stands one layer below the lowest node it uses, and leaves just above their first user.  Within a layer nodes are
-ordered by the mean place of their neighbours, swept down and up a few times, which removes most crossings.
+A node stands one layer below the lowest node it uses; weights stand just above their user.  An edge over several layers
+holds a narrow place in each, so that it passes between the boxes; edges from one node share theirs.  Within a layer
+things are ordered by the mean place of their neighbours, swept down and up a few times, which removes most crossings.
+The SVG leaves out operations that only change the size (view, transpose, ...); the file for Graphviz has them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-BOX, HIGH, GAP, RISE, EDGE = 132, 40, 18, 44, 16
+BOX, THIN, HIGH, GAP, RISE, EDGE = 132, 6, 40, 18, 30, 16
 FILL = {"input": "#dcebf7", "parameter": "#fbe6d8", "buffer": "#eceff3", "constant": "#eceff3", "": "#ffffff"}
 LINE = {"input": "#0b6bb0", "parameter": "#d05a10", "buffer": "#7a8594", "constant": "#7a8594", "": "#667080"}
+MOVES = {
+    *("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "t", "transpose", "permute"),
+    *("clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy", "getitem"),
+}
+Item = str | tuple[str, int]
+"""a node, or the place that the edges of a node hold in a layer"""
 
 
 def dot(graph: Any) -> str:
@@ -30,10 +39,11 @@ def _quoted(name: str) -> str:
 
 def svg(graph: Any) -> str:
     """A picture of its own, without any other program."""
-    layers = arrange(graph)
-    wide = max(len(layer) for layer in layers)
-    width, height = 2 * EDGE + wide * (BOX + GAP) - GAP, 2 * EDGE + len(layers) * (HIGH + RISE) - RISE
-    places = _places(graph, layers, width)
+    edges = shown(graph)
+    layers, depth = arrange(edges, {node.name for node in graph if node.op == "input"})
+    width = max(sum(_wide(item) + GAP for item in layer) for layer in layers) - GAP + 2 * EDGE
+    height = 2 * EDGE + len(layers) * (HIGH + RISE) - RISE
+    places = _places(layers, edges, width)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="11">',
@@ -41,74 +51,125 @@ def svg(graph: Any) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#667080"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    for node in graph:
-        x, y = places[node.name]
-        for name in node.inputs:
-            a, b = places[name]
-            start, end = b + HIGH, y
-            bend = min((end - start) / 2, 60)
-            parts.append(
-                f'<path d="M{a:.0f} {start:.0f} C{a:.0f} {start + bend:.0f} {x:.0f} {end - bend:.0f} {x:.0f} {end:.0f}" '
-                'fill="none" stroke="#667080" stroke-opacity="0.7" marker-end="url(#tip)"/>'
-            )
-    for node in graph:
-        x, y = places[node.name]
-        kind = node.op if node.op in FILL else ""
-        border = 2.2 if node.name in graph.outputs else 1.1
-        parts.append(
-            f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6" fill="{FILL[kind]}" '
-            f'stroke="{LINE[kind]}" stroke-width="{border}"/>'
-        )
-        lines = _labels(node)
-        for row, label in enumerate(lines):
-            base = y + HIGH / 2 + 4 + (row - (len(lines) - 1) / 2) * 14
-            weight, ink = ("600", "#1c2430") if row == 0 else ("400", "#667080")
-            parts.append(
-                f'<text x="{x:.0f}" y="{base:.0f}" text-anchor="middle" font-weight="{weight}" fill="{ink}">{escape(_cut(label))}</text>'
-            )
+    parts += [_edge(name, user, depth, places) for user, names in edges.items() for name in names]
+    for name in edges:
+        parts += _box(graph[name], places[name], name in _outputs(graph, edges))
     return "\n".join([*parts, "</svg>"])
 
 
-def arrange(graph: Any) -> list[list[str]]:
-    """Names of the nodes in each layer, from left to right."""
+def shown(graph: Any) -> dict[str, list[str]]:
+    """Node -> the nodes it uses, with operations that only move numbers folded into their edges."""
+    stands: dict[str, list[str]] = {}
+    edges: dict[str, list[str]] = {}
+    for node in graph:
+        used = list(dict.fromkeys(name for given in node.inputs for name in stands[given]))
+        if node.kind in MOVES and len(used) == 1:
+            stands[node.name] = used
+        else:
+            stands[node.name], edges[node.name] = [node.name], used
+    return edges
+
+
+def _outputs(graph: Any, edges: Mapping[str, list[str]]) -> set[str]:
+    """Where an output was folded away, the box it came from."""
+    names = set()
+    for name in graph.outputs:
+        while name not in edges:
+            name = graph[name].inputs[0]
+        names.add(name)
+    return names
+
+
+def arrange(edges: Mapping[str, list[str]], inputs: set[str]) -> tuple[list[list[Item]], dict[str, int]]:
+    """What stands in each layer, from left to right, and the layer of each node."""
     depth: dict[str, int] = {}
-    users: dict[str, list[str]] = {node.name: [] for node in graph}
-    for node in graph:
-        depth[node.name] = max((depth[name] + 1 for name in node.inputs), default=0)
-        for name in node.inputs:
-            users[name].append(node.name)
-    for node in graph:
-        if not node.inputs and users[node.name]:  # a weight stands beside the layer that uses it, not far above
-            depth[node.name] = min(depth[user] for user in users[node.name]) - 1
-    layers: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
-    for node in graph:
-        layers[depth[node.name]].append(node.name)
-    layers = [layer for layer in layers if layer]
-    around = {node.name: (list(node.inputs), users[node.name]) for node in graph}
-    for sweep in range(6):
+    users: dict[str, list[str]] = {name: [] for name in edges}
+    driven = set(inputs)
+    for name, used in edges.items():
+        depth[name] = max((depth[other] + 1 for other in used), default=0)
+        driven |= {name} if any(other in driven for other in used) else set()
+        for other in used:
+            users[other].append(name)
+    for name in reversed(list(edges)):
+        if users[name] and (name not in driven or name in inputs):  # close to its user, not far above
+            depth[name] = min(depth[user] for user in users[name]) - 1
+    lowest = min(depth.values())
+    depth = {name: row - lowest for name, row in depth.items()}
+    layers: list[list[Item]] = [[] for _ in range(max(depth.values()) + 1)]
+    above: dict[Item, list[Item]] = {}
+    below: dict[Item, list[Item]] = {}
+    for name in edges:
+        layers[depth[name]].append(name)
+        for row in range(depth[name] + 1, max((depth[user] for user in users[name]), default=0)):
+            layers[row].append((name, row))
+    for user, used in edges.items():
+        for name in used:
+            chain: list[Item] = [name, *((name, row) for row in range(depth[name] + 1, depth[user])), user]
+            for high, low in zip(chain, chain[1:], strict=False):
+                above.setdefault(low, []).append(high)
+                below.setdefault(high, []).append(low)
+    for sweep in range(8):
         down = sweep % 2 == 0
-        place = {name: i - len(layer) / 2 for layer in layers for i, name in enumerate(layer)}
+        around = above if down else below
+        place = {item: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
         for layer in layers if down else reversed(layers):
-            layer.sort(key=lambda name: _mean([place[other] for other in around[name][not down]], place[name]))
-            place.update({name: i - len(layer) / 2 for i, name in enumerate(layer)})
-    return layers
+            layer.sort(key=lambda item: _mean([place[other] for other in around.get(item, ())], place[item]))
+            place.update({item: i - len(layer) / 2 for i, item in enumerate(layer)})
+    return layers, depth
 
 
-def _places(graph: Any, layers: list[list[str]], width: int) -> dict[str, tuple[float, float]]:
-    """Centre and top of every box: each layer in the middle, then nodes pulled towards those they use."""
-    places: dict[str, tuple[float, float]] = {}
-    used = {node.name: node.inputs for node in graph}
+def _places(layers: list[list[Item]], edges: Mapping[str, list[str]], width: int) -> dict[Item, tuple[float, float]]:
+    """Centre and top of everything: each as near as it can to what it comes from, without touching its neighbours."""
+    places: dict[Item, tuple[float, float]] = {}
     for row, layer in enumerate(layers):
         y = EDGE + row * (HIGH + RISE)
-        left = (width - len(layer) * (BOX + GAP) + GAP) / 2 + BOX / 2
-        wish = [_mean([places[name][0] for name in used[node] if name in places], left + i * (BOX + GAP)) for i, node in enumerate(layer)]
-        x = EDGE + BOX / 2
-        for i, node in enumerate(layer):
-            room = width - EDGE - BOX / 2 - (len(layer) - 1 - i) * (BOX + GAP)
-            x = min(max(wish[i], x), room)
-            places[node] = (x, y)
-            x += BOX + GAP
+        need = sum(_wide(item) + GAP for item in layer) - GAP
+        left = (width - need) / 2
+        x, right = float(EDGE), float(width - EDGE - need)
+        for item in layer:
+            wide = _wide(item)
+            sources: list[Item] = [(item[0], row - 1)] if isinstance(item, tuple) else [(name, row - 1) for name in edges[item]]
+            known = [places.get(source, places.get(source[0]))[0] for source in sources if source in places or source[0] in places]  # type: ignore[index]
+            centre = min(max(_mean(known, left + wide / 2), x + wide / 2), right + wide / 2)
+            places[item] = (centre, y)
+            x = centre + wide / 2 + GAP
+            right += wide + GAP
+            left += wide + GAP
     return places
+
+
+def _edge(name: str, user: str, depth: Mapping[str, int], places: Mapping[Item, tuple[float, float]]) -> str:
+    """A smooth line through the places the edge holds."""
+    stops = [places[(name, layer)] for layer in range(depth[name] + 1, depth[user])]
+    x, y = places[name][0], places[name][1] + HIGH
+    path = f"M{x:.0f} {y:.0f}"
+    for a, b in [*stops, places[user]]:
+        path += f" C{x:.0f} {y + RISE * 0.6:.0f} {a:.0f} {b - RISE * 0.6:.0f} {a:.0f} {b:.0f}"
+        x, y = a, b
+        if (a, b) in stops:
+            y = b + HIGH
+            path += f" L{x:.0f} {y:.0f}"
+    return f'<path d="{path}" fill="none" stroke="#667080" stroke-opacity="0.7" marker-end="url(#tip)"/>'
+
+
+def _box(node: Any, place: tuple[float, float], output: bool) -> list[str]:
+    x, y = place
+    kind = node.op if node.op in FILL else ""
+    parts = [
+        f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6" fill="{FILL[kind]}" '
+        f'stroke="{LINE[kind]}" stroke-width="{2.2 if output else 1.1}"/>'
+    ]
+    lines = _labels(node)
+    for row, label in enumerate(lines):
+        base = y + HIGH / 2 + 4 + (row - (len(lines) - 1) / 2) * 14
+        weight, ink = ("600", "#1c2430") if row == 0 else ("400", "#667080")
+        said = escape(_cut(label))
+        parts.append(f'<text x="{x:.0f}" y="{base:.0f}" text-anchor="middle" font-weight="{weight}" fill="{ink}">{said}</text>')
+    return parts
+
+
+def _wide(item: Item) -> int:
+    return BOX if isinstance(item, str) else THIN
 
 
 def _mean(values: list[float], otherwise: float) -> float:
@@ -118,11 +179,11 @@ def _mean(values: list[float], otherwise: float) -> float:
 def _labels(node: Any) -> list[str]:
     from .graph import level, size
 
-    first = node.name if node.op in FILL and node.op else node.kind
+    first = node.name if node.op in FILL and node.op else node.kind.strip("_")
     value, adjoint = level(node.value), level(node.adjoint)
     second = size(node) if node.shape != () or value is None else f"{value:.4g}"
-    return [first, second + ("" if adjoint is None else f"   ∂ {adjoint:.3g}")] if second else [first]
+    return [first, second + ("" if adjoint is None else f"  ·  ∂ {adjoint:.3g}")] if second else [first]
 
 
-def _cut(label: str, most: int = 22) -> str:
+def _cut(label: str, most: int = 24) -> str:
     return label if len(label) <= most else "…" + label[1 - most :]

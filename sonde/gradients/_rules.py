@@ -533,7 +533,7 @@ def _avg_pool(
     *settings: Any,
 ) -> tuple[Any, ...]:
     """Each window hands its gradient, divided by its size, to all of its entries: a transposed convolution with ones."""
-    _, with_padding, divisor = [*settings, *(False, True, None)[len(settings) :]]
+    _, with_padding, divisor = list(settings) + [False, True, None][len(settings) :]
     kernel, padding = list(kernel) * (2 // len(kernel)), list(padding) * (2 // len(padding))
     stride = list(stride) * (2 // len(stride)) if stride else kernel
     height, width = x.shape[-2:]

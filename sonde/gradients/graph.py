@@ -201,6 +201,15 @@ class Graph:
         values = self._values()
         return sum(_multiplies(node, values) for node in self)
 
+    def multiplies_after(self, *names: str) -> int:
+        """Those of the nodes that depend on the named leaves."""
+        after: set[str] = set(names)
+        for node in self:
+            if any(name in after for name in node.inputs):
+                after.add(node.name)
+        values = self._values()
+        return sum(_multiplies(node, values) for node in self if node.name in after)
+
     def expression(self, output: str | None = None) -> str:
         """An output as a formula in the leaves, lightly simplified."""
         from ._expression import spell
@@ -541,13 +550,14 @@ def _multiplies(node: Node, values: Mapping[str, Any]) -> int:
 
 def size(node: Node) -> str:
     """Of a node's value, as people write it."""
-    if isinstance(node.value, (tuple, list)):
-        return f"{len(node.value)} tensors"
-    return "" if node.shape is None else " × ".join(map(str, node.shape)) or "1"
+    first = node.value[0] if isinstance(node.value, (tuple, list)) else node.value  # of several outputs, the first
+    return " × ".join(map(str, first.shape)) or "1" if isinstance(first, Tensor) else ""
 
 
 def level(value: Any) -> float | None:
     """A single number as it is, a tensor by its root mean square, nothing for what has no numbers."""
+    if isinstance(value, (list, tuple)):
+        value = value[0] if value else None
     if isinstance(value, (bool, int, float)):
         return float(value)
     if not isinstance(value, Tensor) or not value.numel() or value.is_complex():

@@ -1,0 +1,218 @@
+"""Derivatives of any function or module: J v, u^T J, Jacobian, Hessian and Hessian-vector product, in the cheaper mode.
+
+For f from n numbers to m numbers the Jacobian takes n passes of forward mode, one column J e_j each, or m passes of
+reverse mode, one row e_i^T J each.  `plan(f, x)` counts the multiplications of both on the traced graph and says which is
+cheaper and why; `jacobian` asks it.  The work itself is done by torch.func.
+
+f is a function of one argument: a tensor, or named tensors such as the parameters of a model (see `of_parameters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import BadInput
+
+Point = Tensor | Mapping[str, Tensor]
+Mode = Literal["forward", "reverse"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a Jacobian costs in each mode, in multiplications, and the choice."""
+
+    inputs: int
+    outputs: int
+    column: int
+    """multiplications of one forward pass of tangents, which gives one column"""
+    row: int
+    """multiplications of one reverse pass of adjoints, which gives one row"""
+    forward: int
+    """the whole Jacobian by columns, with the values it needs"""
+    reverse: int
+    """the whole Jacobian by rows, with the values it needs"""
+    mode: Mode
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.mode} mode: {self.why}"
+
+
+def plan(f: Callable[..., Any], x: Point) -> Plan:
+    """Count both modes on the traced graph of f and choose; nothing is estimated."""
+    from .graph import trace
+
+    _value(f, x)
+    names, flat = _flat(x)
+
+    def bound(*parts: Tensor) -> Tensor:
+        return f(_join(x, names, parts))
+
+    def tangents(*parts: Tensor) -> Tensor:
+        half = len(parts) // 2
+        return torch.func.jvp(bound, parts[:half], parts[half:])[1]
+
+    def adjoints(*parts: Tensor) -> Any:
+        return torch.func.vjp(bound, *parts[:-1])[1](parts[-1])
+
+    y = bound(*flat)
+    n, m = sum(part.numel() for part in flat), y.numel()
+    by_columns = trace(tangents, *flat, *map(torch.ones_like, flat))
+    by_rows = trace(adjoints, *flat, torch.ones_like(y))
+    column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
+    row = by_rows.multiplies_after(by_rows.inputs[-1])
+    forward = by_columns.multiplies - column + n * column
+    reverse = by_rows.multiplies - row + m * row
+    mode: Mode = "forward" if forward < reverse or (forward == reverse and n < m) else "reverse"
+    passes, others = (_count(n, "column"), _count(m, "row")) if mode == "forward" else (_count(m, "row"), _count(n, "column"))
+    best, rest = min(forward, reverse), max(forward, reverse)
+    why = f"{passes} cost {best:,} multiplications, {others} would cost {rest:,}"
+    return Plan(n, m, column, row, forward, reverse, mode, why + (f" ({rest / best:.3g} times as many)" if best else ""))
+
+
+def jvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
+    """J v: how f moves when x moves along v; one pass of forward mode."""
+    _value(f, x)
+    _alike("direction v", v, x)
+    with _differentiable():
+        return torch.func.jvp(f, (x,), (v,))[1]
+
+
+def vjp(f: Callable[..., Any], x: Point, u: Tensor) -> Any:
+    """u^T J: the gradient of u . f(x); one pass of reverse mode."""
+    y = _value(f, x)
+    _alike("weights u", u, y)
+    with _differentiable():
+        return torch.func.vjp(f, x)[1](u)[0]
+
+
+def gradient(f: Callable[..., Any], x: Point) -> Any:
+    """All partial derivatives of a function with one number as its value."""
+    _scalar(f, x)
+    with _differentiable():
+        return torch.func.grad(_one_number(f))(x)
+
+
+def jacobian(f: Callable[..., Any], x: Point, mode: Mode | None = None) -> Any:
+    """J with the axes of the value first, then those of x; in the mode that `plan` chooses unless one is named."""
+    if mode not in (None, "forward", "reverse"):
+        raise BadInput(f"there is no mode '{mode}'", fix="choose forward or reverse, or leave it to the plan")
+    _value(f, x)
+    chosen = mode or plan(f, x).mode
+    with _differentiable():
+        return (torch.func.jacfwd if chosen == "forward" else torch.func.jacrev)(f)(x)
+
+
+def hessian(f: Callable[..., Any], x: Point) -> Any:
+    """All second derivatives: the Jacobian of the gradient.  It is square, and forward over reverse needs the least memory."""
+    _scalar(f, x)
+    with _differentiable():
+        return torch.func.jacfwd(torch.func.grad(_one_number(f)))(x)
+
+
+def hvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
+    """H v without H: the gradient, moved along v (forward over reverse); a small multiple of the cost of a gradient."""
+    _scalar(f, x)
+    _alike("direction v", v, x)
+    with _differentiable():
+        return torch.func.jvp(torch.func.grad(_one_number(f)), (x,), (v,))[1]
+
+
+def of_parameters(model: nn.Module, loss: Callable[[Callable[..., Any]], Tensor]) -> tuple[Callable[..., Tensor], dict[str, Tensor]]:
+    """A loss as a function of the model's parameters, and their present values.
+
+    loss: gets the model as a callable: `lambda net: objective(net, batch).loss()`
+    """
+    now = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+
+    def function(parameters: Mapping[str, Tensor]) -> Tensor:
+        held = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
+        return loss(lambda *args, **kwargs: torch.func.functional_call(model, held, args, kwargs))
+
+    return function, now
+
+
+def _one_number(f: Callable[..., Any]) -> Callable[[Any], Tensor]:
+    """f without axes of size 1 around its value."""
+    return lambda at: f(at).reshape(())
+
+
+@contextmanager
+def _differentiable() -> Iterator[None]:
+    """Fused attention knows no second derivative and no forward mode; the plain form knows both."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+# What users hand in
+
+
+def _flat(x: Point) -> tuple[tuple[str, ...], list[Tensor]]:
+    return ((), [x]) if isinstance(x, Tensor) else (tuple(x), list(x.values()))
+
+
+def _join(x: Point, names: tuple[str, ...], parts: tuple[Tensor, ...]) -> Any:
+    return parts[0] if isinstance(x, Tensor) else dict(zip(names, parts, strict=True))
+
+
+def _value(f: Callable[..., Any], x: Point) -> Tensor:
+    """f(x), once x is known to be a place where f can be differentiated."""
+    if not isinstance(x, Tensor) and not (isinstance(x, Mapping) and x):
+        raise BadInput(f"x is a {type(x).__name__}, not a tensor or named tensors", fix="pass torch tensors")
+    for name, part in zip(*_named(x), strict=True):
+        if not isinstance(part, Tensor):
+            raise BadInput(f"{name} is a {type(part).__name__}, not a tensor", fix="pass torch tensors")
+        if not part.is_floating_point():
+            raise BadInput(f"{name} holds {str(part.dtype).removeprefix('torch.')}, which cannot move a little", fix="pass x.double()")
+    try:
+        with torch.no_grad():
+            y = f(x)
+    except BadInput:
+        raise
+    except Exception as error:
+        told = " ".join(str(error).split())[:160]
+        raise BadInput(f"the function cannot be run on {_sizes(x)}: {told}", fix="check the size of x") from error
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        kind = str(y.dtype).removeprefix("torch.") if isinstance(y, Tensor) else type(y).__name__
+        raise BadInput(f"the function gives {kind}, not a tensor of floating-point numbers", fix="return one such tensor")
+    return y
+
+
+def _scalar(f: Callable[..., Any], x: Point) -> None:
+    y = _value(f, x)
+    if y.numel() != 1:
+        raise BadInput(f"the function gives {_sizes(y)}, not one number", fix="sum it, or ask for the jacobian")
+
+
+def _alike(what: str, given: Any, wanted: Point) -> None:
+    """The same names, sizes and kind of number."""
+    if isinstance(wanted, Mapping) != isinstance(given, Mapping) or not isinstance(given, (Tensor, Mapping)):
+        raise BadInput(f"{what} is a {type(given).__name__}", fix=f"give it the form of {_sizes(wanted)}")
+    if _sizes(given) != _sizes(wanted):
+        raise BadInput(f"{what} has {_sizes(given)}, not {_sizes(wanted)}", fix="give both the same sizes")
+    for one, other in zip(_flat(given)[1], _flat(wanted)[1], strict=True):
+        if one.dtype != other.dtype:
+            raise BadInput(f"{what} holds {one.dtype}, not {other.dtype}".replace("torch.", ""), fix="convert one of them")
+
+
+def _named(x: Point) -> tuple[list[str], list[Any]]:
+    return (["x"], [x]) if isinstance(x, Tensor) else ([f"'{name}'" for name in x], list(x.values()))
+
+
+def _sizes(x: Point) -> str:
+    if isinstance(x, Tensor):
+        return f"size {tuple(x.shape)}"
+    return "sizes " + ", ".join(f"{name} {tuple(part.shape)}" for name, part in x.items())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
