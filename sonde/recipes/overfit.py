@@ -1,0 +1,79 @@
+"""Thirty noisy points of a sine wave and a net that can learn them by heart; every remedy against it is a dial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..data.tensors import TensorSource
+from ..models.mlp import MLP
+from ..objectives.gaussian import Gaussian
+from ..optim.build import Optimiser, optimiser
+
+RULES: dict[str, tuple[str, float, dict]] = {
+    "none": ("adam", 0.0, {}),
+    "l2": ("adam", 0.001, {}),
+    "decoupled": ("adamw", 0.5, {}),
+    "l1": ("proximal", 0.02, {"adaptive": True}),
+}
+"""penalty -> rule, strength that suits it, options"""
+
+
+def recipe(
+    points: Annotated[int, Range(15, 100_000)] = 30,
+    noise: Annotated[float, Range(above=0, most=2)] = 0.3,
+    width: Annotated[int, Range(1, 4096)] = 128,
+    penalty: Literal["none", "l2", "decoupled", "l1"] = "none",
+    strength: Annotated[float, Range(above=0)] | None = None,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+    jitter: Annotated[float, Range(least=0, most=1)] = 0.0,
+    patience: Annotated[int, Range(least=0)] = 0,
+    lr: Annotated[float, Range(above=0)] = 5e-3,
+    steps: Annotated[int, Range(least=1)] = 1500,
+    seed: int = 0,
+) -> Recipe:
+    """Regression on few points: without a remedy the training error goes to 0 and the validation error rises.
+
+    points: training points; three for every two of them are for validation, and as many for the test
+    noise: deviation of the noise on y
+    width: units of both hidden layers
+    penalty: on the weights: squares in the loss (l2), decay beside it (decoupled), or absolute values with real zeros (l1)
+    strength: of the penalty; by default one that suits it
+    dropout: share of hidden values set to 0 while training
+    jitter: augmentation: deviation of noise on x, drawn anew for each batch
+    patience: checks without progress after which to stop and go back to the best weights; 0 never stops
+    lr: learning rate
+    steps: updates at most
+    """
+    return Recipe(
+        model=partial(MLP, widths=(1, width, width, 1), activation="tanh", dropout=dropout),
+        data=partial(_few, points, noise, seed),
+        objective=Gaussian(),
+        optimiser=_rule(penalty, strength, lr),
+        augment=augment.noise(jitter) if jitter else None,
+        patience=patience,
+        batch=points,
+        steps=steps,
+        evaluate_every=max(steps // 60, 1),
+    )
+
+
+def _rule(penalty: str, strength: float | None, lr: float) -> Optimiser:
+    name, usual, options = RULES[penalty]
+    if penalty == "none" and strength is not None:
+        raise BadInput("strength has nothing to act on", where="recipe 'overfit'", fix="add --penalty l2, decoupled or l1")
+    return optimiser(name, lr=lr, weight_decay=usual if strength is None else strength, **options)
+
+
+def _few(points: int, noise: float, seed: int) -> Data:
+    """Few points to learn from and plenty to judge by: only the training part is cut."""
+    whole = load("sine", seed, n=10 * points, noise=noise)
+    first = whole.train[:points]
+    return replace(whole, train=TensorSource(first.x, first.y))
