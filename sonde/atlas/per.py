@@ -334,7 +334,7 @@ def _separable(seed: int) -> tuple[np.ndarray, np.ndarray, float, float]:
     draw = np.random.default_rng(seed)
     features = int(draw.integers(2, 7))
     plane = draw.normal(size=features + 1)
-    plane[-1] *= 0.3  # near the middle, so that both classes have rows
+    plane[-1] = plane[:-1] @ draw.uniform(-0.2, 0.2, size=features)  # through a point near the middle: both classes have rows
     plane /= np.linalg.norm(plane)
     rows = np.c_[draw.uniform(-1, 1, size=(400, features)), np.ones(400)]
     rows = rows[np.abs(rows @ plane) > draw.uniform(0.05, 0.3)][:80]
