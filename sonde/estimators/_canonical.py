@@ -157,6 +157,8 @@ def minimise(problem: Problem, solver: str, tol: float, steps: int) -> tuple[np.
         solver = "newton" if cost <= NEWTON else "lbfgs"
     method = _newton if solver == "newton" else _lbfgs
     theta, taken, gradient = method(problem, np.zeros(size), tol, steps)
+    if problem.outputs > 1:  # a common shift of all classes changes no probability; the sum of 0 is the one shift a penalty allows
+        theta = (theta.reshape(problem.outputs, -1) - theta.reshape(problem.outputs, -1).mean(0)).ravel()
     W, b = problem.affine(theta)
     return theta, Fit(W.numpy(), b.numpy(), solver, max(taken, 1), gradient)
 
