@@ -79,7 +79,7 @@ def mlp_02(exhibit: Exhibit) -> str:
     exhibit.expect("the scaled units and phi_0 add up to the net", (clipped * scale).sum(1) + offset, y, within=1e-12)
     exhibit.expect("the sum at 0, 0.25, 1.2, 1.6 and 2", y[[0, 10, 48, 64, 80]], [-1.0, -0.75, 1.34, 1.82, 1.46], within=1e-12)
 
-    _, table = regions_lens.read(Subject(net, Batch(x=x[:, None])), margin=0.0)
+    curve, table = regions_lens.read(Subject(net, Batch(x=x[:, None])), margin=0.0)
     values = table.values
     exhibit.expect("units that are on, region by region", values["units on"], ["010", "110", "100", "101"])
     exhibit.expect("slopes, worked by hand", values["slope"], [1.0, 2.2, 1.2, -0.9], within=1e-12)
@@ -93,7 +93,7 @@ def mlp_02(exhibit: Exhibit) -> str:
         named = {f"unit {d + 1}": lines[:, d] for d in range(3)}
         exhibit.show(Reading(title, "lines", named, axes=["x"], extra={"x": x}))
     note = f"unit 2 is off from {off[0][0]:g} to {off[-1][1]:g}"
-    exhibit.show(Reading("4 summed", "lines", {"y": y}, axes=["x", "y"], note=note, extra={"x": x, "colours": {"y": 3}}))
+    exhibit.show(replace(curve, title="4 summed", note=note))
     exhibit.show(replace(table, title="Regions"))
     told = ", ".join(f"{bits}: {s:g}" for bits, s in zip(values["units on"], values["slope"], strict=True))
     return f"slopes {told}; {note}"
@@ -288,7 +288,7 @@ def _wave(width: int, activation: str) -> Recipe:
         optimiser=optimiser("adam", lr=0.05),
         schedule=cosine(),
         batch=256,
-        steps=1200,
+        steps=800,
     )
 
 
@@ -376,8 +376,9 @@ def mlp_09(exhibit: Exhibit) -> str:
     places = np.linspace(-3, 3, 121)
     home = regions_lens.locate(found, np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)).reshape(121, 121)
     extra = {"x": places, "y": places, "classes": [r.pattern for r in found], "outlines": [r.corners for r in found]}
-    (missing,) = {f"{i:03b}" for i in range(8)} - {region.pattern for region in found}
-    note = f"Each region by the units that are on. {missing} would need a place beyond all three lines at once, which there is not."
+    missing = sorted({f"{i:03b}" for i in range(8)} - {region.pattern for region in found})
+    exhibit.expect("the one pattern of eight that no place has", missing, ["001"])
+    note = f"Each region by the units that are on; no place has {', '.join(missing)}."
     exhibit.show(Reading("Three lines, seven regions", "plane", {"regions": home}, axes=["x1", "x2"], note=note, extra=extra))
     pictures = regions_lens.read(Subject(deep, Batch(x=torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))), margin=0.0)
     exhibit.show(replace(pictures[1], title=f"A random 2-8-8-1 net: {len(inside)} regions"))
@@ -606,7 +607,7 @@ def mlp_15(exhibit: Exhibit) -> str:
         )
         found[f"flat cloud of dimension {d} in R^50"] = intrinsic.two_nn(cloud)
         exhibit.expect(f"a flat cloud of dimension {d} in R^50", found[f"flat cloud of dimension {d} in R^50"], d, within=0.1 * d)
-    quarter = ((batch.y.argsort().argsort() * 4) // len(batch.y)).flatten().tolist()
+    quarter = (batch.y.flatten().argsort().argsort() * 4 // len(batch)).tolist()
     points = dict(zip("xyz", batch.x[::2].T, strict=True))
     names = ["1 innermost", "2", "3", "4 outermost"]
     shown = {"groups": [names[q] for q in quarter[::2]], "view": [12, -72]}
