@@ -208,7 +208,10 @@ def mlp_06(exhibit: Exhibit) -> str:
         worst = max(worst, exhibit.expect(f"3-7-5-6-2 with {theirs}, against scikit-learn", answer, other.predict(x), within=1e-6))
     plain = optimiser("sgd", lr=0.5)
     runs = {
-        name: [exhibit.train(xor.recipe(hidden=hidden).replace(optimiser=plain), f"{name}-{seed}", seed=seed) for seed in SEEDS]
+        name: [
+            exhibit.train(xor.recipe(hidden=hidden).replace(optimiser=plain, evaluate_every=400), f"{name}-{seed}", seed=seed)
+            for seed in SEEDS
+        ]
         for name, hidden in (("hidden", (8,)), ("none", ()))
     }
     with_hidden, without = ([run.result["figures"]["test/accuracy"] for run in each] for each in runs.values())
