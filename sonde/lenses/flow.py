@@ -96,7 +96,7 @@ def read(
     what = f"{depth} layers of {width} units, {activation}, weights '{initialiser}'"
     return [
         *_of_own(own, _layers(subject.model), len(subject.batch)),
-        across("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}."),
+        across("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}.", back=True),
         across("Variance by layer", {name: flow.variance for name, flow in lines.items()}, f"A standard net: {what}."),
         *(_table(remedy, {name: deep[name, remedy].ratio() for name in shown}, names(), depth, width) for remedy in REMEDIES),
     ]
@@ -178,13 +178,13 @@ def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: 
     return Flow(variance, norms[:, :depth], norms[:, depth:])
 
 
-def across(title: str, lines: dict[str, Tensor], note: str) -> Reading:
-    """Powers of ten along the depth, with what the first and the last layer say about each line in the note."""
-    series = {name: _logarithms(values, digits=3) for name, values in lines.items()}
+def across(title: str, lines: dict[str, Tensor], note: str, back: bool = False) -> Reading:
+    """Powers of ten along the depth; `back` goes from the loss to the inputs, the way of a gradient, so that lines end apart."""
+    series = {name: _logarithms(values.flip(0) if back else values, digits=3) for name, values in lines.items()}
     told = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
+    axes = ["layers back from the loss" if back else "layer", "power of ten"]
     extra = {"x": list(range(1, 1 + max(map(len, series.values()))))}
-    said = f"{note} Powers of ten; first to last layer: {', '.join(told)}."
-    return Reading(title, "lines", series, axes=["layer", "power of ten"], note=said, extra=extra)
+    return Reading(title, "lines", series, axes, f"{note} Powers of ten; first to last layer: {', '.join(told)}.", extra)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
