@@ -49,11 +49,14 @@ class NotFitted(BadInput, NotFittedError):
 
 
 def features(estimator: BaseEstimator, X: Any, *, fit: bool = False) -> np.ndarray:
-    """Rows of finite float64 features.  `fit=True` learns number and names of the columns, otherwise they must be the same."""
+    """Rows of finite float64 features, row after row in memory.
+
+    `fit=True` learns number and names of the columns; otherwise they must be the same.
+    """
     if not fit:
         check_fitted(estimator)
     with _translated():
-        return validate_data(estimator, plain(X), dtype=np.float64, reset=fit)
+        return validate_data(estimator, plain(X), dtype=np.float64, order="C", reset=fit)
 
 
 def check_fitted(estimator: BaseEstimator) -> None:
@@ -65,7 +68,7 @@ def check_fitted(estimator: BaseEstimator) -> None:
 def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """For `fit`: features and finite float64 targets, (N,) or with `several` also (N, K)."""
     with _translated():
-        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, y_numeric=True, multi_output=several)
+        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, order="C", y_numeric=True, multi_output=several)
     y = np.asarray(y, dtype=np.float64)
     if len(y) > 1 and (y == y[0]).all():
         warnings.warn(f"all {len(y)} targets are equal, so no feature can matter", ConstantTarget, stacklevel=3)
@@ -75,7 +78,7 @@ def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = Fa
 def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """For `fit`: features and labels as codes 0..K-1; `estimator.classes_` keeps their sorted names.  One class is refused."""
     with _translated():
-        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64)
+        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, order="C")
         check_classification_targets(y)
     estimator.classes_, codes = np.unique(y, return_inverse=True)
     if len(estimator.classes_) < 2:
