@@ -22,8 +22,9 @@ AND, OR, XOR = [0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]
 def per_01(exhibit: Exhibit) -> str:
     """Gates from hand-set weights, both codes of the output, and all three values on the boundary."""
     gates = {"AND": ([[1.0, 1.0]], [-1.5], AND), "OR": ([[1.0, 1.0]], [-0.5], OR), "NOT x1": ([[-1.0, 0.0]], [0.5], [1, 1, 0, 0])}
-    for name, (weight, bias, truth) in gates.items():
-        exhibit.expect(f"{name} of 00, 01, 10, 11", ThresholdLayer(weight, bias)(corners(2))[:, 0], truth)
+    units = {name: ThresholdLayer(weight, bias) for name, (weight, bias, _) in gates.items()}
+    for name, (_, _, truth) in gates.items():
+        exhibit.expect(f"{name} of 00, 01, 10, 11", units[name](corners(2))[:, 0], truth)
 
     weight, bias = torch.randn(3, 5, generator=generator(0, "weights")).double(), torch.tensor([0.3, -0.2, 0.0]).double()
     x = torch.randn(200, 5, generator=generator(0, "inputs")).double()
@@ -41,8 +42,7 @@ def per_01(exhibit: Exhibit) -> str:
     exhibit.expect("output on the boundary with at_zero 1, 0, 0.5", at_zero, [1, 0, 0.5])
     exhibit.expect("the same in the code -1, +1", signs, [1, -1, 0])
     exhibit.refuses("at_zero=0.7", lambda: ThresholdLayer([[1.0]], [0.0], at_zero=0.7))
-    panels = {name: ThresholdLayer(weight, bias) for name, (weight, bias, _) in gates.items()}
-    exhibit.show(_regions("Gates of one threshold unit", panels, {"inputs": corners(2)}))
+    exhibit.show(_regions("Gates of one threshold unit", units, {"inputs": corners(2)}))
     return f"AND, OR and NOT right on all inputs; on the boundary {', '.join(f'{value:g}' for value in at_zero)} by option"
 
 

@@ -92,6 +92,13 @@ def register(make: Callable[..., nn.Module | Activation]) -> Callable[..., nn.Mo
     return make
 
 
+def forget(name: str) -> None:
+    """Take back what `register` added."""
+    if name not in _KNOWN or name in _OWN:
+        raise BadInput(f"no activation '{name}' was registered", where="forget", fix=nearest(name, set(_KNOWN) - set(_OWN)))
+    del _KNOWN[name]
+
+
 def identity() -> Activation:
     """a."""
     return Activation(nn.Identity(), Interval(), "1", torch.ones_like)

@@ -6,7 +6,7 @@ f = step(w.x + b)         step(a) = 0 for a < 0, 1 for a > 0, and `at_zero` at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,8 @@ class Step(nn.Module):
 class ThresholdLayer(nn.Module):
     """Perceptrons side by side, with weights that are given and not trained.
 
-    weight: (out, in), a row per unit
-    bias: (out,); a unit fires when its weighted sum passes -bias
+    weight: numbers (out, in), a row per unit
+    bias: numbers (out,); a unit fires when its weighted sum passes -bias
     at_zero: the output exactly on the boundary, in the code 0, 1
     labels: '01' answers with 0 and 1, 'pm1' with -1 and +1
     """
@@ -56,8 +56,8 @@ class ThresholdLayer(nn.Module):
 
     def __init__(
         self,
-        weight: Sequence[Sequence[float]] | Tensor,
-        bias: Sequence[float] | Tensor,
+        weight: Any,
+        bias: Any,
         at_zero: float = 1.0,
         labels: Literal["01", "pm1"] = "01",
     ) -> None:
