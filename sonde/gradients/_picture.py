@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-BOX, THIN, HIGH, GAP, RISE, EDGE = 132, 6, 40, 18, 30, 16
+BOX, THIN, HIGH, GAP, RISE, EDGE = 168, 6, 40, 18, 30, 16
 FILL = {"input": "#dcebf7", "parameter": "#fbe6d8", "buffer": "#eceff3", "constant": "#eceff3", "": "#ffffff"}
 LINE = {"input": "#0b6bb0", "parameter": "#d05a10", "buffer": "#7a8594", "constant": "#7a8594", "": "#667080"}
 MOVES = {
@@ -58,7 +58,7 @@ def svg(graph: Any) -> str:
 
 
 def shown(graph: Any) -> dict[str, list[str]]:
-    """Node -> the nodes it uses, with operations that only move numbers folded into their edges."""
+    """Node -> the nodes it uses; operations that only move numbers are folded into edges, leaves nobody uses left out."""
     stands: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
     for node in graph:
@@ -67,7 +67,8 @@ def shown(graph: Any) -> dict[str, list[str]]:
             stands[node.name] = used
         else:
             stands[node.name], edges[node.name] = [node.name], used
-    return edges
+    used_by_some = {name for names in edges.values() for name in names} | _outputs(graph, edges)
+    return {name: names for name, names in edges.items() if names or name in used_by_some}
 
 
 def _outputs(graph: Any, edges: Mapping[str, list[str]]) -> set[str]:
@@ -185,5 +186,5 @@ def _labels(node: Any) -> list[str]:
     return [first, second + ("" if adjoint is None else f"  ·  ∂ {adjoint:.3g}")] if second else [first]
 
 
-def _cut(label: str, most: int = 24) -> str:
+def _cut(label: str, most: int = 28) -> str:
     return label if len(label) <= most else "…" + label[1 - most :]

@@ -263,13 +263,14 @@ class Graph:
 # Making a graph
 
 
-def trace(f: Callable[..., Any], *inputs: Tensor) -> Graph:
+def trace(f: Callable[..., Any], *inputs: Tensor, names: Sequence[str] = ()) -> Graph:
     """Run a function or module on values and write down what it did; a branch on a value is followed as it fell.
 
     The parameters and buffers of a module become leaves too, under their own names.
+    names: of the inputs; by default those of the function's arguments
     """
     _check_inputs(inputs)
-    function, leaves = _leaves(f, inputs)
+    function, leaves = _leaves(f, inputs, list(names))
     return _lowered(function, leaves)
 
 
@@ -295,7 +296,7 @@ def capture(f: Callable[..., Any], *inputs: Tensor) -> Graph:
     return trace(program, *inputs)
 
 
-def _leaves(f: Callable[..., Any], inputs: Sequence[Tensor]) -> tuple[Callable[..., Any], list[tuple[str, str, Tensor]]]:
+def _leaves(f: Callable[..., Any], inputs: Sequence[Tensor], names: list[str]) -> tuple[Callable[..., Any], list[tuple[str, str, Tensor]]]:
     """A function of tensors alone, and its leaves: name, kind, value."""
     import inspect
 
@@ -305,7 +306,7 @@ def _leaves(f: Callable[..., Any], inputs: Sequence[Tensor]) -> tuple[Callable[.
         own |= {name: ("buffer", tensor) for name, tensor in f.named_buffers()}
     try:
         told = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters.values()
-        names = [p.name for p in told if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = names or [p.name for p in told if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):  # functions written in C have no signature
         names = ["x", "y", "z"]
     names = (names + [f"x{i}" for i in range(len(names), len(inputs))])[: len(inputs)]

@@ -1,0 +1,235 @@
+"""Backpropagation step by step: what each layer stored going forward, and what its delta becomes going back.
+
+For layers  h_k = f_k(h_{k-1})  with h_0 = x and delta_k = dL/dh_k, the walk from the loss to the input is
+
+    dense  h = W g + b      dL/dW = delta g^T     dL/db = delta     delta of g = W^T delta
+    other  h = a(g)         delta of g = a'(g) * delta, from the rule of each primitive (sonde.gradients)
+
+Each line uses the one before it, so the whole costs about two forward passes.  Autograd is asked only to compare.
+Examples stand in rows: h is (B, width), and W^T delta is written delta W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._untouched import need, no_model, untouched
+
+
+class Stored(NamedTuple):
+    """One layer on the way forward: its input and output are what the way back will need."""
+
+    name: str
+    module: Any
+    given: Any
+    made: Any
+
+
+class Sent(NamedTuple):
+    """One layer on the way back: delta at its output, gradients of its parameters, delta at its input."""
+
+    name: str
+    delta: Any
+    gradients: dict[str, Any]
+    passed: Any
+
+
+def forward(model: Any, x: Any) -> list[Stored]:
+    """Run the model and keep the input and output of every layer, in the order they ran."""
+    import torch
+
+    kept: list[Stored] = []
+
+    def keep(name: str) -> Any:
+        return lambda module, given, made: kept.append(Stored(name, module, given[0], made))
+
+    leaves = [(name, module) for name, module in model.named_modules() if next(module.children(), None) is None]
+    hooks = [module.register_forward_hook(keep(name)) for name, module in leaves]
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept
+
+
+def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
+    """The loss and delta at the output, dL/dh_L, by the walk over the graph of the loss alone."""
+    from ..gradients.graph import trace
+
+    graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)
+    return float(graph[graph.outputs[0]].value), graph.backward()["h"]
+
+
+def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
+    """Deltas and gradients from the last layer to the first."""
+    from torch import nn
+
+    from ..gradients.graph import trace
+
+    found = []
+    for name, module, given, _ in reversed(stored):
+        gradients: dict[str, Any]
+        if type(module) is nn.Linear:
+            gradients = {"weight": delta.mT @ given if delta.dim() == 2 else delta.flatten(0, -2).mT @ given.flatten(0, -2)}
+            if module.bias is not None:
+                gradients["bias"] = delta.flatten(0, -2).sum(0)
+            passed = delta @ module.weight.detach()
+        else:
+            graph = trace(module, given)
+            adjoints = graph.backward(seed=delta)
+            passed = adjoints.pop(graph.inputs[-1])
+            gradients = {key: adjoint for key, adjoint in adjoints.items() if graph[key].op == "parameter"}
+        found.append(Sent(name, delta, gradients, passed))
+        delta = passed
+    return found
+
+
+def why_not(subject: Subject) -> str:
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    if not subject.batch.x.is_floating_point():
+        return "the input is not made of numbers that can move"
+    with untouched(subject.model):
+        stored = forward(subject.model, subject.batch.x[:1])
+    links = zip(stored, stored[1:], strict=False)
+    chain = stored and all(one.made is other.given for one, other in links)
+    return "" if chain else "the model is not a chain of layers, each fed by the one before"
+
+
+def read(
+    subject: Subject,
+    example: Annotated[int, Range(least=0)] = 0,
+    most: Annotated[int, Range(1, 64)] = 6,
+) -> list[Reading]:
+    """Values and deltas of one example, layer by layer, in evaluation mode.
+
+    example: which one of the batch, counted from 0
+    most: numbers to print of each tensor
+    """
+    import torch
+
+    from ..core.errors import BadInput
+
+    need(__name__, subject, example=example, most=most)
+    if example >= len(subject.batch):
+        raise BadInput(f"the batch has {len(subject.batch)} examples, none numbered {example}", fix="count from 0")
+    batch, model = subject.batch[example : example + 1], subject.model
+    with untouched(model), torch.inference_mode(False):
+        stored = forward(model, batch.x)
+        loss, delta = loss_delta(subject.objective, batch, stored[-1].made)
+        sent = backward(stored, delta)
+        gap = _gap(model, subject.objective, batch, sent)
+    there = [(_label(i, layer), _does(layer.module, i), _size(layer.made), _show(layer.made, most)) for i, layer in enumerate(stored, 1)]
+    there = [("0  input", "h0 = x", _size(stored[0].given), _show(stored[0].given, most)), *there]
+    there.append(("loss", f"L(h{len(stored)}, y)", "1", f"{loss:.6g}"))
+    back = [("loss", f"δ{len(stored)} = dL/dh{len(stored)}", _size(delta), _show(delta, most))]
+    for place, step in zip(range(len(stored), 0, -1), sent, strict=True):
+        layer = stored[place - 1]
+        for key, gradient in step.gradients.items():
+            back.append((_label(place, layer), _gradient(layer.module, key, place), _size(gradient, 0), _show(gradient, most)))
+        back.append((_label(place, layer), _delta(layer, place), _size(step.passed), _show(step.passed, most)))
+    heads = ("layer", "rule", "size", "values")
+    return [
+        Reading(
+            "Forwards: what is stored",
+            "table",
+            dict(zip(heads, map(list, zip(*there, strict=True)), strict=True)),
+            axes=["layer"],
+            note=f"Example {example}, evaluation mode. Loss {loss:.6g}.",
+        ),
+        Reading(
+            "Backwards: one delta after the other",
+            "table",
+            dict(zip(heads, map(list, zip(*back, strict=True)), strict=True)),
+            axes=["layer"],
+            note=f"Largest difference from autograd over all parameters: {gap:.2g}.",
+            extra={"gap": gap},
+        ),
+    ]
+
+
+def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[Sent]) -> float:
+    """Between these gradients and autograd's; a parameter used by several layers has the sum of theirs."""
+    import torch
+
+    ours: dict[str, Any] = {}
+    for step in sent:
+        for key, gradient in step.gradients.items():
+            name = f"{step.name}.{key}" if step.name else key
+            ours[name] = ours[name] + gradient if name in ours else gradient
+    named = {name: parameter for name, parameter in model.named_parameters() if name in ours and parameter.requires_grad}
+    if not named:
+        return 0.0
+    with torch.enable_grad():
+        theirs = torch.autograd.grad(objective(model, batch).loss(), list(named.values()), allow_unused=True)
+    pairs = zip(named, theirs, strict=True)
+    return max(float((ours[name] - (0 if gradient is None else gradient)).abs().max()) for name, gradient in pairs)
+
+
+def _does(module: Any, k: int) -> str:
+    from torch import nn
+
+    if type(module) is nn.Linear:
+        return f"h{k} = W h{k - 1}" + (" + b" if module.bias is not None else "")
+    return f"h{k} = {type(module).__name__.lower()}(h{k - 1})"
+
+
+def _gradient(module: Any, key: str, k: int) -> str:
+    from torch import nn
+
+    if type(module) is nn.Linear:
+        return f"dL/dW = δ{k} h{k - 1}ᵀ" if key == "weight" else f"dL/db = δ{k}"
+    return f"dL/d{key}"
+
+
+def _delta(layer: Stored, k: int) -> str:
+    from torch import nn
+
+    kind = type(layer.module).__name__.lower()
+    if type(layer.module) is nn.Linear:
+        return f"δ{k - 1} = Wᵀ δ{k}"
+    entry_by_entry = layer.given.shape == layer.made.shape and "softmax" not in kind and next(layer.module.parameters(), None) is None
+    return f"δ{k - 1} = {kind}'(h{k - 1}) * δ{k}" if entry_by_entry else f"δ{k - 1} = Jᵀ δ{k} of {kind}"
+
+
+def _label(k: int, layer: Stored) -> str:
+    return f"{k}  {type(layer.module).__name__.lower() if layer.name.isdigit() else layer.name}"
+
+
+def _size(tensor: Any, skip: int = 1) -> str:
+    """Without the axis of the one example."""
+    return " × ".join(map(str, tensor.shape[skip:])) or "1"
+
+
+def _show(tensor: Any, most: int) -> str:
+    flat = tensor.detach().flatten().tolist()
+    return "  ".join(f"{value:.4g}" for value in flat[:most]) + ("  …" if len(flat) > most else "")
+
+
+def tiny() -> Subject:
+    """A 2-2-1 network with round weights: every line can be checked with pencil and paper."""
+    import torch
+    from torch import nn
+
+    from ..core.batch import Batch, Data
+    from ._tiny import METRICS, _Nll, _Rows
+
+    with untouched():
+        first, last = nn.Linear(2, 2), nn.Linear(2, 1)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[0.5, -1.0], [1.0, 0.5]]))
+        first.bias.copy_(torch.tensor([0.0, -0.5]))
+        last.weight.copy_(torch.tensor([[2.0, -1.0]]))
+        last.bias.copy_(torch.tensor([0.5]))
+    net = nn.Sequential(first, nn.Sigmoid(), last)
+    x = torch.tensor([[2.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0], [-1.0, 2.0]])
+    batch = Batch(x=x, y=x.sum(1, keepdim=True) - 2, ids=torch.arange(5))
+    return Subject(net, batch, _Nll(classes=False), Data(train=_Rows(batch), name="tiny", task="values"), METRICS, "tiny")
