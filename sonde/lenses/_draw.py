@@ -563,8 +563,8 @@ def _scatter_in_space(reading: Reading, theme: Theme, sheet: _Sheet, names: Sequ
     groups = np.array([str(group) for group in reading.extra.get("groups", [])])
     kinds = sorted(set(reading.extra.get("groups", [])), key=str)
     labels = [short(kind, 20) for kind in kinds]
-    sheet.open(4.4 + (_inches(labels, 8.5) if labels else 0.0), 3.9)
-    axes = sheet.axes(0.05, 0.05, 3.9, 3.8, projection="3d")
+    sheet.open(4.4 + (_inches(labels, 8.5) if labels else 0.0), 3.4)
+    axes = sheet.axes(0.05, -0.2, 3.9, 3.9, projection="3d")  # a cube leaves room above and below itself
     axes.set_box_aspect((1, 1, 0.8), zoom=0.98)
     axes.view_init(*reading.extra.get("view", (24, -58)))
     size = max(1.2, min(18.0, 6000 / points.shape[1]))
@@ -572,7 +572,7 @@ def _scatter_in_space(reading: Reading, theme: Theme, sheet: _Sheet, names: Sequ
         mine = points if kind is None else points[:, groups == str(kind)]
         axes.scatter(*mine, s=size, color=_colour(theme, index), alpha=0.75, linewidths=0)
         if kinds:
-            sheet.text(4.1, sheet.floor + 3.5 - 0.2 * index, labels[index], color=_colour(theme, index), va="center")
+            sheet.text(4.1, sheet.floor + 3.1 - 0.2 * index, labels[index], color=_colour(theme, index), va="center")
     for axis, name in zip((axes.xaxis, axes.yaxis, axes.zaxis), names, strict=True):
         axis.pane.fill = False
         axis.pane.set_edgecolor(theme.rule)

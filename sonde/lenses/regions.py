@@ -74,7 +74,11 @@ def table(found: list[Region], output: int = 0) -> Reading:
             "slope x": [float(region.weight[output, 0]) for region in found],
             "slope y": [float(region.weight[output, 1]) for region in found],
         }
-    return Reading("Linear regions", "table", columns, note=f"{len(found)} regions; a 1 stands for a unit that is on, a bar parts layers.")
+    return Reading("Linear regions", "table", columns, note=f"{_told(found)}; a 1 stands for a unit that is on, a bar parts layers.")
+
+
+def _told(found: list[Region]) -> str:
+    return f"{len(found)} linear region{'s' if len(found) != 1 else ''}"
 
 
 def _curve(found: list[Region], output: int) -> Reading:
@@ -82,7 +86,7 @@ def _curve(found: list[Region], output: int) -> Reading:
     x = [float(found[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in found)]
     y = [float((found[max(i - 1, 0)].weight @ [place] + found[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
     steps = {"x": x, "output": y}
-    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{len(found)} linear regions, exactly.")
+    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{_told(found)}, exactly.")
 
 
 def _map(found: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
@@ -97,7 +101,7 @@ def _map(found: list[Region], low: list[float], high: list[float], output: int) 
     function = Reading("A function in pieces", "plane", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], extra=extra)
     paint = {**extra, "classes": [""] * COLOURS}
     shown = {"regions": np.array(colours(found))[home].reshape(GRID, GRID)}
-    note = f"{len(found)} linear regions, exactly; neighbours differ in one unit and in colour."
+    note = f"{_told(found)}, exactly; neighbours differ in one unit and in colour."
     return [function, Reading("Where the same units are on", "plane", shown, axes=["x", "y"], note=note, extra=paint)]
 
 
