@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -253,13 +254,9 @@ def loss_05(exhibit: Exhibit) -> str:
         "a shift of all logits changes nothing", _loss_of(Categorical(), z + 500, y), _loss_of(Categorical(), z, y), within=1e-10
     )
     exhibit.expect("what softmax gives is accepted as probabilities", measures.probabilities(made, positive=True), p, within=1e-12)
-    for name, table in (
-        ("a sum of 1.1", [0.5, 0.6]),
-        ("a probability of 0", [0.0, 1.0]),
-        ("one below 0", [-0.1, 1.1]),
-        ("not a number", [math.nan, 1]),
-    ):
-        exhibit.refuses(f"probabilities with {name}", lambda table=table: measures.probabilities(table, positive=True))
+    spoilt = {"a sum of 1.1": [0.5, 0.6], "a probability of 0": [0.0, 1.0], "one below 0": [-0.1, 1.1], "NaN": [math.nan, 1.0]}
+    for name, table in spoilt.items():
+        exhibit.refuses(f"probabilities with {name}", partial(measures.probabilities, table, positive=True))
     exhibit.refuses("a label beyond the classes", lambda: Categorical()(nn.Identity(), Batch(x=z, y=y + 1)))
     heat = {"softmax - onehot": slope}
     names = {"rows": [f"label {label}" for label in y.tolist()], "columns": [f"class {k}" for k in range(4)]}
