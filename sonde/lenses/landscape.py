@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ..core.dials import Range
 from ..core.errors import BadInput
@@ -112,15 +112,16 @@ def plane(subject: Subject, here: Weights, steps: tuple[Weights, Weights], acros
     """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where there is none."""
     import torch
 
-    bound = _Bound(subject.model)
+    from ..gradients.modes import of_parameters
+
+    loss, _ = of_parameters(subject.model, lambda net: subject.objective(net, subject.batch).loss())
     losses = torch.empty(len(up), len(across), dtype=torch.float64)
     with torch.no_grad():
         for i, b in enumerate(up.tolist()):
-            row = {name: value + b * steps[1][name] for name, value in here.items()}
+            row = {name: weight + b * steps[1][name] for name, weight in here.items()}
             for j, a in enumerate(across.tolist()):
-                bound.weights = {name: value + a * steps[0][name] for name, value in row.items()}
-                loss = float(subject.objective(bound, subject.batch).loss())
-                losses[i, j] = loss if math.isfinite(loss) else math.nan
+                value = float(loss({name: weight + a * steps[0][name] for name, weight in row.items()}))
+                losses[i, j] = value if math.isfinite(value) else math.nan
     return losses
 
 
@@ -133,22 +134,6 @@ def shape(grid: Tensor) -> str:
     low, high = (float(value) for value in grid[~grid.isnan()].aminmax())
     place = "the lowest place" if middle <= low else f"not the lowest place, which has {number(low)}"
     return f"From {number(low)} to {number(high)}; the weights themselves, {number(middle)}, are {place}."
-
-
-class _Bound:
-    """Calls a model with given weights, so that the model itself is never changed."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.weights: dict[str, Tensor] = {}
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from torch.func import functional_call
-
-        return functional_call(self.model, self.weights, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
 
 
 def _towards(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:

@@ -2,8 +2,8 @@
 
 The spectral norm of a layer bounds how much it can stretch a signal, its spectral radius what many steps through the same
 square matrix do.  The Hessian H of the loss sets the step size: gradient descent diverges beyond 2 / lambda_max, and
-needs on the order of the condition number lambda_max / lambda_min steps.  H is only ever multiplied by vectors (two
-backward passes each), so a model with millions of parameters needs tens of products and no matrix.
+needs on the order of the condition number lambda_max / lambda_min steps.  H is only ever multiplied by vectors, at
+a few times the cost of a gradient, so a model with millions of parameters needs tens of products and no matrix.
 """
 
 from __future__ import annotations
@@ -77,23 +77,18 @@ def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, to
 
 
 def hessian_product(model: nn.Module, objective: Any, batch: Any) -> Callable[[Tensor], Tensor]:
-    """v -> H v for flat vectors over the trained parameters.  The graph of the gradient is made once and walked each time."""
+    """v -> H v for flat vectors over the trained parameters."""
     import torch
 
-    params = _trained(model)
-    with torch.enable_grad():
-        loss = objective(model, batch).loss()
-        slopes = torch.autograd.grad(loss, params, create_graph=True, allow_unused=True)
-    live = [(slope, i) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
-    sizes = [p.numel() for p in params]
+    from ..gradients.modes import hvp, of_parameters
+
+    loss, now = of_parameters(model, lambda net: objective(net, batch).loss())
+    trained = {name: now[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    sizes = [value.numel() for value in trained.values()]
 
     def product(v: Tensor) -> Tensor:
-        parts = v.split(sizes)
-        along = [parts[i].view_as(slope) for slope, i in live]
-        if not live:  # a loss that is linear in the weights has no curvature
-            return torch.zeros_like(v)
-        back = torch.autograd.grad([slope for slope, _ in live], params, along, retain_graph=True, allow_unused=True)
-        return torch.cat([torch.zeros_like(p).flatten() if b is None else b.flatten() for p, b in zip(params, back, strict=True)])
+        along = {name: part.view_as(value) for (name, value), part in zip(trained.items(), v.split(sizes), strict=True)}
+        return torch.cat([part.flatten() for part in hvp(lambda moved: loss({**now, **moved}), trained, along).values()])
 
     return product
 
