@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -212,18 +213,18 @@ def _random_graph(seed: int) -> tuple[Callable[[Tensor, Tensor], Tensor], int]:
         lambda a, b: a * b.sum(),
         lambda a, b: torch.where(a > b, a, b * b),
     )
-    steps = []
+    steps: list[tuple[Any, ...]] = []
     for size in range(2, 14):
         unary = pick(3) == 0
-        steps.append((one[pick(len(one))], pick(size), None) if unary else (two[pick(len(two))], pick(size), pick(size)))
+        steps.append((one[pick(len(one))], pick(size)) if unary else (two[pick(len(two))], pick(size), pick(size)))
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         values = [x, y]
-        for act, i, j in steps:
-            values.append(act(values[i]) if j is None else act(values[i], values[j]))  # type: ignore[operator]
+        for act, *places in steps:
+            values.append(act(*(values[place] for place in places)))
         return torch.stack(values[2:]).mean()
 
-    uses = [i for _, i, j in steps] + [j for _, _, j in steps if j is not None]
+    uses = [place for _, *places in steps for place in places]
     return f, sum(uses.count(value) > 1 for value in set(uses))
 
 
@@ -413,15 +414,13 @@ def diff_09(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: grad_a C times s'(z) is the output delta", at_output * slope(z[-1]), delta, EXACT)
         sent = backprop.backward(backprop.forward(net, x[None]), at_output[None])
         lens = [step for step in sent if "weight" in step.gradients]
-        for layer in range(len(dense) - 1, -1, -1):
-            exhibit.expect(f"{name}: dC/db of layer {layer + 1} is delta", delta, theirs[2 * layer + 1], EXACT)
-            outer = delta[:, None] * a[layer][None]
-            gap = max(gap, exhibit.expect(f"{name}: dC/dw_jk = a_k delta_j, layer {layer + 1}", outer, theirs[2 * layer], EXACT))
-            exhibit.expect(
-                f"{name}: the form of DIFF-08, layer {layer + 1}", lens[len(dense) - 1 - layer].gradients["weight"], outer, EXACT
-            )
-            if layer:
-                delta = (dense[layer].weight.detach().T @ delta) * slope(z[layer - 1])
+        for k in range(len(dense) - 1, -1, -1):
+            exhibit.expect(f"{name}: dC/db of layer {k + 1} is delta", delta, theirs[2 * k + 1], EXACT)
+            outer = delta[:, None] * a[k][None]
+            gap = max(gap, exhibit.expect(f"{name}: dC/dw_jk = a_k delta_j, layer {k + 1}", outer, theirs[2 * k], EXACT))
+            exhibit.expect(f"{name}: the form of DIFF-08, layer {k + 1}", lens[len(dense) - 1 - k].gradients["weight"], outer, EXACT)
+            if k:
+                delta = (dense[k].weight.detach().T @ delta) * slope(z[k - 1])
     table = {"layer": [f"{i + 1}" for i in range(3)], "z": [_short(v) for v in z], "a": [_short(v) for v in a[1:]]}
     exhibit.show(Reading("Stored on the way forward", "table", table))
     return f"both losses {gap:.1g} from autograd; with cross-entropy the output delta is a - y"
@@ -471,12 +470,10 @@ def diff_10(exhibit: Exhibit) -> str:
     exhibit.below("gradient check, one side: relative error", one.error, 1e-4)
     exhibit.below("gradient check, both sides: relative error", two.error, 1e-6)
     exhibit.above("multiplications, naive way over backpropagation", one.multiplies / one.backward_multiplies, parameters / 4)
-    forward = trace(loss_of(net, x, y), x).multiplies
+    forward = trace(_loss_of(net, x, y), x).multiplies
     exhibit.below("multiplications, backpropagation over one forward pass", one.backward_multiplies / forward, 3.0)
     whole = modes.gradient(loss, theta)
-    parts = [
-        modes.gradient(modes.of_parameters(net, lambda m, i=i: (m(x[i : i + 1]) - y[i : i + 1]).square().sum())[0], theta) for i in range(9)
-    ]
+    parts = [modes.gradient(modes.of_parameters(net, _one_example(x, y, i))[0], theta) for i in range(9)]
     for name in theta:
         exhibit.expect(f"batch gradient is the sum over examples, {name}", sum(part[name] for part in parts), whole[name], EXACT)
     exhibit.refuses(
@@ -504,7 +501,11 @@ def diff_10(exhibit: Exhibit) -> str:
     return f"{saved}; naive way {ratio:.0f} times dearer, error {two.error:.1g}"
 
 
-def loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+def _one_example(x: Tensor, y: Tensor, i: int) -> Callable[[Callable[..., Any]], Tensor]:
+    return lambda model: (model(x[i : i + 1]) - y[i : i + 1]).square().sum()
+
+
+def _loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda at: (net(at) - y).square().sum()
 
 

@@ -6,8 +6,9 @@ milliseconds (the first count of a process waits for torch to load its meta kern
 Convention: one multiply-add is 2 FLOPs and adding a bias is 1.  An activation is 1 per element, a softmax 3 (exponential,
 sum, division).  A norm is 2 per element where the statistics are stored, 5 where they are computed, and 1 more for each
 of scale and shift.  Pooling over k entries is k-1 comparisons, or k additions and divisions.  Copies and views are free.
-A layer not listed here has unknown FLOPs, written '-' and never taken for zero; of operations written out in a
-container's forward, the matrix products and convolutions are counted, in a row of the container itself.
+A layer not listed here has unknown FLOPs, written '-' and never taken for zero.  Operations written out in a container's
+forward, such as the sum of a residual block, are counted by the same convention in a row of the container itself: matrix
+products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.
 
 Receptive field of layer L in a chain of convolutions and pools: 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m.
 """
@@ -138,7 +139,7 @@ class _Walk:
     """Follows one forward pass by hooks and fills the rows."""
 
     def __init__(self, net: nn.Module, x: Tensor) -> None:
-        self.products = FlopCounterMode(display=False)
+        self.products = FlopCounterMode(display=False, custom_mapping=_written_out())
         self.names = {module: name or type(module).__name__ for name, module in net.named_modules()}
         self.rows: dict[nn.Module, Row] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
@@ -241,6 +242,26 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _written_out() -> dict[Any, Any]:
+    """FLOPs of operations that stand in a container's forward, beside torch's own formulas for products and convolutions."""
+    aten = torch.ops.aten
+
+    def per_output(count: int) -> Callable[..., int]:
+        return lambda *shapes, out_shape=None, **_: count * prod(out_shape)
+
+    def with_bias(bias: Any, a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        return prod(out_shape) * (2 * a[-1] + 1)
+
+    def each_input(shape: Any, *_: Any, **__: Any) -> int:
+        return prod(shape)
+
+    once = "add sub rsub mul div neg exp log sqrt rsqrt reciprocal pow abs tanh sigmoid relu gelu silu elu leaky_relu softplus"
+    found = {getattr(aten, name): per_output(1) for name in (*once.split(" "), "maximum", "minimum", "clamp", "clamp_min")}
+    found |= {getattr(aten, f"{name}_"): per_output(1) for name in ("add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "silu")}
+    found |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
+    return found | dict.fromkeys((aten.sum, aten.mean), each_input) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
 
 
 # FLOP rules: (module, inputs, output) -> FLOPs

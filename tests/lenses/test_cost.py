@@ -110,7 +110,8 @@ def test_attention_by_hand_and_by_torch(batch_first: bool) -> None:
     # projections, scale, scores and mixing, softmax, output; then the two norms and the two dense layers
     attention = n * t * (3 * e * (2 * e + 1) + e + 4 * t * e + 3 * t * h + e * (2 * e + 1))
     if batch_first:
-        assert found.flops == attention + n * t * (2 * 7 * e + f * (2 * e + 1) + e * (2 * f + 1))
+        residual, relu = 2 * e, f
+        assert found.flops == attention + n * t * (2 * 7 * e + f * (2 * e + 1) + e * (2 * f + 1) + residual + relu)
         matmul = n * t * (3 * e * 2 * e + 4 * t * e + 2 * e * e + 4 * e * f)
         assert matmul == products(layer, torch.randn(1, *size))
     assert found.parameters == sum(p.numel() for p in layer.parameters()) and not found.unknown
@@ -183,7 +184,7 @@ def test_operations_written_out_in_a_container_have_their_own_row() -> None:
 
     found = cost(Block(), (5, 6))
     by_name = {row.name: row for row in found.rows}
-    assert by_name["Block"].flops == 2 * (5 * 6 * 5) * 2 and by_name["Block"].weights == 30
+    assert by_name["Block"].flops == 2 * (5 * 6 * 5) * 2 + 30 + 30 and by_name["Block"].weights == 30  # products, sum, relu
     assert by_name["inner"].flops == 5 * 4 * 12
     assert by_name["never"].kind == "Linear, not run" and found.parameters == 30 + 24 + 9
 
