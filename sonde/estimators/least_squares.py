@@ -185,3 +185,12 @@ def _svd(table: Table, alpha: float, least: float) -> Solution | None:
 
 
 FACTORISATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}
+
+
+def flops(rows: int, columns: int) -> dict[str, int]:
+    """Operations of the textbook solution (X^T X)^-1 X^T y, term by term; a multiply-add counts as 2.
+
+    The inverse is that of Gauss and Jordan: at each of D pivots one row is divided and D - 1 rows are reduced.
+    """
+    N, D = rows, columns
+    return {"X^T X": 2 * N * D**2, "inverse": D * (D + (D - 1) * 2 * D), "X^T y": 2 * N * D}
