@@ -94,7 +94,7 @@ def loss_01(exhibit: Exhibit) -> str:
     exhibit.expect("best chance by the sum, and by the product in exact fractions", int(sums.argmax()), best)
     exhibit.expect("best chance, and the share of ones", chances[best], ones / 2000, within=0.005)  # the chances lie 0.01 apart
     exhibit.show(Reading("Losses made from distributions", "table", table, note="9 targets each; mean cost in nats"))
-    shown = {"log-likelihood of 2000 flips": sums}
+    shown = {"log-likelihood": sums}
     note = f"The product is {float(products.max()):g} at every chance; the best one is {float(chances[best]):.2f} with {ones} ones."
     exhibit.show(
         Reading("The sum of logarithms keeps the maximum", "lines", shown, axes=["chance of a one"], note=note, extra={"x": chances})
@@ -187,7 +187,7 @@ def loss_03(exhibit: Exhibit) -> str:
     shown = torch.linspace(0, 12, 241).double()
     curves = {
         "absolute error": [cost(Laplace(), c) for c in shown.tolist()],
-        "half squared error / 10": [cost(Gaussian(), c) / 10 for c in shown.tolist()],
+        "squared / 20": [cost(Gaussian(), c) / 10 for c in shown.tolist()],
     }
     note = "Targets 1, 2, 2.5, 4 and 30: the outlier draws the mean to 7.9 and leaves the median at 2.5."
     exhibit.show(Reading("Loss of a constant prediction", "lines", curves, axes=["constant"], note=note, extra={"x": shown}))

@@ -110,9 +110,7 @@ def th_01(exhibit: Exhibit) -> str:
     lines = {
         "Hoeffding": [hoeffding(n, t) for t in distances],
         "Chebyshev, fair coin": [chebyshev(0.25, n, t) for t in distances],
-        "fair coin": measured["fair coin"],
-        "uniform": [value or math.nan for value in measured["uniform"]],
-        "coin of 0.1": measured["coin of 0.1"],
+        **{name: [value or math.nan for value in values] for name, values in measured.items()},
     }
     note = f"{trials:,} means of {n} draws each. Chebyshev is closer near the mean, Hoeffding further out."
     exhibit.show(Reading("How often a mean strays by t", "lines", lines, axes=["t"], note=note, extra={"x": distances, "log": ["y"]}))
@@ -166,7 +164,7 @@ def th_02(exhibit: Exhibit) -> str:
         "examples": [enough, enough, agnostic],
         "failure rate": [rates[sizes.index(enough)], thresholds, strayed],
     }
-    exhibit.show(Reading("Failure at the number of examples that is enough", "table", table, note="allowed: 0.05"))
+    exhibit.show(Reading("Failure with enough examples", "table", table, note="allowed: 0.05"))
     return f"{enough} and {agnostic} examples; failure rates {rates[4]:.4f} and {strayed:.4f} where {chance} is allowed"
 
 
@@ -319,6 +317,7 @@ def th_05(exhibit: Exhibit) -> str:
     for name, hits in right.items():
         exhibit.expect(f"{name}: right answers of 256 * 4", int(hits.sum()), 512)
         exhibit.expect(f"{name}: mean accuracy off the training points", hits.mean() / 4, 0.5)
+        exhibit.expect(f"{name}: targets with 0 to 4 right answers, as coins would have it", np.bincount(hits), [16, 64, 96, 64, 16])
     for name in ("nearest neighbour", "straight line", "majority"):
         every = [
             _right(LEARNERS[name], cube, targets, np.array(four), np.setdiff1d(np.arange(8), four)) for four in combinations(range(8), 4)
@@ -336,16 +335,11 @@ def th_05(exhibit: Exhibit) -> str:
     exhibit.expect(
         "a learner and its opposite, on those targets", accuracy["nearest neighbour"] + accuracy["its opposite"], 1.0, within=1e-12
     )
-    spread = {name: np.bincount(hits, minlength=5) for name, hits in list(right.items())[:3]}
-    exhibit.show(
-        Reading(
-            "Targets by right answers off the training points",
-            "bars",
-            spread,
-            axes=["right"],
-            extra={"labels": [f"{k} of 4" for k in range(5)]},
-        )
-    )
+    shown = {"any learner, all targets": np.bincount(right["majority"], minlength=5)}
+    shown |= {f"{name}, linear": np.bincount(right[name][among], minlength=5) for name in ("straight line", "its opposite")}
+    extra = {"labels": [f"{k} of 4" for k in range(5)]}
+    note = "'linear': only the 104 targets that a plane can make. What is known about targets is what makes a learner good."
+    exhibit.show(Reading("Targets by right answers off the training points", "bars", shown, axes=["right"], note=note, extra=extra))
     table = {
         "learner": list(right),
         "all 256 targets": [float(h.mean()) / 4 for h in right.values()],
@@ -485,7 +479,7 @@ def th_07(exhibit: Exhibit) -> str:
     places = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), most=300, within=1e-6)
     gains = torch.stack([wide.gain(places[:, i], "tanh", float(weight)) for i, weight in enumerate(c_w)], 1)
     note = "Gain of a layer at its fixed point; on the line 1 a deep net is critical. It starts at C_W = 1, C_b = 0."
-    extra = {"x": c_w, "y": c_b, "levels": [0.7, 1.0, 1.3, 1.6], "points": {"C_W = 1": [[1.0, 0.0]]}}
+    extra = {"x": c_w, "y": c_b, "levels": [0.4, 0.6, 0.8, 1.0, 1.1, 1.2], "points": {"C_W = 1": [[1.0, 0.0]]}}
     exhibit.show(Reading("Order and chaos of tanh nets", "plane", {"gain": gains}, axes=["C_W", "C_b"], note=note, extra=extra))
     shown = {"x": list(range(1, depth + 1)), "log": ["y"]}
     exhibit.show(Reading("Variance through 50 layers", "lines", lines, axes=["layer"], note="recursion; names give C_W", extra=shown))
