@@ -287,19 +287,14 @@ def mish() -> Activation:
 def _heads(exhibit: Exhibit) -> None:
     """The head of each task as the notes pair them, and warnings for pairs that do not belong together."""
     pairs = {"binary": "sigmoid", "classes": "softmax", "positive": "softplus", "real": ""}
+    raw = np.array([[0.3, -1.2, 2.0]])
+    by_hand = {"sigmoid": 1 / (1 + np.exp(-raw)), "softmax": np.exp(raw) / np.exp(raw).sum(), "softplus": np.log1p(np.exp(raw)), "": raw}
     for task, wanted in pairs.items():
         made = head(task, 3)
         applied = LINKS[made.objective][0] or made.activation.replace("identity", "")
         exhibit.expect(f"{task}: what stands at the output", applied, wanted)
-        raw = torch.tensor([[0.3, -1.2, 2.0]]).double()
-        seen = made.likelihood().predict(raw if made.activation == "identity" else activation(made.activation)(raw))
-        by_hand = {
-            "sigmoid": 1 / (1 + np.exp(-raw)),
-            "softmax": np.exp(raw) / np.exp(raw).sum(),
-            "softplus": np.log1p(np.exp(raw)),
-            "": raw,
-        }
-        exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen.clone(), by_hand[wanted], within=1e-12)
+        seen = made.likelihood().predict(activation(made.activation)(torch.tensor(raw)))
+        exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
     losses = {task: head(task, 3).objective for task in pairs}
     exhibit.expect("likelihoods by task", list(losses.values()), ["bernoulli", "categorical", "gaussian", "gaussian"])
     exhibit.expect("least absolute error is at home with real targets too", odd("real", "identity", "laplace"), "")
@@ -355,7 +350,7 @@ def _negative_targets(exhibit: Exhibit) -> tuple[float, dict[str, list[float]]]:
                 model=partial(model, end),
                 data=Data(TensorSource(x, y)),
                 objective=Gaussian(),
-                optimiser=optimiser("adam", lr=0.02),
+                optimiser=optimiser("adam", lr=0.05),
                 batch=64,
                 steps=300,
             )
