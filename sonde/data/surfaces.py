@@ -97,7 +97,7 @@ def gabor_model(weights: Tensor, x: Tensor, kind: Literal["notes", "textbook"] =
     return torch.sin(angle) * torch.exp(-angle.square() / 32)
 
 
-def gabor_data(n: int = 28, noise: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
+def gabor_data(n: int = 28, noise: float = 0.3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """x (n, 1) in [-15, 15] and y (n,): the textbook model at GABOR_TRUTH with noise."""
     draw = generator(seed, "gabor")
     x = 30 * torch.rand(n, 1, generator=draw, dtype=torch.float64) - 15

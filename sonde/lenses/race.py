@@ -102,7 +102,7 @@ def _on_surface(on: str, entrants: list[Any], steps: int, condition: float) -> l
         ].note += f" Steepest descent with exact line search contracts the loss by ((k-1)/(k+1))^2 = {bound:.4g} at k = {condition:g}."
     return [
         *readings,
-        trajectories(f"Ways over the {on} surface", x, y, loss, {track.name: _inside(track, ground.box) for track in tracks}),
+        trajectories(f"Ways over the {on} surface", x, y, loss, {track.name: track.path for track in tracks}),
     ]
 
 
@@ -120,8 +120,9 @@ def trajectories(
 
     height = np.asarray(loss, dtype=float)
     lowest, highest = float(np.nanmin(height)), float(np.nanmax(height))
+    inside = {name: _inside(path, x, y) for name, path in paths.items()}
     levels = [lowest + (highest - lowest) * share**3 for share in np.linspace(0, 1, 14)[1:-1]]
-    return Reading(title, "plane", {"loss": height}, axes=list(axes), extra={"x": x, "y": y, "levels": levels, "paths": paths})
+    return Reading(title, "plane", {"loss": height}, axes=list(axes), extra={"x": x, "y": y, "levels": levels, "paths": inside})
 
 
 def _results(tracks: list[Track], note: str, target: float | None = None) -> list[Reading]:
@@ -176,15 +177,15 @@ def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
     return [reading]
 
 
-def _inside(track: Track, box: tuple[float, float, float, float]) -> list[list[float]]:
-    """The way as far as it stays near the picture."""
-    left, right, low, high = box
+def _inside(path: Any, x: Any, y: Any) -> list[list[float]]:
+    """A way as far as it stays near the picture."""
+    left, right, low, high = float(x[0]), float(x[-1]), float(y[0]), float(y[-1])
     wide, tall = right - left, high - low
     kept = []
-    for x, y in (place.tolist() for place in track.path):
-        if not (left - wide < x < right + wide and low - tall < y < high + tall):
+    for a, b in (map(float, place) for place in path):
+        if not (left - wide < a < right + wide and low - tall < b < high + tall):
             break
-        kept.append([min(max(x, left), right), min(max(y, low), high)])
+        kept.append([min(max(a, left), right), min(max(b, low), high)])
     return kept
 
 
