@@ -135,7 +135,7 @@ def th_02(exhibit: Exhibit) -> str:
         rates.append(float((wrong == 0).any(1).double().mean()))
         exact.append(1 - (1 - (1 - error) ** m) ** (size - 1))
     exhibit.expect("failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.03)  # four standard errors of 4000 trials
-    exhibit.below("realisable, m=100: failure rate", rates[sizes.index(enough)], chance)
+    exhibit.below("realisable, m=100: failure rate", rates[sizes.index(100)], chance)
     exhibit.above("with 40 examples it fails more often", rates[1], chance)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
     x = torch.rand(trials, enough, generator=dice)
@@ -162,7 +162,7 @@ def th_02(exhibit: Exhibit) -> str:
     table = {
         "setting": ["realisable", "thresholds", "agnostic"],
         "examples": [enough, enough, agnostic],
-        "failure rate": [rates[sizes.index(enough)], thresholds, strayed],
+        "failure rate": [rates[sizes.index(100)], thresholds, strayed],
     }
     exhibit.show(Reading("Failure with enough examples", "table", table, note="allowed: 0.05"))
     return f"{enough} and {agnostic} examples; failure rates {rates[4]:.4f} and {strayed:.4f} where {chance} is allowed"

@@ -1,0 +1,107 @@
+"""Chapter 22 made wrong on purpose: constants, leaks, other networks; each exhibit must notice."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from sonde.atlas import th
+from sonde.atlas._exhibit import run
+from sonde.core.errors import BadInput
+from sonde.models.mlp import MLP
+from sonde.nn import wide
+
+
+def wrong(row: str) -> list[str]:
+    """Names of the expectations that did not hold; an exception would be no verdict."""
+    result = run(row)
+    assert not result.passed and not result.error, result.why or f"{row} did not notice"
+    return [finding.name for finding in result.findings if not finding.passed]
+
+
+def test_th_01_notices_a_bound_too_good_to_be_true(monkeypatch) -> None:
+    monkeypatch.setattr(th, "hoeffding", lambda n, t, width=1.0: 2 * math.exp(-4 * n * t * t))
+    names = wrong("TH-01")
+    assert "Hoeffding at n=100, t=0.1: 2 exp(-2)" in names and "fair coin, t=0.1: frequency below Hoeffding" in names
+
+
+def test_th_02_notices_the_wrong_logarithm(monkeypatch) -> None:
+    def in_bits(hypotheses, error, chance, realisable=True):
+        return (
+            math.ceil(math.log2(hypotheses / chance) / error)
+            if realisable
+            else math.ceil(math.log2(2 * hypotheses / chance) / (2 * error**2))
+        )
+
+    monkeypatch.setattr(th, "pac_examples", in_bits)
+    names = wrong("TH-02")
+    assert {name.split(":")[0] for name in names} >= {"realisable", "agnostic"}
+
+
+def test_th_03_notices_lines_that_can_do_anything(monkeypatch) -> None:
+    monkeypatch.setattr(th, "labellings", lambda points: list(product((0, 1), repeat=len(points))))
+    names = wrong("TH-03")
+    assert "labellings of 3 points on a line" in names and "most labellings of any 4 of them, of 16" in names
+    assert "labellings of 3 points in a triangle" not in names
+
+
+def test_th_04_notices_a_ridge_under_another_name(monkeypatch) -> None:
+    right = th._least_norm
+    monkeypatch.setattr(th, "_least_norm", lambda features, y, penalty: right(features, y, max(penalty, 0.01)))
+    assert "number of features at the peak" in wrong("TH-04")
+
+
+def test_th_05_notices_a_learner_that_peeks(monkeypatch) -> None:
+    monkeypatch.setattr(th, "_right", lambda learner, cube, targets, seen, rest: np.full(len(targets), 4))
+    names = wrong("TH-05")
+    assert "majority: right answers of 256 * 4" in names and "straight line: mean accuracy off the training points" in names
+
+
+@pytest.fixture
+def few_nets(monkeypatch):
+    """Sampling takes the time and is not what these mistakes are about."""
+    right = th._variances
+    monkeypatch.setattr(th, "_variances", lambda *given: right(*given[:4], 60, given[5]))
+    monkeypatch.setattr(th, "_full_nets", lambda activation, weight, depth, width, nets: wide.kernel(
+        th.torch.tensor([[weight**-0.5]]), depth - 1, activation, weight)[:, 0, 0])  # fmt: skip
+
+
+def test_th_06_notices_the_other_arc_cosine_kernel(monkeypatch) -> None:
+    monkeypatch.setitem(wide._CLOSED, "relu", lambda k, size, cosine: size * wide._step(k, size, cosine))
+    names = wrong("TH-06")
+    assert "arc-cosine kernel of inputs at right angles: K = (C_W/d) / pi" in names
+    assert "relu: covariance of sampled nets, against the recursion" in names
+
+
+def test_th_07_notices_a_layer_that_loses_two_percent(monkeypatch, few_nets) -> None:
+    right = wide._relu
+    monkeypatch.setitem(wide._CLOSED, "relu", lambda *given: 0.98 * right(*given))
+    names = wrong("TH-07")
+    assert "relu, C_W=2.0: K after 49 layers is (C_W/2)^49" in names and "relu, C_W=2.0: K of sampled nets over the recursion" in names
+
+
+def test_th_08_notices_a_network_without_the_symmetry(monkeypatch) -> None:
+    monkeypatch.setattr(th, "MLP", lambda widths, activation: MLP(widths, "gelu"))
+    assert "relu, rate 0.001: drift of |row of W1|^2 + b1^2 - |column of W2|^2" in wrong("TH-08")
+
+
+def test_bounds_refuse_what_makes_no_sense() -> None:
+    for call in (
+        lambda: th.markov(-1.0, 1.0),
+        lambda: th.chebyshev(1.0, 0, 1.0),
+        lambda: th.hoeffding(10, 0.0),
+        lambda: th.pac_examples(0, 0.1, 0.1),
+        lambda: th.pac_examples(10, 0.1, 1.0),
+    ):
+        with pytest.raises(BadInput):
+            call()
+
+
+def test_calculators_by_hand() -> None:
+    assert [th.sauer(5, d) for d in (0, 1, 2, 5)] == [1, 6, 16, 32]
+    assert th.hoeffding(50, 1.0, width=10.0) == pytest.approx(2 * math.exp(-1))
+    assert th.markov(3.0, 2.0) == 1.0 and th.chebyshev(4.0, 100, 1.0) == 0.04
+    assert th.vc_gap(3, 10_000) == pytest.approx(math.sqrt((24 * math.log(2 * math.e * 1e4 / 3) + 8 * math.log(80)) / 1e4))
