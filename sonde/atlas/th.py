@@ -127,16 +127,16 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.expect("realisable: (ln 1000 + ln 20) / 0.1, rounded up", enough, 100)
     exhibit.expect("agnostic: ln(2 * 1000 / 0.05) / (2 * 0.1^2), rounded up", agnostic, 530)
     # The worst case: every other hypothesis errs on its own tenth of the examples, and the learner picks the worst that fits.
-    trials, sizes = 4000, (20, 40, 60, 80, 100, 120)
+    trials, sizes = 1000, (40, 60, 80, 100, 120)
     dice = generator(0, "hypotheses")
     rates, exact = [], []
     for m in sizes:
         wrong = torch.binomial(torch.full((trials, size - 1), float(m)), torch.full((trials, size - 1), error), generator=dice)
         rates.append(float((wrong == 0).any(1).double().mean()))
         exact.append(1 - (1 - (1 - error) ** m) ** (size - 1))
-    exhibit.expect("failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.03)  # four standard errors of 4000 trials
+    exhibit.expect("failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.05)  # three standard errors of 1000 trials
     exhibit.below("realisable, m=100: failure rate", rates[sizes.index(100)], chance)
-    exhibit.above("with 40 examples it fails more often", rates[1], chance)
+    exhibit.above("with 40 examples it fails more often", rates[0], chance)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
     x = torch.rand(trials, enough, generator=dice)
     edge = 0.5
@@ -145,13 +145,13 @@ def th_02(exhibit: Exhibit) -> str:
     misses = torch.maximum(edge - (left * size).ceil() / size, (right * size).floor() / size - edge)
     thresholds = float((misses > error).double().mean())
     exhibit.below("1000 thresholds, m=100: failure rate of the worst that fits", thresholds, chance)
-    wrong = torch.binomial(torch.full((trials, size), float(agnostic)), torch.full((trials, size), 0.5), generator=dice)
-    strayed = float(((wrong - agnostic / 2).abs() >= round(agnostic * error)).any(1).double().mean())
-    tail = 2 * stats.binom.cdf(math.floor(agnostic * (0.5 - error)), agnostic, 0.5)
-    exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed, chance)
-    exhibit.expect(
-        "agnostic: the same from the binomial distribution", strayed, 1 - (1 - tail) ** size, within=0.003
-    )  # three standard errors
+    strayed = {}
+    for m in (350, agnostic):
+        wrong = torch.binomial(torch.full((trials, size), float(m)), torch.full((trials, size), 0.5), generator=dice)
+        strayed[m] = float(((wrong - m / 2).abs() >= math.ceil(m * error)).any(1).double().mean())
+    exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed[agnostic], chance)
+    tail = 2 * stats.binom.cdf(350 // 2 - 35, 350, 0.5)
+    exhibit.expect("agnostic, m=350: the same, against the binomial distribution", strayed[350], 1 - (1 - tail) ** size, within=0.04)
     exhibit.refuses("an error of 0", lambda: pac_examples(size, 0.0, chance))
     bound = [min(1.0, size * math.exp(-error * m)) for m in sizes]
     lines = {"bound |H| exp(-eps m)": bound, "drawn": [rate or math.nan for rate in rates], "exact": exact}
@@ -162,10 +162,11 @@ def th_02(exhibit: Exhibit) -> str:
     table = {
         "setting": ["realisable", "thresholds", "agnostic"],
         "examples": [enough, enough, agnostic],
-        "failure rate": [rates[sizes.index(100)], thresholds, strayed],
+        "failure rate": [rates[sizes.index(100)], thresholds, strayed[agnostic]],
     }
     exhibit.show(Reading("Failure with enough examples", "table", table, note="allowed: 0.05"))
-    return f"{enough} and {agnostic} examples; failure rates {rates[4]:.4f} and {strayed:.4f} where {chance} is allowed"
+    rate = rates[sizes.index(100)]
+    return f"{enough} and {agnostic} examples; failure rates {rate:.4f} and {strayed[agnostic]:.4f} where {chance} is allowed"
 
 
 def th_03(exhibit: Exhibit) -> str:
