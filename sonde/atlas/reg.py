@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
@@ -13,13 +17,21 @@ from ..core.batch import Batch, Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
+from ..core.terms import Terms
+from ..data import augment
 from ..data.catalogue import load
+from ..data.order import Order
 from ..data.split import class_weights, split
 from ..data.tensors import TensorSource
+from ..estimators.least_squares import LeastSquares, Ridge
+from ..lenses import diagnosis
 from ..models.mlp import MLP
+from ..nn.dropout import Dropout
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import Optimiser, optimiser
+from ..recipes import digits_cnn
+from ..recipes._parts import sometimes
 from ._exhibit import Exhibit
 
 SPOILT = """length,width,site,kind
@@ -36,6 +48,357 @@ x7,3.1,1,a
 ,3.7,1,b
 4.8,3.4,1,a
 """
+
+
+NOISE = 0.3
+SEEDS = 12
+
+
+def reg_01(exhibit: Exhibit) -> str:
+    """Polynomials of rising degree on a noisy sine pass through all three regimes; each remedy moves the number it should."""
+    degrees = tuple(range(16))
+    train, valid = (_sines(size, part) for size, part in ((20, "train"), (200, "valid")))
+    start, floor = float(valid[1].var()), NOISE**2
+    errors = {degree: _fitted(LeastSquares(), degree, train, valid) for degree in degrees}
+    means = {degree: (float(on_train.mean()), float(on_new.mean())) for degree, (on_train, on_new) in errors.items()}
+    said = {degree: diagnosis.of_losses(seen, new, start, floor) for degree, (seen, new) in means.items()}
+    for degree, regime in ((0, "under"), (2, "under"), (6, "good fit"), (7, "good fit"), (14, "over"), (15, "over")):
+        regime += "" if " " in regime else "fitting"
+        exhibit.expect(f"degree {degree}: regime", said[degree].regime, regime)
+    for word in ("more capacity", "less regularisation", "longer training"):
+        exhibit.expect(f"remedies against underfitting: {word}", word in said[0].remedies, True)
+    for word in ("weight decay", "early stopping", "dropout", "augmentation"):
+        exhibit.expect(f"remedies against overfitting: {word}", any(word in remedy for remedy in said[15].remedies), True)
+    rises = max(float((errors[d + 1][0] - errors[d][0]).max()) for d in degrees[:-1])
+    exhibit.below("training error of any seed from one degree to the next: largest rise", rises, 1e-9)
+    best = min(degrees, key=lambda degree: means[degree][1])
+    exhibit.expect("the best degree on new points lies between 5 and 9", 5 <= best <= 9, True)
+
+    rows = []
+    for name, (before, after) in _against_overfitting(train, valid).items():
+        worse, better = (float((b - a).mean()) for a, b in zip(before, after, strict=True))
+        exhibit.above(f"{name}: training error rises by", worse, 0.0)
+        exhibit.below(f"{name}: validation error changes by", better, -0.05)
+        rows.append(("overfitting, degree 15", name, before, after))
+    for name, (before, after) in _against_underfitting(train, valid).items():
+        exhibit.below(f"{name}: training error changes by", float((after[0] - before[0]).mean()), -0.05)
+        rows.append(("underfitting", name, before, after))
+    lines = {"train": [means[d][0] for d in degrees], "valid": [min(means[d][1], 3.0) for d in degrees], "noise": [floor] * len(degrees)}
+    note = f"Mean squared error over {SEEDS} data sets of 20 points, log axis. " + "; ".join(f"{d}: {said[d].regime}" for d in (1, 6, 15))
+    extra = {"x": degrees, "log": ["y"], "colours": {"train": 0, "valid": 1, "noise": 6}}
+    exhibit.show(Reading("Error by degree of the polynomial", "lines", lines, axes=["degree"], note=note + ".", extra=extra))
+    table = {"regime": [row[0] for row in rows], "remedy": [row[1] for row in rows]}
+    for side, part in (("training", 0), ("validation", 1)):
+        table[f"{side} before"] = [_spread(row[2][part]) for row in rows]
+        table[f"{side} after"] = [_spread(row[3][part]) for row in rows]
+    exhibit.show(Reading("What each remedy moves", "table", table, note=f"Mean +/- deviation over {SEEDS} data sets."))
+    gained = " to ".join(_spread(errors[1]) for errors in rows[0][2:])
+    return f"best degree {best} of 0..15; {len(rows)} remedies each move the right number; L2 takes the validation error from {gained}"
+
+
+Points = tuple[np.ndarray, np.ndarray]
+"""x and y, (seeds, points) each"""
+Errors = tuple[np.ndarray, np.ndarray]
+"""mean squared errors on training and on new points, one per seed"""
+
+
+def _sines(points: int, part: str) -> Points:
+    """y = sin(2 pi x) + noise, drawn anew for each seed."""
+    draw = generator(0, "sines", part)
+    x = torch.linspace(-1, 1, points, dtype=torch.float64).expand(SEEDS, points)
+    y = torch.sin(2 * math.pi * x) + NOISE * torch.randn(SEEDS, points, generator=draw, dtype=torch.float64)
+    return x.numpy(), y.numpy()
+
+
+def _features(x: np.ndarray, degree: int) -> np.ndarray:
+    """Legendre polynomials 1..degree, scaled to variance 1 on the interval; the constant is the intercept.  (..., degree)"""
+    return np.polynomial.legendre.legvander(x, degree)[..., 1:] * np.sqrt(2 * np.arange(1, degree + 1) + 1)
+
+
+def _fitted(estimator: LeastSquares | Ridge, degree: int, train: Points, valid: Points) -> Errors:
+    def one(seed: int) -> tuple[float, float]:
+        (x, y), (new, truth) = ((part[0][seed], part[1][seed]) for part in (train, valid))
+        if degree == 0:
+            return float(np.mean((y - y.mean()) ** 2)), float(np.mean((truth - y.mean()) ** 2))
+        fit = estimator.fit(_features(x, degree), y)
+        pairs = ((x, y), (new, truth))
+        seen, unseen = (float(np.mean((fit.predict(_features(at, degree)) - values) ** 2)) for at, values in pairs)
+        return seen, unseen
+
+    a, b = zip(*(one(seed) for seed in range(len(train[0]))), strict=True)
+    return np.array(a), np.array(b)
+
+
+def _descended(
+    degree: int, train: Points, valid: Points, steps: int, rule: str = "adam", decay: float = 0.0, drop: float = 0.0, stop: bool = False
+) -> Errors:
+    """All seeds at once by gradient descent from 0: the weights are one (seeds, degree + 1) tensor, the rule is elementwise."""
+    (a, y), (new, truth) = ((torch.from_numpy(_with_one(x, degree)), torch.from_numpy(y)) for x, y in (train, valid))
+    judge = _sines(200, "judge")
+    w = torch.zeros(len(a), degree + 1, dtype=torch.float64, requires_grad=True)
+    step = optimiser(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
+    mask, dice = Dropout(drop), torch.random.fork_rng(devices=[])
+    best, kept = torch.full((len(a),), math.inf, dtype=torch.float64), w.detach().clone()
+    with dice:
+        torch.manual_seed(0)
+        for at in range(steps):
+            step.zero_grad()
+            ((mask(a) @ w.unsqueeze(-1)).squeeze(-1) - y).square().mean(1).sum().backward()
+            step.step()
+            if stop and at % 5 == 0:
+                now = _mse(torch.from_numpy(_with_one(judge[0], degree)), torch.from_numpy(judge[1]), w)
+                kept = torch.where((now < best)[:, None], w.detach(), kept)
+                best = torch.minimum(now, best)
+    end = kept if stop else w.detach()
+    return _mse(a, y, end).numpy(), _mse(new, truth, end).numpy()
+
+
+def _with_one(x: np.ndarray, degree: int) -> np.ndarray:
+    return np.concatenate([np.ones((*x.shape, 1)), _features(x, degree)], -1)
+
+
+def _mse(a: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    return ((a @ w.detach().unsqueeze(-1)).squeeze(-1) - y).square().mean(1)
+
+
+def _against_overfitting(train: Points, valid: Points) -> dict[str, tuple[Errors, Errors]]:
+    """Remedy -> errors before and after, for polynomials of degree 15."""
+    bare = _fitted(LeastSquares(), 15, train, valid)
+    copies = [np.tile(part, (1, 40)) for part in train]
+    jitter = 0.08 * torch.randn(copies[0].shape, generator=generator(0, "jitter"), dtype=torch.float64).numpy()
+    jittered = (np.clip(copies[0] + jitter, -1, 1), copies[1])
+    augmented = _fitted(LeastSquares(), 15, jittered, valid)
+    more = tuple(np.concatenate([a, b], 1) for a, b in zip(train, _sines(60, "more"), strict=True))
+    found = {
+        "L2": _fitted(Ridge(alpha=1.0), 15, train, valid),
+        "L1": _descended(15, train, valid, 800, rule="proximal", decay=0.05),
+        "early stopping": _descended(15, train, valid, 600, stop=True),
+        "dropout": _descended(15, train, valid, 800, drop=0.1),
+        "augmentation": augmented,
+        "more data": _fitted(LeastSquares(), 15, (more[0], more[1]), valid),
+        "a smaller model": _fitted(LeastSquares(), 7, train, valid),
+    }
+    return {name: (bare, after) for name, after in found.items()}
+
+
+def _against_underfitting(train: Points, valid: Points) -> dict[str, tuple[Errors, Errors]]:
+    return {
+        "more capacity": (_fitted(LeastSquares(), 1, train, valid), _fitted(LeastSquares(), 7, train, valid)),
+        "less regularisation": (_fitted(Ridge(alpha=100.0), 9, train, valid), _fitted(Ridge(alpha=0.1), 9, train, valid)),
+        "longer training": (_descended(9, train, valid, 10), _descended(9, train, valid, 600)),
+    }
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"{values.mean():.3f} +/- {values.std():.3f}"
+
+
+class _Penalised:
+    """A likelihood with  strength / 2  times the squared weights added to the loss."""
+
+    def __init__(self, inner: Gaussian, strength: float) -> None:
+        self.inner, self.strength = inner, strength
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        squares = torch.stack([p.square().sum() for p in model.parameters()]).sum()
+        return self.inner(model, batch) + Terms(penalty=(squares / 2, 1.0, self.strength))
+
+
+def reg_02(exhibit: Exhibit) -> str:
+    """Squared weights in the loss pull by lambda W; for plain SGD that is a decay of every weight, for Adam it is not."""
+    strength, lr, steps = 0.1, 0.05, 60
+    draw = generator(0, "decay")
+    batch = Batch(x=torch.randn(30, 4, generator=draw).double(), y=torch.randn(30, 2, generator=draw).double())
+    model = MLP((4, 6, 2), activation="tanh").double()
+    slopes = [_gradient(model, objective, batch) for objective in (Gaussian(), _Penalised(Gaussian(), strength))]
+    weights = parameters_to_vector(model.parameters()).detach()
+    exhibit.expect("gradient of the penalty, against lambda W", slopes[1] - slopes[0], strength * weights, within=1e-14)
+    prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), strength**-0.5)
+    penalty = strength / 2 * float(weights.square().sum())
+    likely = float((prior.log_prob(torch.zeros_like(weights)) - prior.log_prob(weights)).sum())
+    exhibit.expect("penalty, against the log-density of a Gaussian prior of variance 1/lambda", penalty, likely, within=1e-12)
+
+    start = [p.detach().clone() for p in model.parameters()]
+    ends = {}
+    for rule in ("sgd", "adam", "adamw"):
+        ends[rule, "in the loss"] = _walked(model, start, _Penalised(Gaussian(), strength), batch, optimiser(rule, lr=lr), steps)
+        decaying = optimiser(rule, lr=lr, weight_decay=strength, decay_all=True)
+        ends[rule, "by the rule"] = _walked(model, start, Gaussian(), batch, decaying, steps)
+    ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("sgd", lr=lr), steps, shrink=1 - lr * strength)
+    ends["adam", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("adam", lr=lr), steps, shrink=1 - lr * strength)
+    for told, one, other, within in (
+        ("SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g", ("sgd", "in the loss"), ("sgd", "decoupled"), 1e-12),
+        ("SGD: weight decay of the rule, against the same", ("sgd", "by the rule"), ("sgd", "decoupled"), 1e-12),
+        ("Adam: weight decay of the rule is the penalty in the loss", ("adam", "by the rule"), ("adam", "in the loss"), 1e-9),
+        ("AdamW: weight decay of the rule is decoupled", ("adamw", "by the rule"), ("adam", "decoupled"), 1e-9),
+    ):
+        exhibit.expect(told, ends[one], ends[other], within=within)
+    gap = float((ends["adam", "in the loss"] - ends["adamw", "by the rule"]).abs().max())
+    exhibit.above("Adam against AdamW: largest difference of a weight", gap, 0.05)
+    from sklearn.linear_model import Ridge as Theirs
+
+    line = nn.Linear(4, 2, bias=False).double()
+    found = _walked(line, [torch.zeros(2, 4).double()], _Penalised(Gaussian(), strength), batch, optimiser("sgd", lr=0.3), 400)
+    # The loss is a mean over 60 targets, scikit-learn's a sum.
+    theirs = Theirs(alpha=60 * strength, fit_intercept=False).fit(batch.x.numpy(), batch.y.numpy()).coef_
+    exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", found.view(2, 4), theirs, within=1e-10)
+    exhibit.show(_decay_paths())
+    same = float((ends["sgd", "in the loss"] - ends["sgd", "decoupled"]).abs().max())
+    return f"SGD: L2 and decoupled decay differ by {same:.0e}; Adam: by {gap:.2f} after {steps} steps"
+
+
+def _gradient(model: nn.Module, objective: Callable[[nn.Module, Batch], Terms], batch: Batch) -> Tensor:
+    return parameters_to_vector(torch.autograd.grad(objective(model, batch).loss(), list(model.parameters())))
+
+
+def _walked(
+    model: nn.Module,
+    start: list[Tensor],
+    objective: Callable[[nn.Module, Batch], Terms],
+    batch: Batch,
+    rule: Optimiser,
+    steps: int,
+    shrink: float = 1.0,
+) -> Tensor:
+    """Where the weights end; `shrink` multiplies them before each step, which is decoupled decay written out."""
+    params = list(model.parameters())
+    with torch.no_grad():
+        for p, first in zip(params, start, strict=True):
+            p.copy_(first)
+    made = rule.build([{"params": params, "weight_decay": rule.weight_decay, "names": [str(i) for i in range(len(params))]}])
+    for _ in range(steps):
+        made.zero_grad()
+        objective(model, batch).loss().backward()
+        with torch.no_grad():
+            for p in params:
+                p.mul_(shrink)
+        made.step()
+    return parameters_to_vector(params).detach().clone()
+
+
+def _decay_paths() -> Reading:
+    """Two weights on a long bowl: where each rule goes with the same strength of decay."""
+    curvature, best, strength = torch.tensor([1.0, 20.0]), torch.tensor([2.0, 1.0]), 0.5
+    paths = {}
+    for name, rule in (("SGD, L2 = decoupled", "sgd"), ("Adam, L2 in the loss", "adam"), ("AdamW, decoupled", "adamw")):
+        w = torch.tensor([-0.5, -0.8], requires_grad=True)
+        made = optimiser(rule, lr=0.05).build([{"params": [w], "weight_decay": strength, "names": ["w"]}])
+        path = [w.tolist()]
+        for _ in range(200):
+            w.grad = curvature * (w.detach() - best)
+            made.step()
+            path.append(w.tolist())
+        paths[name] = path
+    x, y = torch.linspace(-1, 2.5, 71), torch.linspace(-1, 1.5, 51)
+    loss = 0.5 * ((x[None, :] - best[0]).square() * curvature[0] + (y[:, None] - best[1]).square() * curvature[1])
+    note = "The loss without decay; all three have the same strength. In the loss, Adam divides the pull by the size of the gradients."
+    extra = {"x": x, "y": y, "levels": 12, "paths": paths, "points": {"minimum": [best.tolist()]}}
+    return Reading("Decay on a long bowl", "plane", {"loss": loss}, axes=["w1", "w2"], note=note, extra=extra)
+
+
+def reg_03(exhibit: Exhibit) -> str:
+    """L1 with an orthonormal design is a soft threshold, with zeros that are exactly 0; L2 only makes weights smaller."""
+    from sklearn.datasets import load_diabetes
+    from sklearn.linear_model import Lasso
+
+    n, d = 60, 16
+    draw = generator(0, "lasso")
+    x = torch.linalg.qr(torch.randn(n, d, generator=draw, dtype=torch.float64))[0]
+    y = x[:, :5] @ torch.tensor([3.0, -2.0, 1.5, 1.0, -0.6]).double() + 0.2 * torch.randn(n, generator=draw, dtype=torch.float64)
+    plain = x.T @ y
+    strengths = torch.linspace(0.0, 2.5, 26, dtype=torch.float64)
+    l1 = torch.stack([_lasso(x, y, float(s), steps=60) for s in strengths])
+    l2 = plain / (1 + strengths[:, None])
+    soft = plain.sign() * (plain.abs() - strengths[:, None]).clamp(min=0)
+    exhibit.expect("proximal descent against the soft threshold, 26 strengths", l1, soft, within=1e-12)
+    at = 4
+    theirs = Lasso(alpha=float(strengths[at]) / n, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(x.numpy(), y.numpy()).coef_
+    exhibit.expect(f"the same at strength {float(strengths[at]):g} against scikit-learn", l1[at], theirs, within=1e-8)
+    zeros = (l1 == 0).sum(1)
+    exhibit.expect("exact zeros at each strength", zeros, (plain.abs() <= strengths[:, None]).sum(1))
+    exhibit.above(f"exact zeros of 16 at strength {float(strengths[at]):g}", int(zeros[at]), 8)
+    exhibit.expect("exact zeros of L2 at any strength", int((l2 == 0).sum()), 0)
+    ridge = Ridge(alpha=float(strengths[at]), fit_intercept=False).fit(x.numpy(), y.numpy()).coef_
+    exhibit.expect("ridge, against the weights divided by 1 + strength", ridge, l2[at], within=1e-10)
+    exhibit.expect("exact zeros of ridge", int((ridge == 0).sum()), 0)
+    swinging = _lasso(x, y, float(strengths[at]), steps=400, proximal=False)
+    exhibit.expect("exact zeros with the penalty left in the loss", int((swinging == 0).sum()), 0)
+    w = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    prior = torch.distributions.Laplace(torch.zeros((), dtype=torch.float64), 1 / 0.7)
+    exhibit.expect(
+        "penalty, against the log-density of a Laplace prior",
+        0.7 * w.abs(),
+        prior.log_prob(torch.zeros_like(w)) - prior.log_prob(w),
+        within=1e-12,
+    )
+
+    features, target = load_diabetes(return_X_y=True)
+    features = (features - features.mean(0)) / features.std(0)
+    target = (target - target.mean()) / target.std()
+    real = _lasso(torch.from_numpy(features), torch.from_numpy(target), 0.1 * len(target), steps=1500)
+    sk = Lasso(alpha=0.1, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(features, target).coef_
+    exhibit.expect("diabetes data: weights against scikit-learn", real, sk, within=1e-8)
+    exhibit.expect("diabetes data: which weights are exactly 0", real == 0, sk == 0)
+    for name, table in (("L1", l1), ("L2", l2)):
+        lines = {f"w{i + 1}": table[:, i] for i in range(8)}
+        note = "Eight of sixteen weights." + (" Each reaches 0 and stays there." if name == "L1" else " None reaches 0.")
+        exhibit.show(Reading(f"Weights by strength of {name}", "lines", lines, axes=["strength"], note=note, extra={"x": strengths}))
+    on_real = f"{int((real == 0).sum())} of 10 on diabetes, as scikit-learn"
+    return f"soft threshold to 1e-12; {int(zeros[at])} of {d} weights exactly 0 under L1, 0 under L2; {on_real}"
+
+
+def _lasso(x: Tensor, y: Tensor, strength: float, steps: int, proximal: bool = True) -> Tensor:
+    """Minimum of  |y - x w|^2 / 2 + strength |w|_1  by proximal descent, or by plain descent on the whole of it."""
+    w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
+    lr = 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2
+    rule = optimiser("proximal" if proximal else "sgd", lr=lr if proximal else 0.3 * lr)
+    made = rule.build([{"params": [w], "weight_decay": strength if proximal else 0.0, "names": ["w"]}])
+    for _ in range(steps):
+        made.zero_grad()
+        loss = (x @ w - y).square().sum() / 2 + (0.0 if proximal else strength * w.abs().sum())
+        loss.backward()
+        made.step()
+    return w.detach()
+
+
+def reg_04(exhibit: Exhibit) -> str:
+    """Dropout averages sub-networks: exactly, over all 2^n masks, for a linear layer; evaluation needs no draw at all."""
+    n, p = 8, 0.3
+    layer = nn.Linear(n, 3).double()
+    x = torch.randn(n, generator=generator(0, "x"), dtype=torch.float64)
+    masks = torch.tensor(list(product((0.0, 1.0), repeat=n)), dtype=torch.float64)
+    exhibit.expect("masks", len(masks), 2**n)
+    for rate in (0.5, p):
+        chance = (rate ** (1 - masks) * (1 - rate) ** masks).prod(1)
+        each = layer(masks * x / (1 - rate)).detach()
+        evaluated = layer(Dropout(rate).eval()(x)).detach()
+        exhibit.expect(f"p={rate}: average over all {2**n} sub-networks, against one forward pass", chance @ each, evaluated, within=1e-12)
+        # The normalised geometric mean of the sub-networks' probabilities is one softmax of the scaled pass.
+        logs = chance @ each.log_softmax(1)
+        exhibit.expect(f"p={rate}: geometric mean of their class probabilities", logs.softmax(0), evaluated.softmax(0), within=1e-12)
+    unscaled = (p ** (1 - masks) * (1 - p) ** masks).prod(1) @ layer(masks * x).detach()
+    scaled = layer(Dropout(p, scale="test").eval()(x)).detach()
+    exhibit.expect("without division in training, evaluation multiplies by 1 - p", unscaled, scaled, within=1e-12)
+
+    wide = torch.ones(400, 500, dtype=torch.float64)
+    drop = Dropout(p)
+    # 200,000 units: the share kept is known to 0.1 %, and the mean of what is kept to 0.15 %.
+    exhibit.expect("training mean, against evaluation", float(drop(wide).mean()), float(drop.eval()(wide).mean()), within=0.01)
+    exhibit.expect("share of active units, 1 - p", float((drop.train()(wide) != 0).double().mean()), 1 - p, within=0.01)
+    exhibit.expect("keep_prob = 0.7 is p = 0.3", Dropout(keep_prob=0.7).p, p, within=1e-12)
+    exhibit.expect("no scale anywhere: training mean", float(Dropout(p, scale=None)(wide).mean()), 1 - p, within=0.01)
+    net = MLP((n, 32, 3), dropout=0.5).double().eval().requires_grad_(False)
+    exhibit.expect("evaluation twice: largest difference", float((net(x[None]) - net(x[None])).abs().max()), 0.0)
+    exhibit.above("training twice: largest difference", float((net.train()(x[None]) - net(x[None])).abs().max()), 1e-3)
+    exhibit.expect("p = 0 is the identity", Dropout(0.0)(x), x.clone())
+    few = torch.stack([torch.stack([layer(Dropout(p)(x)).detach() for _ in range(many)]).mean(0) for many in (1, 4, 16, 64, 256, 1024)])
+    gap = (few - layer(x).detach()).norm(dim=1)
+    exhibit.below("distance from the whole ensemble after 1024 draws, against one draw", float(gap[-1] / gap[0]), 0.3)
+    lines = {"distance": gap, "1 / sqrt(draws)": [float(gap[0]) / math.sqrt(k) for k in (1, 4, 16, 64, 256, 1024)]}
+    extra = {"x": [1, 4, 16, 64, 256, 1024], "log": ["x", "y"]}
+    note = "Average of so many sub-networks against one pass in evaluation mode."
+    exhibit.show(Reading("Dropout as an ensemble", "lines", lines, axes=["draws"], note=note, extra=extra))
+    return f"average of {2**n} sub-networks = one scaled pass to 1e-12; active {1 - p:.0%}; evaluation without a draw"
 
 
 def reg_05(exhibit: Exhibit) -> str:
@@ -77,6 +440,57 @@ def _rising(patience: int, every: int) -> Recipe:
         evaluate_every=every,
         patience=patience,
     )
+
+
+def reg_06(exhibit: Exhibit) -> str:
+    """Flips, shifts, crops, noise and holes keep label and shape; on 200 images they raise the validation accuracy."""
+    images = load("digits").train[:60]
+    changes = {
+        "flip": augment.flip(1.0),
+        "shift": augment.shift(1),
+        "noise": augment.noise(0.3),
+        "cutout": augment.cutout(3),
+        "all": augment.compose(augment.flip(), augment.shift(2), augment.cutout(2), augment.noise(0.1)),
+    }
+    shown = {"as they are": images.x[:6, 0]}
+    for name, change in changes.items():
+        new, again = (change(images, generator(0, "augment")) for _ in range(2))
+        exhibit.expect(f"{name}: labels", new.y, images.y.clone())
+        exhibit.expect(f"{name}: shape", list(new.x.shape), list(images.x.shape))
+        exhibit.expect(f"{name}: images that changed", int((new.x != images.x).flatten(1).any(1).sum()) > 30, True)
+        exhibit.expect(f"{name}: the same draw gives the same images", again.x, new.x)
+        shown[name] = new.x[:6, 0]
+    exhibit.expect("flip, against reversed columns", changes["flip"](images, generator(0, "a")).x, images.x.numpy()[..., ::-1].copy())
+    # A shift is a crop at a random place out of the image with its border repeated.
+    moved = changes["shift"](images, generator(0, "a")).x.numpy()
+    padded = np.pad(images.x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+    crops = np.stack([padded[:, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)])
+    exhibit.expect("shift: images that are one of the nine crops", int((crops == moved).all((2, 3, 4)).any(0).sum()), 60)
+    exhibit.expect("noise: deviation", float((changes["noise"](images, generator(0, "a")).x - images.x).std()), 0.3, within=0.02)
+
+    scores = {name: [_few_images(exhibit, name, seed) for seed in range(3)] for name in ("plain", "augmented")}
+    plain, augmented = (np.array(scores[name]) for name in scores)
+    gain = augmented - plain
+    exhibit.above("200 images: gain in validation accuracy, mean of 3 seeds", float(gain.mean()), 0.0)
+    exhibit.above("the gain over the standard error of its mean", float(gain.mean() / (gain.std(ddof=1) / math.sqrt(3))), 2.0)
+    flat = torch.cat(list(shown.values()))
+    low, high = float(flat.min()), float(flat.max())
+    pictures = {name: ((x - low) / (high - low)).tolist() for name, x in shown.items()}
+    exhibit.show(Reading("Six digits, changed", "images", pictures, note="Training batches are changed anew each time."))
+    table = {"seed": list(range(3)), "plain": scores["plain"], "augmented": scores["augmented"]}
+    exhibit.show(Reading("Validation accuracy, 200 training images", "table", table))
+    return f"accuracy on 200 images {_spread(plain)} plain, {_spread(augmented)} with shifts and noise (3 seeds)"
+
+
+def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
+    """Validation accuracy on 1,000 digits after training on 200, with or without shifted and noisy images."""
+    recipe = digits_cnn.recipe(width=8, hidden=32, dropout=0.0, batch=50, lr=4e-3, epochs=80).replace(
+        data=lambda: replace(load("digits", seed=seed, valid=1000, test=597), test=None),
+        augment=augment.compose(sometimes(augment.shift(1), 0.25), augment.noise(0.3)) if name == "augmented" else None,
+        evaluate_every=10_000,
+    )
+    run = exhibit.train(recipe, f"{name}-{seed}", seed=seed, checkpoint_every=10_000)
+    return run.result["figures"]["valid/accuracy"]
 
 
 def reg_07(exhibit: Exhibit) -> str:
@@ -157,3 +571,49 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
     )
     run = exhibit.train(recipe, f"noise-{share}-{seed}", seed=seed, checkpoint_every=200)
     return run.result["figures"]["test/accuracy"]
+
+
+def reg_08(exhibit: Exhibit) -> str:
+    """More weights than examples: descent from 0 ends at the shortest of all solutions, the pseudo-inverse."""
+    n, d = 8, 40
+    draw = generator(0, "short")
+    x = torch.randn(n, d, generator=draw, dtype=torch.float64)
+    y = torch.randn(n, generator=draw, dtype=torch.float64)
+    shortest = torch.from_numpy(np.linalg.pinv(x.numpy()) @ y.numpy())
+    others = torch.randn(d, 3, generator=draw, dtype=torch.float64)
+    starts = torch.cat([torch.zeros(d, 1, dtype=torch.float64), others], 1)
+    lr = 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2
+    ends, lengths, errors = _descend(x, y, starts, lr, steps=400)
+    gap = exhibit.expect("gradient descent from 0, against the pseudo-inverse", ends[:, 0], shortest, within=1e-6)
+    exhibit.below("its training error", float((x @ ends[:, 0] - y).abs().max()), 1e-6)
+    noisy, _, _ = _descend(x, y, starts[:, :1], 0.015, steps=1500, batch=3)
+    exhibit.expect("stochastic descent in batches of 3 from 0, against the pseudo-inverse", noisy[:, 0], shortest, within=1e-6)
+    unseen = (torch.eye(d, dtype=torch.float64) - torch.from_numpy(np.linalg.pinv(x.numpy())) @ x) @ others
+    told = "from 3 other starts: the same plus what the data cannot see of the start"
+    exhibit.expect(told, ends[:, 1:], shortest[:, None] + unseen, within=1e-6)
+    exhibit.below("their training error", float((x @ ends[:, 1:] - y[:, None]).abs().max()), 1e-6)
+    ratio = ends[:, 1:].norm(dim=0) / shortest.norm()
+    exhibit.above("their length over the shortest", float(ratio.min()), 1.5)
+    lines = {"from 0": lengths[:, 0], "from elsewhere": lengths[:, 1], "pseudo-inverse": [float(shortest.norm())] * len(lengths)}
+    note = f"{n} examples, {d} weights. Both fit the data without error."
+    exhibit.show(Reading("Length of the weights", "lines", lines, axes=["step"], note=note, extra={"colours": {"pseudo-inverse": 6}}))
+    residual = {"from 0": errors[:, 0], "from elsewhere": errors[:, 1]}
+    exhibit.show(Reading("Training error", "lines", residual, axes=["step"], extra={"log": ["y"]}))
+    longer = f"{float(ratio.min()):.1f} to {float(ratio.max()):.1f} times as long"
+    return f"GD from 0 is {gap:.0e} from the pseudo-inverse; other starts fit as well with weights {longer}"
+
+
+def _descend(x: Tensor, y: Tensor, starts: Tensor, lr: float, steps: int, batch: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (D, S) after descent from several starts at once; their lengths and errors on the way, (200, S) each."""
+    w = starts.clone().requires_grad_()
+    made = optimiser("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
+    order, lengths, errors = Order(len(x), batch or len(x), seed=0), [], []
+    for step in range(steps):
+        rows = order.at(step)
+        made.zero_grad()
+        ((x[rows] @ w - y[rows, None]).square().sum() / 2).backward()
+        made.step()
+        if step < 200:
+            lengths.append(w.detach().norm(dim=0))
+            errors.append((x @ w.detach() - y[:, None]).square().mean(0))
+    return w.detach(), torch.stack(lengths), torch.stack(errors)
