@@ -56,14 +56,13 @@ def opt_01(exhibit: Exhibit) -> str:
     first = _descend(a, start, 0.5 * limit, 1).path[1]
     exhibit.expect("one step is theta - eta A theta", first, start - 0.5 * limit * a @ start, within=1e-14)
 
-    curves = {
-        f"{word}: eta = {share:g} * 2/lambda_max": _descend(a, start, share * limit, 60).losses
-        for word, share in (("too small", 0.01), ("good", 0.5), ("too large", 1.05))
-    }
+    shares = {"too small": 0.01, "good": 0.5, "too large": 1.05}
+    curves = {word: _descend(a, start, share * limit, 60).losses for word, share in shares.items()}
     slow, good, wild = (line[-1] / line[0] for line in curves.values())
     exhibit.above("share of the loss left after 60 steps, rate too small, over that of a good rate", slow / good, 10)
     exhibit.above("share of the loss left after 60 steps, rate too large", wild, 10)
-    exhibit.show(Reading("Three learning rates", "lines", curves, axes=["step", "loss"], extra={"log": ["y"]}))
+    note = "Rates over 2 / lambda_max: " + ", ".join(f"{word} {share:g}" for word, share in shares.items()) + "."
+    exhibit.show(Reading("Three learning rates", "lines", curves, axes=["step", "loss"], note=note, extra={"log": ["y"]}))
     ground = quadratic(10.0)
     paths = {
         f"eta = {rate:g}": _descend(torch.diag(_vector(1.0, 10.0)), _vector(*ground.start), rate, 25).path for rate in (0.02, 0.1, 0.19)
@@ -397,11 +396,11 @@ def opt_09(exhibit: Exhibit) -> str:
     steps, paths = {}, {}
     for name, options in settings.items():
         track = _go(ground.loss, _vector(1.0, 1.0), partial(_sgd, **options), 3000, target=1e-6)
-        steps[name], paths[name] = track.steps or 10**9, track.path
+        steps[name], paths[name] = track.steps or 10**9, track.path[:40]
     for name in ("momentum", "nesterov"):
         exhibit.below(f"steps to 1e-6 at k=100, {name} over descent", steps[name] / steps["descent"], 0.4)
-    close = replace(ground, start=(1.0, 1.0), box=(-1.2, 1.2, -1.2, 1.2))
-    exhibit.show(_ways("Condition number 100, best settings of each", close, paths))
+    close = replace(ground, start=(1.0, 1.0), box=(-0.6, 1.2, -2.0, 2.0))
+    exhibit.show(_ways("Condition number 100, the first 40 steps of each", close, paths))
     exhibit.show(Reading("Steps to 1e-6", "table", {"rule": list(steps), "steps": list(steps.values())}))
     told = ", ".join(f"{name} {count}" for name, count in steps.items())
     return f"paths equal to {worst:.1e} over 100 steps; steps at k=100: {told}"
@@ -475,7 +474,7 @@ def opt_11(exhibit: Exhibit) -> str:
     ground, paths = quadratic(10.0), {}
     for name, rate in (("sgd", 0.1), ("adagrad", 3.0), ("rmsprop", 0.3), ("adadelta", 30.0)):
         paths[name] = _go(ground.loss, _vector(*ground.start), partial(_built, name, rate=rate), 40).path
-    exhibit.show(_ways("40 steps: a diagonal M heads for the middle where the gradient does not", ground, paths))
+    exhibit.show(_ways("40 steps with four diagonal preconditioners", ground, paths))
     exhibit.show(
         Reading("AdaGrad under a constant gradient", "lines", {"step": moves}, axes=["t", "size"], extra={"x": list(range(1, 31))})
     )
@@ -575,7 +574,7 @@ def opt_14(exhibit: Exhibit) -> str:
     trials, dice = 40_000, generator(0, "signs")
     ups = (torch.rand(trials, 4, generator=dice) < 0.5).all(1).double().mean()
     exhibit.expect("all of 4 directions, simulated, against p^4", ups, 0.5**4, within=0.006)  # five standard errors
-    sizes = (1, 2, 3, 4, 5, 6)
+    sizes = (1, 2, 3, 4, 5)
     shares = []
     for n in sizes:
         square = torch.randn(trials, n, n, generator=generator(0, "hessians", n))
@@ -584,7 +583,7 @@ def opt_14(exhibit: Exhibit) -> str:
     for n, exact in ((1, 0.5), (2, (2 - math.sqrt(2)) / 4), (3, (math.pi - 2 * math.sqrt(2)) / (4 * math.pi))):
         exhibit.expect(f"share of positive definite random Hessians, N={n}", shares[n - 1], exact, within=5 * math.sqrt(exact / trials))
     exhibit.expect("the share falls with N", sorted(shares, reverse=True), shares)
-    exhibit.below("share at N=6", shares[-1], 1e-3)
+    exhibit.below("share at N=5", shares[-1], 1e-3)
 
     dice = generator(0, "noise")
 
@@ -594,11 +593,11 @@ def opt_14(exhibit: Exhibit) -> str:
     tracks = {
         "on the ridge": _go(ridge, _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
         "with noise": _go(partial(ridge, noise=1e-3), _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
-        "momentum, offset 1e-6": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05, momentum=0.9), 120, target=-1.0),
+        "momentum": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05, momentum=0.9), 120, target=-1.0),
     }
     stuck = tracks["on the ridge"].path[-1]
     exhibit.below("gradient descent on the ridge: distance to the saddle after 120 steps", stuck.norm(), 1e-3)
-    for name in ("with noise", "momentum, offset 1e-6"):
+    for name in ("with noise", "momentum"):  # momentum starts 1e-6 beside the ridge
         exhibit.expect(f"{name}: below -1", tracks[name].fate, "reached")
     view = Surface("x^2 - y^2", ridge, (1.0, 0.0), -1.0, (-1.2, 1.2, -1.2, 1.2))
     exhibit.show(_ways("On the ridge of x^2 - y^2", view, {name: track.path for name, track in tracks.items()}))
@@ -612,9 +611,7 @@ def opt_14(exhibit: Exhibit) -> str:
         exhibit.above(f"share of 200 starts that batches of one end in the wide well, seed {seed}", share, 0.55)
     exhibit.below("share with the full batch", plain, 0.1)
     place = torch.linspace(-2.5, 3.5, 241).double()
-    exhibit.show(
-        Reading("A sharp well and a wide one of equal depth", "lines", {"loss": _wells(place)}, axes=["weight", "loss"], extra={"x": place})
-    )
+    exhibit.show(Reading("A sharp well and a wide one", "lines", {"loss": _wells(place)}, axes=["weight", "loss"], extra={"x": place}))
     exhibit.show(
         Reading(
             "Random Hessians that are positive definite",
@@ -629,7 +626,7 @@ def opt_14(exhibit: Exhibit) -> str:
 
 
 def _wells(w: Tensor) -> Tensor:
-    """A sharp well at -1 and one more than six times as wide at 1.5, equally deep, in a shallow bowl."""
+    """A sharp well at -1 and one more than six times as wide at 1.5, not quite as deep."""
     return 1 - torch.exp(-((w + 1) ** 2) / (2 * 0.15**2)) - torch.exp(-((w - 1.5) ** 2) / 2) + 0.02 * (w + 0.25) ** 2
 
 
@@ -652,12 +649,12 @@ def _two_wells(start: Tensor, seed: int | None) -> Tensor:
 
 def opt_15(exhibit: Exhibit) -> str:
     """One race for all optimisers; and rates, batches and the like found by search, for nothing learns them."""
-    rates, told = (3.0, 1.0, 0.1, 0.01, 0.003, 0.001), {}
+    rates, told = (3.0, 0.3, 0.1, 0.01, 0.003), {}
     for ground in (quadratic(10.0), rosenbrock()):
         place = [_vector(*ground.start)]
         target = 1e-3 if ground.name == "quadratic" else 0.1
         entrants = [entrant(name, rates) for name in EVERYONE]
-        told[ground.name] = race(place, partial(_at, ground), entrants, 120, target, keep=True)
+        told[ground.name] = race(place, partial(_at, ground), entrants, 100, target, keep=True)
     x = torch.randn(96, 2, generator=generator(0, "x"))
     batch = Batch(x=x, y=(x[:, :1] * x[:, 1:]).sin())
     model = MLP((2, 12, 1), activation="tanh")
@@ -670,7 +667,7 @@ def opt_15(exhibit: Exhibit) -> str:
         out = torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (batch.x,))
         return 0.5 * (out - batch.y).square().mean()
 
-    told["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 120, 0.02)
+    told["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.02)
     for name, tracks in told.items():
         exhibit.expect(f"optimisers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
         exhibit.show(Reading(f"Race on {name}", "table", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
@@ -682,7 +679,7 @@ def opt_15(exhibit: Exhibit) -> str:
         exhibit.above(
             f"optimisers of {len(EVERYONE)} that reach the target on {name}", sum(count is not None for count in flat[name].values()), 10
         )
-    exhibit.above("on Rosenbrock", sum(count is not None for count in flat["rosenbrock"].values()), 4)
+    exhibit.above("on Rosenbrock", sum(count is not None for count in flat["rosenbrock"].values()), 3)
     paths = {track.name: track.path for track in told["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
     exhibit.show(_ways("Rosenbrock's valley", rosenbrock(), paths))
 

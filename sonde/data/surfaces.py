@@ -46,10 +46,8 @@ def surface(name: str) -> Surface:
 def quadratic(condition: float = 10.0) -> Surface:
     """Half of x^2 + k y^2; steepest descent from (k, 1) is as slow as the condition number k allows."""
     curvatures = torch.tensor([1.0, condition], dtype=torch.float64)
-    reach = 1.1 * condition
-    return Surface(
-        "quadratic", lambda w: 0.5 * (curvatures * w.square()).sum(-1), (condition, 1.0), 1e-6, (-reach / 4, reach, -reach / 6, reach / 6)
-    )
+    reach, high = 1.1 * condition, max(1.6, condition / 5.5)
+    return Surface("quadratic", lambda w: 0.5 * (curvatures * w.square()).sum(-1), (condition, 1.0), 1e-6, (-reach / 4, reach, -high, high))
 
 
 def rosenbrock() -> Surface:
