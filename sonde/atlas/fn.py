@@ -468,7 +468,7 @@ def fn_10(exhibit: Exhibit) -> str:
             {"log": ["y"]},
         )
     )
-    far = [float(np.abs(weights - best).max()) for weights in (w, few)]
+    far = [float((weights - torch.from_numpy(best)).abs().max()) for weights in (w, few)]
     return f"Newton {int(newton.n_iter_[0])} steps; GD within {far[0]:.0e}, SGD within {far[1]:.0e}"
 
 

@@ -1,0 +1,126 @@
+"""Chapter 1: mistakes made on purpose turn its exhibits red."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sonde.atlas import fn
+from sonde.atlas._exhibit import run
+from sonde.estimators import bayes, least_squares, logistic
+
+
+def wrong(row):
+    """Names of the expectations that did not hold, in one text."""
+    result = run(row)
+    assert not result.passed and not result.error, result.why or f"{row} did not notice"
+    return "; ".join(finding.name for finding in result.findings if not finding.passed)
+
+
+@pytest.fixture
+def mistake_fn_sign(monkeypatch):
+    right = fn._slope
+    monkeypatch.setattr(fn, "_slope", lambda phi: -right(phi))
+
+
+def test_fn_03_notices_a_lost_minus(mistake_fn_sign):
+    assert "gradient at (0, 0)" in wrong("FN-03")
+
+
+def test_fn_04_notices_a_gradient_that_points_down(mistake_fn_sign):
+    assert "least rise" in wrong("FN-04")
+
+
+def test_fn_04_notices_a_slope_that_is_not_the_gradient(monkeypatch):
+    right = fn._slope
+    monkeypatch.setattr(fn, "_slope", lambda phi: right(phi).flip(0))
+    assert "gradient . tangent" in wrong("FN-04")
+
+
+def test_fn_05_notices_steps_uphill(monkeypatch):
+    right = fn.descend
+    monkeypatch.setattr(fn, "descend", lambda loss, phi, rate, eps, most=1000: right(loss, phi, -rate, eps, most))
+    assert "how it ended" in wrong("FN-05")
+
+
+def test_fn_02_notices_a_bias_that_is_not_fitted(monkeypatch):
+    right = least_squares._Affine._fit
+
+    def through_zero(self, *args, **kwargs):
+        self.fit_intercept = False
+        right(self, *args, **kwargs)
+
+    monkeypatch.setattr(least_squares._Affine, "_fit", through_zero)
+    assert "best affine fit to exclusive-or" in wrong("FN-02")
+
+
+def test_fn_06_notices_a_small_ridge(monkeypatch):
+    right = least_squares.solve
+    monkeypatch.setattr(least_squares, "solve", lambda table, alpha, solver="auto": right(table, alpha + 1e-6, solver))
+    assert "SciPy" in wrong("FN-06")
+
+
+def test_fn_07_notices_rows_and_columns_swapped(monkeypatch):
+    right = least_squares.flops
+    monkeypatch.setattr(least_squares, "flops", lambda rows, columns: right(columns, rows))
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns: 1e-9 * rows * columns**2)
+    names = wrong("FN-07")
+    assert "X^T X" in names and "inverse" in names and "slope" not in names
+
+
+def test_fn_07_notices_a_cost_that_is_linear_in_the_width(monkeypatch):
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns: 1e-9 * rows * columns)
+    assert wrong("FN-07") == "log-log slope of the time in D, N >> D"
+
+
+def test_fn_08_notices_a_bias_that_is_shrunk(monkeypatch):
+    right = least_squares._Affine._fit
+
+    def shrunk(self, X, y, weight, alpha, **kwargs):
+        right(self, X, y, weight, alpha, penalize_bias=alpha > 0)
+
+    monkeypatch.setattr(least_squares._Affine, "_fit", shrunk)
+    assert "bias free" in wrong("FN-08")
+
+
+def test_fn_08_notices_silence_about_a_singular_table(monkeypatch):
+    right = least_squares._svd
+    monkeypatch.setitem(least_squares.FACTORISATIONS, "svd", lambda table, *args: replace(right(table, *args), rank=table.X.shape[1]))
+    names = wrong("FN-08")
+    assert "a column twice" in names and "singular, rank" in names
+
+
+def test_fn_08_notices_prior_and_noise_swapped(monkeypatch):
+    right = bayes.MAPRegression.fit
+
+    def swapped(self, X, y):
+        self.tau, self.sigma = self.sigma, self.tau
+        return right(self, X, y)
+
+    monkeypatch.setattr(bayes.MAPRegression, "fit", swapped)
+    assert "lambda" in wrong("FN-08")
+
+
+def test_fn_09_notices_arctan_without_quadrants(monkeypatch):
+    def printed(x):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.column_stack([np.hypot(x[:, 0], x[:, 1]), np.nan_to_num(np.arctan(x[:, 1] / x[:, 0]))])
+
+    monkeypatch.setattr(fn, "polar", printed)
+    assert "theta of (-1, 0)" in wrong("FN-09")
+
+
+def test_fn_10_notices_a_penalty_nobody_asked_for(monkeypatch):
+    right = logistic.Problem.__init__
+    monkeypatch.setattr(
+        logistic.Problem, "__init__", lambda self, X, codes, outputs, s, alpha, bias: right(self, X, codes, outputs, s, alpha + 0.1, bias)
+    )
+    assert "gradient where Newton ends" in wrong("FN-10")
+
+
+def test_fn_11_notices_duels_that_go_to_the_loser(monkeypatch):
+    right = logistic._duels
+    monkeypatch.setattr(logistic, "_duels", lambda z, K: right(-z, K))
+    assert "one-vs-one: worst accuracy" in wrong("FN-11")
