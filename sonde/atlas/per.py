@@ -70,7 +70,8 @@ def per_02(exhibit: Exhibit) -> str:
     for name, labels in others.items():
         exhibit.expect(f"weights from labels {name}", Perceptron().fit(x, labels).coef_, fitted.coef_.copy())
     swapped = Perceptron(keep_updates=True).fit(x[::-1], signs[::-1])
-    exhibit.expect("a tie is a mistake: the first row met corrects w = 0, whichever it is", swapped.updates_[0].row, 0)
+    first = [(update.epoch, update.row) for update in swapped.updates_[:1]]
+    exhibit.expect("a tie is a mistake: the first row met corrects w = 0, whichever it is", first, [(1, 0)])
 
     history = np.array([update.weights for update in fitted.updates_])
     steps = {"epoch": [update.epoch for update in fitted.updates_], "input": [f"{x[update.row].astype(int)}" for update in fitted.updates_]}
@@ -116,7 +117,7 @@ def per_04(exhibit: Exhibit) -> str:
     x, truth = corners(2).numpy(), np.array(XOR)
     report = separability(x, truth)
     exhibit.expect("XOR separable", bool(report.separable), False)
-    means = [np.average(x[truth == label], axis=0, weights=report.share[truth == label]) for label in (0, 1)]
+    means = [2 * report.share[truth == label] @ x[truth == label] for label in (0, 1)]  # either class has half of the weight
     exhibit.expect("mixtures of both classes that are one point", means, [[0.5, 0.5], [0.5, 0.5]], within=1e-9)
     tables = [[number >> bit & 1 for bit in range(4)] for number in range(1, 15)]
     separable = [table for table in tables if separability(x, table).separable]

@@ -7,6 +7,7 @@ rows beside it.  A fit is an ordinary run in a folder that is gone afterwards: s
 from __future__ import annotations
 
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -86,16 +88,28 @@ class Network(ABC, BaseEstimator):
             recipe = self._recipe(TensorSource(x, y), end, seed)
             with tempfile.TemporaryDirectory(prefix="sonde-fit-") as folder:
                 run = train(recipe, run=folder, seed=seed, quiet=True, threads=torch.get_num_threads(), checkpoint_every=10**12)
-                self.model_ = run.model().double()
-                rows, steps = run.metrics, run.result["steps"]
+                model, rows, steps = run.model(), run.metrics, run.result["steps"]
         except NumericalStop as error:
-            fix = f"use a smaller lr than {self.lr:g}, or scale the features"
-            raise NumericalStop(error.what, where=type(self).__name__, fix=fix) from None
+            raise NumericalStop(error.what, where=type(self).__name__, fix=self._calmer) from None
         except BadInput as error:
             raise BadValue(error.what, where=error.where, fix=error.fix) from error
+        self._tell_skipped(sum("skipped" in row for row in rows), steps)
+        self.model_ = model.double()
         self.n_iter_ = -(-steps // recipe.evaluate_every)
         self.loss_curve_ = [row["loss"] for row in rows if "loss" in row]
         self.valid_curve_ = [row["valid/loss"] for row in rows if "valid/loss" in row]
+
+    @property
+    def _calmer(self) -> str:
+        return f"use a smaller lr than {self.lr:g}, or scale the features"
+
+    def _tell_skipped(self, skipped: int, steps: int) -> None:
+        """A few steps that were left out are worth a warning; with more than one in ten nothing was learned."""
+        what = f"{type(self).__name__} left out {skipped} of {steps} steps whose loss exploded"
+        if 10 * skipped > steps:
+            raise NumericalStop(what, fix=self._calmer)
+        if skipped:
+            warnings.warn(f"{what}; {self._calmer}", ConvergenceWarning, stacklevel=4)
 
     def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
@@ -117,6 +131,7 @@ class Network(ABC, BaseEstimator):
             epochs=number("epochs", self.epochs, 0, open_=True),
             patience=patience,
             evaluate_every=-(-len(data.train) // batch),  # once an epoch
+            on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and any other looks like an explosion
         )
 
     @torch.no_grad()

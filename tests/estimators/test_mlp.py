@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn import datasets, neural_network
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -121,7 +122,9 @@ def test_dropout_decay_and_optimisers_reach_the_engine(rows):
     sizes = {decay: torch.cat([p.detach().flatten() for p in network.parameters()]).norm() for decay, network in networks.items()}
     assert sizes[3.0] < 0.7 * sizes[0]
     assert any(isinstance(m, torch.nn.Dropout) for m in MLPClassifier(epochs=1, dropout=0.5).fit(x, labels).model_.modules())
-    assert MLPClassifier(optimiser="sgd", lr=0.1, activation="tanh", hidden=[8, 6], epochs=80).fit(x, labels).score(x, labels) > 0.5
+    plain = MLPClassifier(optimiser="sgd", lr=0.2, activation="tanh", hidden=[8, 6], batch=16, epochs=80).fit(x, labels)
+    assert [tuple(p.shape) for p in plain.model_.parameters()] == [(8, 4), (8,), (6, 8), (6,), (3, 6), (3,)]
+    assert plain.score(x, labels) > 0.6
 
 
 def test_frames_tensors_pipelines_and_grids(rows):
@@ -164,6 +167,13 @@ def test_a_rate_beyond_stability_is_named(rows):
     x, _, values = rows
     with pytest.raises(NumericalStop, match="use a smaller lr than 1e\\+06"):
         MLPRegressor(optimiser="sgd", lr=1e6, epochs=50).fit(x, values)
+
+
+def test_steps_that_are_left_out_are_told(rows):
+    x, labels, _ = rows
+    with pytest.warns(ConvergenceWarning, match="left out .* steps whose loss exploded; use a smaller lr"):
+        fitted = MLPClassifier(optimiser="sgd", lr=0.3, activation="tanh", hidden=[8, 6], batch=8, epochs=80).fit(x, labels)
+    assert fitted.score(x, labels) > 0.6
 
 
 def test_values_beyond_float32(rows):
