@@ -13,7 +13,7 @@ from ..core.reading import Reading
 from ..core.seeds import generator
 from ..gradients import modes
 from ..gradients.graph import trace
-from ..lenses.cost import Cost, by, cost
+from ..lenses.cost import Cost, cost
 from ..models.mlp import MLP
 from ._exhibit import Exhibit
 from .cnn import worked_network
@@ -320,7 +320,6 @@ def _overview(found: dict[str, Cost]) -> Reading:
         "table",
         {
             "network": list(found),
-            "output": [by(cost.rows[-1].output) if cost.rows[-1].output else "-" for cost in found.values()],
             "parameters": [cost.parameters for cost in found.values()],
             "FLOPs": [cost.flops for cost in found.values()],
             "memory": [cost.memory for cost in found.values()],

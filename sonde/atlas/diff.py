@@ -146,15 +146,13 @@ def diff_03(exhibit: Exhibit) -> str:
     exhibit.expect("modes.jacobian, forward", modes.jacobian(f, x, "forward"), by_rows, EXACT)
     exhibit.expect("modes.jacobian, reverse", modes.jacobian(f, x, "reverse"), by_columns, EXACT)
     exhibit.expect("the walk over the graph is u^T J too", trace(f, x).backward(seed=u)["x"], u @ by_columns, EXACT)
-    exhibit.show(
-        Reading("The same Jacobian by columns and by rows", "heat", {"forward": by_columns, "reverse": by_rows}, ["output", "input"])
-    )
+    exhibit.show(Reading("One Jacobian, by columns or by rows", "heat", {"J": by_columns}, ["output", "input"]))
     return f"{forward} columns and {reverse} rows give one 4 x 7 Jacobian, {gap:.1g} apart"
 
 
 def diff_04(exhibit: Exhibit) -> str:
     """Few outputs: reverse.  Few inputs: forward.  Multiplications counted, on the traced graph and by hand."""
-    table: dict[str, list] = {"chain": [], "columns (forward)": [], "rows (reverse)": [], "choice": [], "why": []}
+    table: dict[str, list] = {"chain": [], "columns (forward)": [], "rows (reverse)": [], "choice": []}
     plans = {}
     for widths in ((1000, 10, 10, 1), (1, 10, 1000), (20, 15, 20)):
         layers, f = _chain(widths)
@@ -172,7 +170,7 @@ def diff_04(exhibit: Exhibit) -> str:
             sum(layer.multiplies for layer in layers),
             each * min(plan.inputs, plan.outputs),
         )
-        row = (name, plan.forward, plan.reverse, plan.mode, plan.why)
+        row = (name, plan.forward, plan.reverse, plan.mode)
         for column, cell in zip(table.values(), row, strict=True):
             column.append(cell)
     many, few, square = plans.values()
@@ -182,7 +180,7 @@ def diff_04(exhibit: Exhibit) -> str:
     exhibit.below("20 -> 15 -> 20: neither is much cheaper", max(square.forward, square.reverse) / min(square.forward, square.reverse), 1.2)
     layers, f = _chain((1000, 10, 10, 1))
     exhibit.expect("the plan is followed", list(modes.jacobian(f, _normal("04 x", 1000)).shape), [1, 1000])
-    exhibit.show(Reading("Multiplications of a whole Jacobian", "table", table))
+    exhibit.show(Reading("Multiplications of a whole Jacobian", "table", table, note=f"{many}."))
     gains = many.forward / many.reverse, few.reverse / few.forward
     return f"reverse {gains[0]:.0f} times cheaper for 1000 -> 1, forward {gains[1]:.0f} times for 1 -> 1000"
 
@@ -319,7 +317,8 @@ def diff_06(exhibit: Exhibit) -> str:
     exhibit.expect(
         "the message says what, where and what to do", all(w in told for w in ("depends on a value", "diff.py", "trace(f, x)")), True
     )
-    exhibit.show(Reading("What static capture says to a branch", "table", {"message": [told]}))
+    ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
+    exhibit.show(Reading("What can be captured", "table", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {told}."))
     return f"both ways {gap:.1g} from the formula; the branch is refused ahead of time"
 
 
@@ -437,28 +436,26 @@ class _Loss:
 
 
 def _short(values: Tensor) -> str:
-    return "  ".join(f"{value:.4f}" for value in values.tolist())
+    return "  ".join(f"{value:.3f}" for value in values.tolist())
 
 
 def diff_10(exhibit: Exhibit) -> str:
     """What storing and reusing saves: linear in depth against quadratic, two passes against P + 1."""
     depths, width = (2, 4, 8, 16, 32), 6
-    counted: dict[str, list[int]] = {"reused": [], "from the loss each time": []}
+    counted: dict[str, list[int]] = {"reused": [], "not reused": []}
     for depth in depths:
         layers, _ = _chain((width,) * (depth + 1))
         values = [_normal(f"10 {depth}", width)]
         for layer in layers:
             values.append(torch.tanh(layer.matrix @ values[-1]))
-        for name, reuse in (("reused", True), ("from the loss each time", False)):
+        for name, reuse in (("reused", True), ("not reused", False)):
             for layer in layers:
                 layer.multiplies = 0
             deltas = _deltas(layers, values, reuse)
             counted[name].append(sum(layer.multiplies for layer in layers) // width**2)
             exhibit.expect(f"depth {depth}, {name}: delta of the first layer", deltas[0], modes.gradient(_tail(layers), values[0]), EXACT)
     exhibit.expect("products of a pass that reuses its brackets: L", counted["reused"], list(depths))
-    exhibit.expect(
-        "products of a pass that does not: L (L + 1) / 2", counted["from the loss each time"], [d * (d + 1) // 2 for d in depths]
-    )
+    exhibit.expect("products of a pass that does not: L (L + 1) / 2", counted["not reused"], [d * (d + 1) // 2 for d in depths])
     net = MLP((4, 6, 3), activation="tanh").double()
     x, y = _normal("10 x", 9, 4), _normal("10 y", 9, 3)
     loss, theta = modes.of_parameters(net, lambda model: (model(x) - y).square().sum())
@@ -497,7 +494,7 @@ def diff_10(exhibit: Exhibit) -> str:
     }
     exhibit.show(Reading(f"A gradient with respect to {parameters} parameters", "table", price))
     ratio = one.multiplies / one.backward_multiplies
-    saved = f"{counted['reused'][-1]} products against {counted['from the loss each time'][-1]} at depth 32"
+    saved = f"{counted['reused'][-1]} products against {counted['not reused'][-1]} at depth 32"
     return f"{saved}; naive way {ratio:.0f} times dearer, error {two.error:.1g}"
 
 

@@ -68,7 +68,7 @@ _SLOPES: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda y, x: y * (1 - y),
     "relu": lambda y, x: (x > 0).to(x.dtype),
     "silu": lambda y, x: x.sigmoid() + y * (1 - x.sigmoid()),
-    "leaky_relu": lambda y, x, slope=0.01: torch.where(x > 0, 1.0, slope).to(x.dtype),
+    "leaky_relu": lambda y, x, slope=0.01: torch.where(x > 0, torch.ones_like(x), slope),
     "softplus": lambda y, x, beta=1, threshold=20: torch.where(x * beta > threshold, 1.0, (x * beta).sigmoid()),
     "clamp": lambda y, x, low=None, high=None: _between(x, low, high),
     "clamp_min": lambda y, x, low: _between(x, low, None),
@@ -299,6 +299,11 @@ def _reshaped(g: Tensor, y: Tensor, x: Tensor, *settings: Any, **more: Any) -> t
     return (g.reshape(x.shape).to(x.dtype),)
 
 
+@rule("copy")
+def _copy(g: Tensor, y: Tensor, x: Tensor, source: Tensor, *settings: Any) -> tuple[Any, ...]:
+    return None, g
+
+
 @rule("expand")
 def _expand(g: Tensor, y: Tensor, x: Tensor, *settings: Any, **more: Any) -> tuple[Any, ...]:
     return (g,)
@@ -490,6 +495,20 @@ def _layer_norm(g: list[Any], y: Any, x: Tensor, shape: Sequence[int], scale: An
     inner = g[0] if scale is None else g[0] * scale
     back = (inner - inner.mean(axes, keepdim=True) - normal * (inner * normal).mean(axes, keepdim=True)) * inverse
     return back, None, g[0] * normal, g[0]
+
+
+@rule("native_group_norm")
+def _group_norm(g: list[Any], y: Any, x: Tensor, scale: Any, shift: Any, *settings: Any) -> tuple[Any, ...]:
+    """A layer norm over each group, then scale and shift by channel."""
+    examples, channels, _, groups, eps = settings
+    shape = (1, channels, *[1] * (x.dim() - 2))
+    mean, inverse = (part.reshape(examples, groups, 1) for part in y[1:])
+    inner = g[0] if scale is None else g[0] * scale.reshape(shape)
+    rows = x.reshape(examples, groups, -1)
+    back = _layer_norm([inner.reshape(rows.shape)], (None, mean, inverse), rows, rows.shape[2:], None, None, eps)[0]
+    normal = ((rows - mean) * inverse).reshape(x.shape)
+    axes = [0, *range(2, x.dim())]
+    return back.reshape(x.shape), (g[0] * normal).sum(axes), g[0].sum(axes)
 
 
 @rule("convolution")

@@ -326,9 +326,11 @@ def _lowered(function: Callable[..., Any], leaves: Sequence[tuple[str, str, Tens
     tensors = [tensor for _, _, tensor in leaves]
     program = _made(function, tensors)
     if any(_writes(node) for node in program.graph.nodes):  # a rule needs the value before it was written over
-        program = _made(torch.func.functionalize(program, remove="mutations"), tensors)
+        leaves = [*leaves, *_lifted(program)]
+        program = _made(torch.func.functionalize(program, remove="mutations"), [tensor for _, _, tensor in leaves])
     graph = _read(program, leaves)
-    graph.forward(*tensors)
+    with torch.random.fork_rng(devices=[]):
+        graph.forward(*tensors)
     return graph
 
 
@@ -351,6 +353,20 @@ def _made(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
         raise BadInput(f"the function cannot be run on inputs of size {shapes}: {_short(error)}", fix="check the sizes") from error
 
 
+def _lifted(program: Any) -> list[tuple[str, str, Tensor]]:
+    """Make the constants of a program its last inputs: torch functionalises nothing that it was not given."""
+    found = []
+    last = [node for node in program.graph.nodes if node.op == "placeholder"][-1]
+    for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
+        with program.graph.inserting_after(last):
+            last = program.graph.placeholder(f"{node.name}_given")
+        node.replace_all_uses_with(last)
+        found.append((node.name, "constant", operator.attrgetter(node.target)(program)))
+        program.graph.erase_node(node)
+    program.recompile()
+    return found
+
+
 def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
     """A Graph from an fx program: the leaves and all that the outputs depend on."""
     from torch.fx import Node as FxNode
@@ -363,8 +379,10 @@ def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
     taken = {name for name, _, _ in leaves}
     for item in program.graph.nodes:
         if item.op == "placeholder":
-            name, kind, _ = next(free)
-            names[item], nodes[name] = name, Node(name, kind)
+            name, kind, value = next(free)
+            names[item] = name
+            if kind != "constant" or item in kept:
+                nodes[name] = Node(name, kind, value=value if kind == "constant" else None)
         elif item.op == "get_attr" and item in kept:
             names[item] = item.name
             nodes[item.name] = Node(item.name, "constant", value=operator.attrgetter(item.target)(program))
@@ -400,9 +418,7 @@ def _decompositions() -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten
-    more = get_decompositions(
-        [aten.native_batch_norm, aten.native_group_norm, aten.nll_loss_forward, aten.nll_loss2d_forward, aten._adaptive_avg_pool2d]
-    )
+    more = get_decompositions([aten.native_batch_norm, aten.nll_loss_forward, aten.nll_loss2d_forward, aten._adaptive_avg_pool2d])
     known = RULES.keys() | FLAT
     return {op: way for op, way in {**core_aten_decompositions(), **more}.items() if op._schema.name.split("::")[1] not in known}
 

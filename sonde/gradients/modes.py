@@ -34,9 +34,9 @@ class Plan:
     row: int
     """multiplications of one reverse pass of adjoints, which gives one row"""
     forward: int
-    """the whole Jacobian by columns, with the values it needs"""
+    """the whole Jacobian by columns, and f itself once"""
     reverse: int
-    """the whole Jacobian by rows, with the values it needs"""
+    """the whole Jacobian by rows, and f itself once"""
     mode: Mode
     why: str
 
@@ -67,8 +67,8 @@ def plan(f: Callable[..., Any], x: Point) -> Plan:
     by_rows = trace(adjoints, *flat, torch.ones_like(y))
     column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
     row = by_rows.multiplies_after(by_rows.inputs[-1])
-    forward = by_columns.multiplies - column + n * column
-    reverse = by_rows.multiplies - row + m * row
+    values = trace(bound, *flat).multiplies
+    forward, reverse = values + n * column, values + m * row
     mode: Mode = "forward" if forward < reverse or (forward == reverse and n < m) else "reverse"
     passes, others = (_count(n, "column"), _count(m, "row")) if mode == "forward" else (_count(m, "row"), _count(n, "column"))
     best, rest = min(forward, reverse), max(forward, reverse)

@@ -1,0 +1,148 @@
+"""Derivatives in both modes against closed forms and NumPy; the plan against counts worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from sonde.core.errors import BadInput
+from sonde.gradients import modes
+
+D = torch.float64
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=D)
+
+
+A, B = normal(0, 4, 3), normal(1, 2, 4)
+X, V, U = normal(2, 3), normal(3, 3), normal(4, 2)
+
+
+def f(x: torch.Tensor) -> torch.Tensor:
+    """B tanh(A x), whose Jacobian is B diag(1 - tanh^2) A."""
+    return B @ torch.tanh(A @ x)
+
+
+def jacobian_by_hand() -> np.ndarray:
+    a, b, x = A.numpy(), B.numpy(), X.numpy()
+    return b @ np.diag(1 - np.tanh(a @ x) ** 2) @ a
+
+
+def test_products_and_jacobian_against_numpy() -> None:
+    wanted = jacobian_by_hand()
+    np.testing.assert_allclose(modes.jvp(f, X, V), wanted @ V.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(modes.vjp(f, X, U), U.numpy() @ wanted, rtol=1e-12)
+    for mode in (None, "forward", "reverse"):
+        np.testing.assert_allclose(modes.jacobian(f, X, mode), wanted, rtol=1e-12)
+    np.testing.assert_allclose(modes.gradient(lambda x: f(x)[0], X), wanted[0], rtol=1e-12)
+
+
+def test_second_order_against_numpy() -> None:
+    a, b, x = A.numpy(), B.numpy(), X.numpy()
+    t = np.tanh(a @ x)
+    wanted = a.T @ np.diag(b.sum(0) * -2 * t * (1 - t**2)) @ a
+    np.testing.assert_allclose(modes.hessian(lambda x: f(x).sum(), X), wanted, rtol=1e-11)
+    np.testing.assert_allclose(modes.hvp(lambda x: f(x).sum(0, keepdim=True), X, V), wanted @ V.numpy(), rtol=1e-11)
+
+
+def test_functions_of_the_parameters_of_a_model() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = normal(5, 6, 3), normal(6, 6, 2)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    loss, theta = modes.of_parameters(net, lambda model: (model(x) - y).square().mean())
+    found = modes.gradient(loss, theta)
+    v = {name: normal(7 + i, *part.shape) for i, (name, part) in enumerate(theta.items())}
+    product = modes.hvp(loss, theta, v)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    gradients = torch.autograd.grad((net(x) - y).square().mean(), list(net.parameters()), create_graph=True)
+    twice = torch.autograd.grad(sum((g * w).sum() for g, w in zip(gradients, v.values())), list(net.parameters()), allow_unused=True)
+    for name, g, h in zip(theta, gradients, twice, strict=True):
+        torch.testing.assert_close(found[name], g)
+        torch.testing.assert_close(product[name], torch.zeros_like(g) if h is None else h)
+
+
+def test_attention_has_second_derivatives() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, dropout=0.0).double().eval()
+    x, v = normal(8, 1, 3, 8), normal(9, 1, 3, 8)
+
+    def g(x):
+        return layer(x).square().sum()
+
+    step = 1e-5
+    wanted = (modes.gradient(g, x + step * v) - modes.gradient(g, x - step * v)) / (2 * step)
+    torch.testing.assert_close(modes.hvp(g, x, v), wanted, rtol=1e-6, atol=1e-7)
+
+
+def linear_chain(*widths: int):
+    matrices = [normal(i, b, a) for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+
+    def g(x):
+        for matrix in matrices:
+            x = matrix @ x
+        return x
+
+    return g
+
+
+@pytest.mark.parametrize(
+    "widths, mode", [((50, 7, 6, 1), "reverse"), ((1, 7, 50), "forward"), ((3, 20, 9), "forward"), ((9, 20, 3), "reverse")]
+)
+def test_the_plan_counts_what_a_hand_counts(widths, mode) -> None:
+    each = sum(a * b for a, b in zip(widths, widths[1:]))
+    plan = modes.plan(linear_chain(*widths), normal(9, widths[0]))
+    assert (plan.inputs, plan.outputs) == (widths[0], widths[-1])
+    assert plan.column == plan.row == each
+    assert plan.forward == each * (widths[0] + 1) and plan.reverse == each * (widths[-1] + 1)
+    assert plan.mode == mode and f"{min(plan.forward, plan.reverse):,} multiplications" in str(plan)
+
+
+def test_the_plan_counts_passes_not_sizes_alone() -> None:
+    """More inputs than outputs, but the plan goes by counted cost; ties go to reverse unless inputs are fewer."""
+    plan = modes.plan(lambda x: x * 2.0, normal(0, 5))
+    assert plan.forward == plan.reverse == 5 + 25 and plan.mode == "reverse"
+    net = nn.Conv2d(1, 2, 3).double()
+    plan = modes.plan(net, normal(1, 1, 1, 5, 5))
+    assert plan.inputs == 25 and plan.outputs == 18 and plan.column == 18 * 9 and plan.mode == "reverse"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 100))
+def test_both_modes_agree(n: int, m: int, seed: int) -> None:
+    w, x = normal(seed, m, n), normal(seed + 1, n)
+
+    def g(x):
+        return (w @ x).sin() * x.square().sum()
+
+    torch.testing.assert_close(modes.jacobian(g, x, "forward"), modes.jacobian(g, x, "reverse"), rtol=1e-12, atol=1e-12)
+
+
+BAD = [
+    (lambda: modes.jvp(f, X, normal(0, 4)), r"direction v has size \(4,\), not size \(3,\)"),
+    (lambda: modes.vjp(f, X, normal(0, 3)), r"weights u has size \(3,\)"),
+    (lambda: modes.vjp(f, X, U.float()), "holds float32, not float64"),
+    (lambda: modes.gradient(f, X), "not one number; sum it"),
+    (lambda: modes.hessian(f, X), "not one number"),
+    (lambda: modes.hvp(f, X, V), "not one number"),
+    (lambda: modes.gradient(f, torch.arange(3)), "holds int64, which cannot move a little"),
+    (lambda: modes.gradient(f, normal(0, 7)), r"cannot be run on size \(7,\)"),
+    (lambda: modes.gradient(f, [1.0]), "x is a list"),
+    (lambda: modes.gradient(f, {}), "x is a dict"),
+    (lambda: modes.gradient(f, {"a": 3}), "'a' is a int"),
+    (lambda: modes.jacobian(f, X, "sideways"), "no mode 'sideways'"),
+    (lambda: modes.jacobian(torch.argmax, X), "gives int64"),
+    (lambda: modes.plan(lambda x: 3.0, X), "gives float, not a tensor"),
+    (lambda: modes.hvp(lambda t: t["a"].sum(), {"a": X}, X), "direction v is a Tensor"),
+]
+
+
+@pytest.mark.parametrize("call, words", BAD)
+def test_bad_input_is_refused_in_one_line(call, words: str) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
