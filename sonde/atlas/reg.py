@@ -27,6 +27,7 @@ from ..estimators.least_squares import LeastSquares, Ridge
 from ..lenses import diagnosis
 from ..models.mlp import MLP
 from ..nn.dropout import Dropout
+from ..objectives._penalised import Penalised
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
 from ..optim.build import Optimiser, optimiser
@@ -193,24 +194,15 @@ def _spread(values: np.ndarray) -> str:
     return f"{values.mean():.3f} +/- {values.std():.3f}"
 
 
-class _Penalised:
-    """A likelihood with  strength / 2  times the squared weights added to the loss."""
-
-    def __init__(self, inner: Gaussian, strength: float) -> None:
-        self.inner, self.strength = inner, strength
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        squares = torch.stack([p.square().sum() for p in model.parameters()]).sum()
-        return self.inner(model, batch) + Terms(penalty=(squares / 2, 1.0, self.strength))
-
-
 def reg_02(exhibit: Exhibit) -> str:
     """Squared weights in the loss pull by lambda W; for plain SGD that is a decay of every weight, for Adam it is not."""
     strength, lr, steps = 0.1, 0.05, 60
     draw = generator(0, "decay")
     batch = Batch(x=torch.randn(30, 4, generator=draw).double(), y=torch.randn(30, 2, generator=draw).double())
     model = MLP((4, 6, 2), activation="tanh").double()
-    slopes = [_gradient(model, objective, batch) for objective in (Gaussian(), _Penalised(Gaussian(), strength))]
+    # The penalty of the row is lambda / 2 times the squares of all weights; ours is l2 times them.
+    penalised = Penalised(Gaussian(), l2=strength / 2, biases=True)
+    slopes = [_gradient(model, objective, batch) for objective in (Gaussian(), penalised)]
     weights = parameters_to_vector(model.parameters()).detach()
     exhibit.expect("gradient of the penalty, against lambda W", slopes[1] - slopes[0], strength * weights, within=1e-14)
     prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), strength**-0.5)
@@ -221,7 +213,7 @@ def reg_02(exhibit: Exhibit) -> str:
     start = [p.detach().clone() for p in model.parameters()]
     ends = {}
     for rule in ("sgd", "adam", "adamw"):
-        ends[rule, "in the loss"] = _walked(model, start, _Penalised(Gaussian(), strength), batch, optimiser(rule, lr=lr), steps)
+        ends[rule, "in the loss"] = _walked(model, start, penalised, batch, optimiser(rule, lr=lr), steps)
         decaying = optimiser(rule, lr=lr, weight_decay=strength, decay_all=True)
         ends[rule, "by the rule"] = _walked(model, start, Gaussian(), batch, decaying, steps)
     ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("sgd", lr=lr), steps, shrink=1 - lr * strength)
@@ -238,7 +230,7 @@ def reg_02(exhibit: Exhibit) -> str:
     from sklearn.linear_model import Ridge as Theirs
 
     line = nn.Linear(4, 2, bias=False).double()
-    found = _walked(line, [torch.zeros(2, 4).double()], _Penalised(Gaussian(), strength), batch, optimiser("sgd", lr=0.3), 400)
+    found = _walked(line, [torch.zeros(2, 4).double()], penalised, batch, optimiser("sgd", lr=0.3), 400)
     # The loss is a mean over 60 targets, scikit-learn's a sum.
     theirs = Theirs(alpha=60 * strength, fit_intercept=False).fit(batch.x.numpy(), batch.y.numpy()).coef_
     exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", found.view(2, 4), theirs, within=1e-10)

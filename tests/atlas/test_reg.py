@@ -1,0 +1,128 @@
+"""Chapter 9 made wrong on purpose: signs, scales and rules; each exhibit must notice."""
+
+from __future__ import annotations
+
+import torch
+
+from sonde.atlas import reg
+from sonde.atlas._exhibit import run
+from sonde.data import augment
+from sonde.lenses import diagnosis
+from sonde.nn import dropout
+from sonde.objectives import _penalised
+from sonde.optim.rules import proximal
+
+
+def wrong(row: str) -> list[str]:
+    """Names of the expectations that did not hold; an exception would be no verdict."""
+    result = run(row)
+    assert not result.passed and not result.error, result.why or f"{row} did not notice"
+    return [finding.name for finding in result.findings if not finding.passed]
+
+
+def test_reg_01_notices_a_gap_with_the_wrong_sign(monkeypatch) -> None:
+    right = diagnosis.of_losses
+    monkeypatch.setattr(diagnosis, "of_losses", lambda train, valid, start, floor: right(valid, train, start, floor))
+    names = wrong("REG-01")
+    assert "degree 15: regime" in names
+
+
+def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(reg, "Ridge", lambda alpha: reg.LeastSquares())
+    names = wrong("REG-01")
+    assert "L2: validation error changes by" in names and "L1: validation error changes by" not in names
+
+
+def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
+    monkeypatch.setattr(reg, "Penalised", lambda objective, l2, biases: _penalised.Penalised(objective, 2 * l2, biases=biases))
+    names = wrong("REG-02")
+    assert "gradient of the penalty, against lambda W" in names
+
+
+def test_reg_02_notices_a_decay_with_the_wrong_sign(monkeypatch) -> None:
+    right = reg._walked
+    monkeypatch.setattr(reg, "_walked", lambda *args, shrink=1.0: right(*args, shrink=2 - shrink))
+    names = wrong("REG-02")
+    assert "SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g" in names
+    assert "gradient of the penalty, against lambda W" not in names
+
+
+def test_reg_02_notices_adam_that_decays_like_adamw(monkeypatch) -> None:
+    right = reg.optimiser
+    monkeypatch.setattr(reg, "optimiser", lambda name, **settings: right("adamw" if name == "adam" else name, **settings))
+    assert "Adam: weight decay of the rule is the penalty in the loss" in wrong("REG-02")
+
+
+def test_reg_03_notices_a_threshold_that_lets_small_weights_through(monkeypatch) -> None:
+    """A hard threshold: zeros as real, the other weights not shortened."""
+
+    def hard(self, closure=None):
+        self.inner.param_groups = [{**group, "weight_decay": 0.0} for group in self.param_groups]
+        self.inner.state = self.state
+        self.inner.step()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.mul_(p.abs() > group["lr"] * group["weight_decay"])
+
+    monkeypatch.setattr(proximal.Proximal, "step", hard)
+    names = wrong("REG-03")
+    assert "proximal descent against the soft threshold, 29 strengths" in names and "exact zeros at each strength" not in names
+
+
+def test_reg_03_notices_a_threshold_that_forgets_the_rate(monkeypatch) -> None:
+    right = proximal.Proximal.step
+
+    def unscaled(self, closure=None):
+        for group in self.param_groups:
+            group["weight_decay"] /= 3 * group["lr"]
+        right(self)
+        for group in self.param_groups:
+            group["weight_decay"] *= 3 * group["lr"]
+
+    monkeypatch.setattr(proximal.Proximal, "step", unscaled)
+    assert "diabetes data: weights against scikit-learn" in wrong("REG-03")
+
+
+def test_reg_04_notices_chances_that_are_mixed_up(monkeypatch) -> None:
+    """C-08: p is the chance of being dropped, not of being kept."""
+    right = dropout.F.dropout
+    monkeypatch.setattr(dropout.F, "dropout", lambda x, p, *rest: right(x, 1 - p, *rest))
+    assert "share of active units, 1 - p" in wrong("REG-04")
+
+
+def test_reg_04_notices_a_scale_that_is_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(reg, "Dropout", lambda p=None, keep_prob=None, scale="train": dropout.Dropout(p, keep_prob, None))
+    names = wrong("REG-04")
+    assert "training mean, against evaluation" in names and "without division in training, evaluation multiplies by 1 - p" in names
+
+
+def quick_reg_06(monkeypatch) -> None:
+    monkeypatch.setattr(
+        reg, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * seed + (0.02 + 0.001 * seed if name == "augmented" else 0)
+    )
+
+
+def test_reg_06_notices_a_flip_upside_down(monkeypatch) -> None:
+    quick_reg_06(monkeypatch)
+    monkeypatch.setattr(augment, "flip", lambda chance=0.5: lambda batch, generator: batch.replace(x=batch.x.flip(-2)))
+    assert wrong("REG-06") == ["flip, against reversed columns"]
+
+
+def test_reg_06_notices_labels_that_move(monkeypatch) -> None:
+    quick_reg_06(monkeypatch)
+    right = augment.noise
+    monkeypatch.setattr(augment, "noise", lambda std: lambda batch, generator: right(std)(batch, generator).replace(y=batch.y.flip(0)))
+    assert wrong("REG-06") == ["noise: labels", "all: labels"]
+
+
+def test_reg_06_notices_augmentation_that_does_not_help(monkeypatch) -> None:
+    monkeypatch.setattr(reg, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * ((seed + (name == "augmented")) % 3))
+    assert len(wrong("REG-06")) == 2
+
+
+def test_reg_08_notices_a_start_away_from_zero(monkeypatch) -> None:
+    right = reg._descend
+    monkeypatch.setattr(reg, "_descend", lambda x, y, starts, *args, **options: right(x, y, starts + 0.1, *args, **options))
+    names = wrong("REG-08")
+    assert "gradient descent from 0, against the pseudo-inverse" in names and "its training error" not in names
