@@ -169,6 +169,11 @@ def test_tensors_pipelines_and_grids():
     assert search.best_score_ > 0.93
 
 
+@pytest.mark.parametrize("kind", [Perceptron, MulticlassPerceptron])
+def test_a_perceptron_gives_no_probabilities(kind):
+    assert not hasattr(kind(), "predict_proba")
+
+
 def test_digits():
     x, y = datasets.load_digits(return_X_y=True)
     fitted = MulticlassPerceptron(max_epochs=200).fit(x, y)
