@@ -71,7 +71,7 @@ def saddle() -> Surface:
 def gabor() -> Surface:
     """Squared error of the Gabor model on 28 noisy examples: several minima, saddles and plateaus."""
     x, y = gabor_data()
-    return Surface("gabor", lambda w: gabor_loss(w, x, y), (2.0, 5.0), 1.1 * float(gabor_loss(GABOR_TRUTH, x, y)), (-10, 10, 2.5, 22.5))
+    return Surface("gabor", lambda w: gabor_loss(w, x, y), (-2.5, 8.5), 1.1 * float(gabor_loss(GABOR_TRUTH, x, y)), (-10, 10, 2.5, 22.5))
 
 
 GABOR_TRUTH = torch.tensor([0.0, 16.6], dtype=torch.float64)

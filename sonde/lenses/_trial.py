@@ -16,7 +16,7 @@ from ..core.seeds import key
 from ..data.order import Order
 
 Start = Literal["fresh", "here"]
-JUDGED = 256
+JUDGED = 128
 """examples of the training part on which a trial is judged"""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DOWN = 0.9
 MOST_KEPT = 20_000_000
 """numbers of all trajectories together; more are not kept, and their plane is not drawn"""
-GRID = 25
+GRID = 17
 
 
 def why_not(subject: Subject) -> str:

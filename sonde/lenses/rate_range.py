@@ -56,6 +56,7 @@ def read(
         raise BadInput(f"'{rule}' finds its own rate", where="lens 'rate_range'", fix="'sgd' or 'adam' have one to find")
     with on_a_copy():
         trial = Trial(subject, start, batch)
+        limit, why = _limit(trial, subject.objective) if rule == "sgd" else (None, "")
         rates, losses, ended = _rise(trial, maker.make, lowest, highest, steps)
     smooth = smoothed(losses)
     best = suggestion(rates, smooth)
@@ -63,6 +64,7 @@ def read(
     notes = [
         f"Try {best:.2g} with {rule}: there the loss falls fastest." if best else f"No rate up to {rates[-1]:.2g} lowers the loss.",
         f"It is lowest at {lowest_at:.2g}" + (f" and explodes at {rates[-1]:.2g}." if ended else " and has not exploded by the last step."),
+        f"At the start, curvature lets plain descent converge below 2 / lambda_max = {limit:.2g}." if limit else why,
         f"One pass of {len(rates)} steps, batches of {trial.order.batch}.",
         trial.note(),
     ]
@@ -72,8 +74,20 @@ def read(
         {"batch loss": losses, "smoothed": smooth},
         axes=["learning rate", "loss"],
         note=" ".join(filter(None, notes)),
-        extra={"x": rates, "log": ["x", "y"] if min(losses) > 0 else ["x"], "suggestion": best, "ended": ended},
+        extra={"x": rates, "log": ["x", "y"] if min(losses) > 0 else ["x"], "suggestion": best, "limit": limit, "ended": ended},
     )
+
+
+def _limit(trial, objective) -> tuple[float | None, str]:
+    """2 over the largest curvature of the loss at the start, the rate beyond which gradient descent diverges; or why it is not known."""
+    from .spectrum import of_hessian
+
+    trial.whole.eval()
+    try:
+        curvature = of_hessian(trial.whole.model, objective, trial.judged, steps=30).high
+    except (RuntimeError, NotImplementedError) as error:  # not every layer can be differentiated twice
+        return None, f"Curvature unknown: {str(error).splitlines()[0]}."
+    return (2 / curvature, "") if curvature > 0 else (None, "The loss curves upwards in no direction.")
 
 
 def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[float], list[float], bool]:

@@ -64,7 +64,9 @@ def armijo(line: Line, first: float = 1.0, c1: float = 1e-4) -> Point:
     """The first of  first, first/2, first/4, ...  that lowers the loss by a share c1 of what the slope promises."""
     start = _start(line, first)
     rate = first
-    while -rate * start.slope > _rounding(start):
+    for _ in range(MOST):
+        if -rate * start.slope <= _rounding(start):
+            break
         here = _at(line, rate)
         if here.finite and here.value <= start.value + c1 * rate * start.slope:
             return here
@@ -99,7 +101,9 @@ def wolfe(line: Line, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> 
     else:
         raise _endless(low)
     # Between low and high lies a rate that meets both: low meets the first, and its slope points towards high.
-    while abs((high.rate - low.rate) * low.slope) > _rounding(start):
+    for _ in range(MOST):
+        if abs((high.rate - low.rate) * low.slope) <= _rounding(start):
+            break
         here = _at(line, _between(low, high))
         if too_high(here, low):
             high = here

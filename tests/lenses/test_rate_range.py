@@ -35,6 +35,7 @@ def test_it_explodes_just_beyond_two_over_the_curvature(scale) -> None:
     subject, curvature = quadratic(scale)
     found = rate_range.read(subject, highest=1000.0, lowest=1e-4, steps=400)
     limit = 2 / curvature
+    assert found.extra["limit"] == pytest.approx(limit, rel=1e-3) and f"2 / lambda_max = {limit:.2g}" in found.note
     assert found.extra["ended"] and limit < found.extra["x"][-1] < 3 * limit
     assert 0.005 * limit < found.extra["suggestion"] < limit
     assert f"Try {found.extra['suggestion']:.2g} with sgd" in found.note and "explodes at" in found.note
