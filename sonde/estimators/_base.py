@@ -48,15 +48,16 @@ class NotFitted(BadInput, NotFittedError):
     """An estimator used before `fit`."""
 
 
-def features(estimator: BaseEstimator, X: Any, *, fit: bool = False) -> np.ndarray:
+def features(estimator: BaseEstimator, X: Any, *, fit: bool = False, finite: bool = True) -> np.ndarray:
     """Rows of finite float64 features, row after row in memory.
 
-    `fit=True` learns number and names of the columns; otherwise they must be the same.
+    `fit=True` learns number and names of the columns; otherwise they must be the same.  `finite=False` leaves the look for
+    NaN and infinity to the caller.
     """
     if not fit:
         check_fitted(estimator)
     with _translated():
-        return validate_data(estimator, plain(X), dtype=np.float64, order="C", reset=fit)
+        return validate_data(estimator, plain(X), dtype=np.float64, order="C", reset=fit, ensure_all_finite=finite)
 
 
 def check_fitted(estimator: BaseEstimator) -> None:

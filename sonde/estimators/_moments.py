@@ -79,7 +79,8 @@ class Table:
     def _mean(self, values: np.ndarray) -> np.ndarray:
         if not self.centre:
             return np.zeros(values.shape[1])
-        return values.mean(0) if self.s is None else self.s @ values / self.n
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the result
+            return values.mean(0) if self.s is None else self.s @ values / self.n
 
     def _rooted(self, values: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
         return values if self.s is None else values * np.sqrt(self.s[rows, None])

@@ -44,7 +44,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> PCA:
         """X (N, D); y is not looked at."""
-        X = features(self, X, fit=True)
+        X = features(self, X, fit=True, finite=not self.center)
         N, D = X.shape
         if N < 2:
             raise BadValue("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
@@ -52,6 +52,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
         table = Table(X, centre=self.center)
         self.mean_ = table.mean
+        if not np.isfinite(self.mean_).all():  # the mean has seen every number, which spares a pass of its own
+            features(self, X)
+            raise BadValue("X is too large to take its mean", fix="use smaller units")
         if self.solver_ == "covariance":
             values, vectors = np.linalg.eigh(table.scatter / (N - 1))
             variance, components = values[::-1].clip(0.0), vectors.T[::-1]

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression as Theirs
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 
 from sonde.core.errors import BadInput
-from sonde.estimators import LogisticRegression, SoftmaxRegression
+from sonde.estimators import LogisticRegression, SoftmaxRegression, _canonical
 from sonde.estimators._canonical import Problem
 
 SETS = {load.__name__: load(return_X_y=True) for load in (load_iris, load_wine, load_breast_cancer, load_digits)}
@@ -79,6 +79,15 @@ def test_derivatives(outputs, weighed):
     assert value == pytest.approx(float(plain(theta)), abs=1e-12)
     np.testing.assert_allclose(gradient, torch.func.grad(plain)(theta), atol=1e-12)
     np.testing.assert_allclose(problem.hessian(theta.numpy()), torch.func.hessian(plain)(theta), atol=1e-12)
+
+
+def test_first_steps_in_float32_end_at_the_same_minimum(monkeypatch):
+    X, y = standard("load_wine")
+    exact = SoftmaxRegression(solver="lbfgs", tol=1e-9).fit(X, y)
+    monkeypatch.setattr(_canonical, "LARGE", 1)
+    rough = SoftmaxRegression(solver="lbfgs", tol=1e-9).fit(X, y)
+    assert not np.array_equal(rough.coef_, exact.coef_)
+    np.testing.assert_allclose(rough.coef_, exact.coef_, atol=1e-6)
 
 
 def test_many_rows_in_pieces():
