@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .modes import Point, _flat, _join, _named, _scalar, gradient
+from .modes import Point, _flat, _join, _named, _one_number, gradient
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def gradcheck(
     """
     if sides not in (1, 2):
         raise BadInput(f"a difference has one side or two, not {sides!r}", fix="sides=2 is the more exact")
-    _scalar(f, x)
+    f = _one_number(f, x)
     names, flat = _flat(x)
     labels = [label.strip("'") for label in _named(x)[0]]
     if any(part.dtype != torch.float64 for part in flat):
@@ -127,7 +127,7 @@ def _price(f: Callable[..., Tensor], x: Point, passes: int) -> tuple[int, int]:
     names, flat = _flat(x)
 
     def bound(*parts: Tensor) -> Tensor:
-        return f(_join(x, names, parts)).reshape(())
+        return f(_join(x, names, parts))
 
     once = trace(bound, *flat).multiplies
     back = trace(torch.func.grad_and_value(bound, argnums=tuple(range(len(flat)))), *flat).multiplies
