@@ -89,7 +89,7 @@ def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range
         "lines",
         {name: line[1] for name, line in lines.items()},
         axes=["step", "loss"],
-        note=said.why,
+        note=f"{said.why} Training losses are those of the batches, with dropout and augmentation.",
         extra={"x": {name: line[0] for name, line in lines.items()}, "colours": COLOURS, "regime": said.regime},
     )
     if not said.remedies:
@@ -144,15 +144,17 @@ def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15
             said.lost,
             f"{said.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of it.",
         )
-    if _falling(checks, start - end):
-        return Diagnosis("still learning", said.learned, said.lost, f"{said.why} Validation was still falling at the end.")
+    enough = checks if len(checks) >= 4 else losses  # a short run has few checks, but many batches
+    if len(enough) >= 4 and _falling(enough, start - end):
+        return Diagnosis("still learning", said.learned, said.lost, f"{said.why} The loss was still falling at the end.")
     return said
 
 
-def _falling(checks: Sequence[float], learned: float) -> bool:
-    """Whether the last quarter of the checks brought a good part of all that was learned, and ended at its lowest."""
-    quarter = checks[-1 - max(1, len(checks) // 4) :]
-    return len(checks) >= 4 and quarter[0] - quarter[-1] > FALLING * learned and quarter[-1] <= min(quarter)
+def _falling(values: Sequence[float], learned: float) -> bool:
+    """Whether the last quarter still brought a good part of all that was learned, against the quarter before it."""
+    quarter = len(values) // 4
+    before, last = (sum(part) / quarter for part in (values[-2 * quarter : -quarter], values[-quarter:]))
+    return before - last > FALLING * learned
 
 
 def tiny() -> Subject:

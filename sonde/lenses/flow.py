@@ -224,7 +224,7 @@ def _table(remedy: str, ratios: dict[str, Tensor], rows: Sequence[str], depth: i
 
 
 def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:
-    return [round(math.log10(value), digits) if 0 < value < math.inf else None for value in values.tolist()]
+    return [round(math.log10(value), digits) + 0.0 if 0 < value < math.inf else None for value in values.tolist()]
 
 
 def tiny() -> Subject:

@@ -39,6 +39,13 @@ def test_regimes_of_curves(train, valid, regime):
     assert bool(said.remedies) == (regime != "good fit")
 
 
+def test_a_short_run_with_few_checks_is_still_learning():
+    losses = [2.3 - 0.02 * s for s in range(60)]
+    said = diagnosis.of_run((list(range(60)), losses), ([20, 40, 60], [1.9, 1.5, 1.1]))
+    assert said.regime == "still learning" and "longer training" in said.remedies
+    assert diagnosis.of_run(([0, 1], [2.0, 1.9]), ([1], [1.9])).regime == "underfitting"
+
+
 def test_shares_by_hand():
     said = diagnosis.of_losses(train=0.4, valid=0.7, start=2.0, floor=0.0)
     assert (said.learned, said.lost) == (pytest.approx(0.8), pytest.approx(0.1875)) and said.regime == "overfitting"
