@@ -211,7 +211,7 @@ def _size(tensor: Any, skip: int = 1) -> str:
 
 def _show(tensor: Any, most: int) -> str:
     flat = tensor.detach().flatten().tolist()
-    return "  ".join(f"{value:.4g}" for value in flat[:most]) + ("  …" if len(flat) > most else "")
+    return "  ".join(f"{value or 0.0:.4g}" for value in flat[:most]) + ("  …" if len(flat) > most else "")
 
 
 def tiny() -> Subject:
