@@ -5,7 +5,7 @@ Sums and counts add exactly over micro-batches, padded batches and uneven shards
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -71,23 +71,20 @@ class Terms(Mapping[str, Term]):
 
     def loss(self, counts: Mapping[str, float] | None = None) -> Tensor:
         """sum over terms of weight * sum / count, the counts being those of the whole batch where given."""
-        shares = [term.raw * factor for term, factor in self._factors(counts)]
+        shares = [term.raw * factor for term, factor in self.factors(counts)]
         return sum(shares[1:], shares[0]) if shares else torch.zeros(())
 
     def backward(self, counts: Mapping[str, float] | None = None) -> float:
-        """Gradient of the loss into every parameter's `.grad`, and the loss as a number.
-
-        The factor of each term enters as the gradient of its sum, so the graph holds no node for it.
-        """
-        pairs = [(term.raw, factor) for term, factor in self._factors(counts)]
-        live = [(value, factor) for value, factor in pairs if value.requires_grad]
-        slopes = tuple(_scalar(factor, value.dtype, value.device) for value, factor in live)
-        if live:
-            # torch.autograd.backward without its checks of arguments, which cost a small model a tenth of its step.
-            _ENGINE.run_backward(tuple(value for value, _ in live), slopes, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        """Gradient of the loss into every parameter's `.grad`, and the loss as a number."""
+        pairs = [(term.raw, factor) for term, factor in self.factors(counts)]
+        _run_backward(pairs)
         return sum(value.item() * factor for value, factor in pairs)
 
-    def _factors(self, counts: Mapping[str, float] | None) -> list[tuple[Term, float]]:
+    def gradients(self, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """Gradient of the loss by each of the parameters, which stay as they are; None where it does not depend on one."""
+        return _run_backward([(term.raw, factor) for term, factor in self.factors()], tuple(parameters))
+
+    def factors(self, counts: Mapping[str, float] | None = None) -> list[tuple[Term, float]]:
         """Each term with weight * scale / count."""
         found = []
         for name, term in self.terms.items():
@@ -100,6 +97,20 @@ class Terms(Mapping[str, Term]):
 
     def __repr__(self) -> str:
         return "Terms(" + ", ".join(f"{name}={_number(t.sum):.6g}/{float(t.count):g}" for name, t in self.terms.items()) + ")"
+
+
+def _run_backward(pairs: Sequence[tuple[Tensor, float]], inputs: tuple[Tensor, ...] = ()) -> tuple[Tensor | None, ...]:
+    """The gradient of sum factor * value: by the inputs, or into `.grad` where none are named.
+
+    The factor of each value enters as the gradient of its sum, so the graph holds no node for it.  This is
+    torch.autograd.backward without its checks of arguments, which cost a small model a tenth of its step.
+    """
+    live = [(value, factor) for value, factor in pairs if value.requires_grad]
+    slopes = tuple(_scalar(factor, value.dtype, value.device) for value, factor in live)
+    if not live:
+        return (None,) * len(inputs)
+    values = tuple(value for value, _ in live)
+    return _ENGINE.run_backward(values, slopes, False, False, inputs, allow_unreachable=True, accumulate_grad=not inputs)
 
 
 def _number(value: float | Tensor) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..core.batch import Source
+from ..core.batch import Batch, Source
 from ..core.terms import Term, Terms
+
+MEASURE = "measure:"
 
 
 @torch.no_grad()
@@ -17,30 +21,45 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepa
 
     prepare(batch) moves a batch to the model's device and layout.  The model is left in the mode it was in.
     """
-    outputs: list[Any] = []
-    handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     training = model.training
     model.eval()
     try:
         rows: list[Terms] = []
         starts = range(0, len(source), batch)
-        for index in range(world.rank, len(starts), world.size):
-            world.beat(world.step, "evaluate")
-            examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch, len(source)))])
-            outputs.clear()
-            terms = objective(model, examples)
-            measures = objective.measures(outputs[-1], examples) if hasattr(objective, "measures") and outputs else Terms()
-            rows.append(terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()}))
+        with observed(model) as outputs:
+            for index in range(world.rank, len(starts), world.size):
+                world.beat(world.step, "evaluate")
+                examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch, len(source)))])
+                rows.append(sums(model, objective, examples, outputs))
+    finally:
+        model.train(training)
+    return figures(_gather(rows, len(starts), world))
+
+
+@contextmanager
+def observed(model: nn.Module) -> Iterator[list[Any]]:
+    """A list into which the model's outputs fall while the context lasts."""
+    outputs: list[Any] = []
+    handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        yield outputs
     finally:
         handle.remove()
-        model.train(training)
-    total = _gather(rows, len(starts), world)
+
+
+def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> Terms:
+    """The objective's terms of one batch and, under names of their own, its measures; `outputs` are those of the observed model."""
+    outputs.clear()
+    terms = objective(model, batch)
+    measures = objective.measures(outputs[-1], batch) if hasattr(objective, "measures") and outputs else Terms()
+    return terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()})
+
+
+def figures(total: Terms) -> dict[str, float]:
+    """What a reader is told of all sums together."""
     losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
     told = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}
     return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in told.items()}}
-
-
-MEASURE = "measure:"
 
 
 def _gather(rows: list[Terms], batches: int, world: Any) -> Terms:

@@ -6,9 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ class Guard:
     """
 
     WINDOW, LEAST, DEVIATIONS, TIMES = 200, 50, 10.0, 1000.0
-    PATIENCE, FRAME = 3, 10
+    PATIENCE, FRAME, EVERY = 3, 10, 20
 
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=self.WINDOW)
@@ -56,16 +56,30 @@ class Guard:
             self.losses.append(loss)
             self.norms.append(norm)
             self.seen += 1
-            if self.seen >= self.LEAST and self.seen % 20 == 0:  # medians are dear beside a tiny step
+            if self.seen >= self.LEAST and self.seen % self.EVERY == 0:  # medians are dear beside a tiny step
                 self.limits = self._limits()
         return None
 
+    def calm(self, losses: list[float], norms: list[float]) -> None:
+        """Note steps that were found good; their limits are the caller's business."""
+        self.losses.extend(losses)
+        self.norms.extend(norms)
+        self.seen += len(losses)
+        self.strikes = [age + len(losses) for age in self.strikes if age + len(losses) < self.FRAME]
+
     def _limits(self) -> tuple[float, float]:
-        middle = median(self.losses)
+        loss, norm = self.limits_of(np.array(self.losses), np.array(self.norms))
+        return float(loss), float(norm)
+
+    @classmethod
+    def limits_of(cls, losses: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What loss and norm must not exceed, given those of the last good steps along the first axis."""
+        middle = np.median(losses, 0)
         # 1.4826 makes the median absolute deviation a standard deviation for normal noise; the floor keeps a loss
         # that is nearly constant from calling ordinary noise an explosion.
-        spread = 1.4826 * median(abs(loss - middle) for loss in self.losses)
-        return middle + self.DEVIATIONS * max(spread, 0.1 * abs(middle), 1e-3), self.TIMES * max(median(self.norms), 1e-8)
+        spread = 1.4826 * np.median(np.abs(losses - middle), 0)
+        floor = np.maximum(0.1 * np.abs(middle), 1e-3)
+        return middle + cls.DEVIATIONS * np.maximum(spread, floor), cls.TIMES * np.maximum(np.median(norms, 0), 1e-8)
 
     def state(self) -> dict[str, Any]:
         limits = [None if math.isinf(limit) else limit.hex() for limit in self.limits]

@@ -67,6 +67,8 @@ class Job:
         bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
         self.small = bytes_each * len(self.data.train) <= self.SMALL
         self.laid_out, self.epoch_data = -1, example
+        self.judge: Callable[[Source], dict[str, float]] | None = None
+        """figures of this job, where it is evaluated together with others"""
         self.dice = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
@@ -85,7 +87,7 @@ class Job:
 
             self.replica: Any = SpreadReplica(self.model, self.recipe.optimiser, self.world)
         else:
-            self.replica = Replica(self.model, self.recipe.optimiser, self.world)
+            self.replica = Replica(self.model, self.recipe.optimiser, self.world, steady=not self.recipe.callbacks)
 
     def check(self) -> None:
         """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
@@ -182,6 +184,8 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
+        if self.judge is not None:
+            return self.judge(source)
         return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.replica.judges)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..gradients import mean
 from ..gradients.flat import Flat
+from ..gradients.replay import Repeated
 from ..optim.quick import quick_step
 from .guard import bad_weights
 from .state import Moments, load_model_, misfit_model, model_tensors
@@ -19,8 +21,9 @@ from .state import Moments, load_model_, misfit_model, model_tensors
 class Replica:
     """Every process holds the whole model; gradients are summed in shard order, so all replicas stay identical."""
 
-    def __init__(self, model: nn.Module, optimiser: Any, world: Any) -> None:
-        self.model, self.world = model, world
+    def __init__(self, model: nn.Module, optimiser: Any, world: Any, steady: bool = False) -> None:
+        """steady: nobody but the optimiser changes the model, so a step may be replayed"""
+        self.model, self.world, self.steady = model, world, steady
         self.judges = world
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
@@ -31,6 +34,7 @@ class Replica:
         self.moments = Moments(self.optimiser, self.flat, elementwise)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
         self.quick: Callable[[], None] | None = None
+        self.repeated: Repeated | None = None
 
     def _groups(self, elementwise: bool) -> list[dict[str, Any]]:
         found = []
@@ -44,7 +48,11 @@ class Replica:
         """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
         if total == 1:
             before(0)
-            return mean.whole(self.model, objective, self.flat, shards[0])
+            if not self.steady:
+                return mean.whole(self.model, objective, self.flat, shards[0])
+            if self.repeated is None:
+                self.repeated = Repeated(self.model, objective, self.flat, partial(mean.whole, self.model, objective, self.flat))
+            return self.repeated(shards[0])
         return mean.sharded(self.model, objective, self.flat, shards, total, self.world, before, self.memory)
 
     def norm(self) -> Tensor:

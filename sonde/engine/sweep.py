@@ -304,6 +304,7 @@ class _Runner:
             record = Record(directory, job.options, job.world, {"run": directory.path.name, "fingerprint": marks})
             record.open()
             record.metrics.open(0)
+            record.metrics.patient = True
             record.event("start", 0, members=len(jobs))
             loops.append(Loop(job, record))
         try:

@@ -1,26 +1,31 @@
 """Many small runs at once: members that differ in seed and learning rate only, trained as one batched computation.
 
 The parameters of M members are rows of one buffer; `torch.func` gives losses and gradients of all of them at once, one
-optimiser call moves all weights.  A rule of the form  p <- p - lr * f(...)  is
-linear in its rate, so the common update at rate 1 is scaled row by row to each member's own rate.  Every member has
-its own run directory and its own data order; its figures are those of the run made alone, up to rounding.
+optimiser call moves all weights.  A rule of the form  p <- p - lr * f(...)  is linear in its rate, so the common update
+at rate 1 is scaled row by row to each member's own rate.  Every member has its own run directory and its own data
+order; its figures are those of the run made alone, up to rounding.
 
     M members, B batch, P parameters
 """
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from ..core.batch import Batch
+from ..core.batch import Batch, Source
 from ..core.errors import NumericalStop
+from ..core.terms import Term, Terms
 from ..gradients.flat import Flat
-from .guard import bad_weights
+from ..gradients.replay import Recorder, Replay, Unrepeatable, repeatable
+from ..optim.quick import quick_step
+from .evaluate import figures, observed, sums
+from .guard import Guard, bad_weights
 from .job import Job
 from .loop import Loop
 from .progress import Progress
@@ -34,12 +39,14 @@ LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "n
 def reason_against(jobs: list[Job]) -> str:
     """Why these jobs cannot be trained as one; '' where they can."""
     first = jobs[0]
+    recipe = first.recipe
+    if not repeatable(first.model, recipe.objective):
+        return "a network or objective of your own may do something else at every step"
     for module in first.model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             return "dropout draws random numbers member by member"
         if isinstance(module, nn.modules.batchnorm._NormBase):
             return "batch statistics cannot be kept member by member"
-    recipe = first.recipe
     checks = {
         "augmentation": recipe.augment is not None,
         "early stopping": bool(recipe.patience) or bool(recipe.restore_best),
@@ -56,6 +63,8 @@ def reason_against(jobs: list[Job]) -> str:
     for job in jobs[1:]:
         if _shapes(job) != shapes:
             return "members differ in more than seed and learning rate"
+        if not all(map(torch.equal, first.model.buffers(), job.model.buffers())):
+            return "members differ in the buffers of their networks"
     return ""
 
 
@@ -99,14 +108,14 @@ class Together:
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
         rule = jobs[0].recipe.optimiser
-        layouts = [Flat(job.model, rule.decays) for job in jobs]
+        layouts = [Flat(job.model, rule.decays) if rule.weight_decay else Flat(job.model) for job in jobs]
         self.layout = layouts[0]
         self.values: list[nn.Parameter] = []
         self.weights: dict[str, Tensor] = {}
         """every parameter as (M, *shape), a view of the buffers"""
         self.homes: list[Tensor] = []
         """where the gradient of each goes, in the same order"""
-        self.traces: dict[tuple, Any] = {}
+        self.replays: dict[Any, Replay | None] = {}
         groups = []
         for group, (begin, end) in enumerate(self.layout.bounds):
             if end == begin:
@@ -120,70 +129,87 @@ class Together:
                 shape = (len(jobs), *slot.parameter.shape)
                 self.weights[slot.name] = values.data[:, part].view(shape)
                 self.homes.append(values.grad[:, part].view(shape))
-        for row, job in enumerate(jobs):  # each model's parameters become a row, so evaluating it needs no copy
+        for row, job in enumerate(jobs):  # each model's parameters become a row, so saving it needs no copy
             for name, parameter in job.model.named_parameters():
                 if parameter.requires_grad:
                     parameter.data, parameter.grad = self.weights[name][row], None
         self.optimiser = rule.build(groups)
+        self.quick: Any = None
+        self.before = [torch.empty_like(values) for values in self.values]
         self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs])
-        self.equal = len(set(self.rates.tolist())) == 1
-        self.buffers = dict(jobs[0].model.named_buffers())
-        self.objective: Any = jobs[0].recipe.objective
+        self.model, self.objective = jobs[0].model, jobs[0].recipe.objective
+        self.buffers = dict(self.model.named_buffers())
+        self.step = 0
+        self.judged: dict[tuple[int, str], list[dict[str, float]]] = {}
+        self.about: dict[tuple[str, int], dict[str, tuple[float, float]]] = {}
+        """count and weight of each sum, by part of the data and number of examples"""
         self._feed()
+
+    # ------------------------------------------------------------------------------------------------ data
 
     def _feed(self) -> None:
         """One source for all where the data are the same, else the members' data end to end."""
         sources = [job.data.train for job in self.jobs]
-        prints = {source.fingerprint() for source in sources}
-        self.whole = sources[0][torch.arange(len(sources[0]))] if len(prints) == 1 else None
-        if self.whole is None:
-            parts = [source[torch.arange(len(source))] for source in sources]
-            self.whole = Batch(**{name: torch.cat([part.fields[name] for part in parts]) for name in parts[0].fields})
-        self.offsets = torch.zeros(len(sources), 1, dtype=torch.int64)
-        if len(prints) > 1:
-            self.offsets = torch.arange(len(sources)).unsqueeze(1) * len(sources[0])
-        self.epoch, self.orders = -1, torch.empty(0)
+        self.same = {name: self._same(name) for name in self.jobs[0].data.splits}
+        parts = [source[torch.arange(len(source))] for source in (sources[:1] if self.same["train"] else sources)]
+        # What tells examples apart, `ids`, is for reports; no objective of ours reads it.
+        self.whole = {name: torch.cat([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
+        self.offsets = torch.arange(len(sources)).unsqueeze(1) * (0 if self.same["train"] else len(sources[0]))
+        self.epoch, self.laid_out = -1, self.whole
+
+    def _same(self, split: str) -> bool:
+        return len({job.data.splits[split].fingerprint() for job in self.jobs}) == 1
 
     def batch(self, step: int) -> dict[str, Tensor]:
-        """Fields (M, B, ...) of all members' batches of a step."""
+        """Fields (M, B, ...) of all members' batches of a step: an epoch is laid out in order once, and cut into views."""
         order = self.jobs[0].order
         epoch, position = order.epoch(step)
         if epoch != self.epoch:
-            per_epoch = range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch)
-            rows = [torch.cat([job.order.at(t) for t in per_epoch]) for job in self.jobs]
-            self.epoch, self.orders = epoch, torch.stack(rows) + self.offsets
-        chosen = self.orders[:, position * order.batch : (position + 1) * order.batch]
-        assert self.whole is not None
-        return {
-            name: field.index_select(0, chosen.reshape(-1)).view(*chosen.shape, *field.shape[1:])
-            for name, field in self.whole.fields.items()
-        }
+            rows = (torch.stack([job.order.permutation(epoch) for job in self.jobs]) + self.offsets).view(-1)
+            laid_out = {name: field.index_select(0, rows) for name, field in self.whole.items()}
+            self.laid_out = {name: field.view(len(self.jobs), -1, *field.shape[1:]) for name, field in laid_out.items()}
+            self.epoch = epoch
+        part = slice(position * order.batch, (position + 1) * order.batch)
+        return {name: field[:, part] for name, field in self.laid_out.items()}
+
+    # ------------------------------------------------------------------------------------------------ a step
 
     def gradient(self, fields: dict[str, Tensor]) -> Tensor:
-        """Fill the gradient buffers; returns the M losses.
-
-        For each batch shape, forward and backward pass of all members are traced once into a straight list of tensor
-        operations; replaying it builds no graph and asks no module.
-        """
-        shapes = tuple(tuple(field.shape) for field in fields.values())
-        if shapes not in self.traces:
-            from torch.fx.experimental.proxy_tensor import make_fx
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                every = vmap(grad_and_value(self._loss))
-                self.traces[shapes] = make_fx(lambda weights, fields: every(weights, fields))(self.weights, fields)
+        """Fill the gradient buffers; returns the M losses."""
         with torch.no_grad():
-            grads, losses = self.traces[shapes](self.weights, fields)
-            torch._foreach_copy_(self.homes, [grads[name] for name in self.weights])
+            losses, *grads = self._replayed("gradient", self._losses_and_gradients, fields)
+            torch._foreach_copy_(self.homes, grads)
         return losses
 
+    def _losses_and_gradients(self, fields: dict[str, Tensor]) -> list[Tensor]:
+        grads, losses = vmap(grad_and_value(self._loss))(self.weights, fields)
+        return [losses, *(grads[name] for name in self.weights)]
+
     def _loss(self, parameters: dict[str, Tensor], fields: dict[str, Tensor]) -> Tensor:
-        model = self.jobs[0].model
-        return self.objective(lambda *inputs: functional_call(model, (parameters, self.buffers), inputs), Batch(**fields)).loss()
+        return self.objective(self._with(parameters), Batch(**fields)).loss()
+
+    def _with(self, parameters: dict[str, Tensor]) -> Any:
+        """The model at these parameters."""
+        return lambda *inputs: functional_call(self.model, (parameters, self.buffers), inputs)
+
+    def _replayed(self, what: Any, function: Any, fields: dict[str, Tensor]) -> list[Tensor]:
+        """What the function gives for the fields, by replaying the operations it did for fields of the same shape."""
+        kind = (what, *(field.shape for field in fields.values()))
+        if kind not in self.replays:
+            recorder = Recorder(list(fields.values()), [*self.weights.values(), *self.buffers.values()])
+            try:
+                with recorder:
+                    found = function(fields)
+                self.replays[kind] = recorder.finish(found)
+                return found
+            except Unrepeatable:
+                self.replays[kind] = None
+        replay = self.replays[kind]
+        return function(fields) if replay is None else replay(*fields.values())
 
     def norms(self) -> Tensor:
-        return torch.stack([values.grad.square().sum(1) for values in self.values if values.grad is not None]).sum(0).sqrt()
+        parts = [torch.linalg.vector_norm(values.grad, dim=1) for values in self.values if values.grad is not None]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).norm(dim=0)
 
     def clip(self, norms: Tensor, largest: float) -> None:
         factor = torch.clamp(largest / (norms + 1e-12), max=1.0).unsqueeze(1)
@@ -191,18 +217,25 @@ class Together:
             assert values.grad is not None
             values.grad.mul_(factor)
 
-    def update(self, factors: list[float]) -> list[float]:
-        """One step of every member at its own rate."""
+    @torch.no_grad()
+    def update(self, factors: list[float]) -> Tensor:
+        """One step of every member at its own rate; returns the M rates."""
         rates = self.rates * torch.tensor(factors)
-        one_rate = self.equal and len(set(factors)) == 1
-        before = [] if one_rate else [values.detach().clone() for values in self.values]
+        one_rate = bool((rates == rates[0]).all())
         for group in self.optimiser.param_groups:
             group["lr"] = float(rates[0]) if one_rate else 1.0
-        self.optimiser.step()
-        with torch.no_grad():
-            for values, old in zip(self.values, before, strict=False):
-                values.copy_(torch.lerp(old, values, rates.unsqueeze(1)))
-        return rates.tolist()
+        if not one_rate:
+            torch._foreach_copy_(self.before, [values.data for values in self.values])
+        if self.quick is not None:
+            self.quick()
+        else:
+            self.optimiser.step()
+            self.quick = quick_step(self.optimiser)
+        if not one_rate:
+            for values, old in zip(self.values, self.before, strict=True):
+                torch.lerp(old, values, rates.unsqueeze(1), out=values)
+        self.step += 1
+        return rates
 
     def moments(self, row: int) -> dict[str, Tensor]:
         """Optimiser state of one member by `<parameter>.<moment>`."""
@@ -216,6 +249,86 @@ class Together:
                     found.update({f"{slot.name}.{moment}": value for slot in self.layout.slots if slot.group == group["group"]})
         return found
 
+    # ------------------------------------------------------------------------------------------------ figures
+
+    def judge(self, row: int, source: Source) -> dict[str, float]:
+        """Figures of one member; the first that is asked for at a step computes those of all."""
+        job = self.jobs[row]
+        split = next(name for name, part in job.data.splits.items() if part is source)
+        if (self.step, split) not in self.judged:
+            self.judged = {(self.step, split): self._figures(split)}
+        return self.judged[self.step, split][row]
+
+    @torch.no_grad()
+    def _figures(self, split: str) -> list[dict[str, float]]:
+        """Every member's figures on its data: sums over its batches, in float64, as `evaluate` has them."""
+        totals = [Terms()] * len(self.jobs)
+        source, size = self.jobs[0].data.splits[split], self.jobs[0].recipe.evaluate_batch
+        self.model.eval()
+        for start in range(0, len(source), size):
+            chosen = torch.arange(start, min(start + size, len(source)))
+            parts = [job.data.splits[split][chosen] for job in (self.jobs[:1] if self.same[split] else self.jobs)]
+            fields = {name: torch.stack([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
+            found = torch.stack(self._replayed(split, partial(self._sums, split), fields)).double()
+            about = self.about[split, len(chosen)]
+            for row in range(len(self.jobs)):
+                terms = {name: Term(value, *about) for value, (name, about) in zip(found[:, row], about.items(), strict=True)}
+                totals[row] = totals[row] + Terms(**terms)
+        self.model.train()
+        return [figures(total) for total in totals]
+
+    def _sums(self, split: str, fields: dict[str, Tensor]) -> list[Tensor]:
+        """Sums of all terms and measures, each (M,); their counts and weights, which are the same for all, are kept aside."""
+        with observed(self.model) as outputs:
+
+            def one(parameters: dict[str, Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
+                terms = sums(self._with(parameters), self.objective, Batch(**batch), outputs)
+                self.about[split, next(iter(fields.values())).shape[1]] = {
+                    name: (float(term.count), term.weight) for name, term in terms.items()
+                }
+                return [term.sum for term in terms.values()]
+
+            if not self.same[split]:
+                return vmap(one)(self.weights, fields)
+            return vmap(one, in_dims=(0, None))(self.weights, {name: field[0] for name, field in fields.items()})
+
+
+class Guards:
+    """The guards of all members, asked together.  Calm steps are noted in bulk; at any other, each member's own guard decides."""
+
+    def __init__(self, guards: list[Guard]) -> None:
+        self.guards = guards
+        self.pending: list[tuple[np.ndarray, np.ndarray]] = []
+        self.limits = np.full((2, len(guards)), np.inf)
+
+    def faults(self, losses: np.ndarray, norms: np.ndarray) -> dict[int, str]:
+        """Members for which this step is bad, and what is wrong."""
+        self.pending.append((losses, norms))
+        with np.errstate(invalid="ignore"):
+            calm = bool((losses <= self.limits[0]).all() and (norms <= self.limits[1]).all() and np.isfinite(losses + norms).all())
+        if calm and len(self.pending) < Guard.EVERY:
+            return {}
+        found = {} if calm else self._one_by_one(*self.pending.pop())
+        self.settle()
+        return found
+
+    def _one_by_one(self, losses: np.ndarray, norms: np.ndarray) -> dict[int, str]:
+        asked = ((row, guard.fault(float(losses[row]), float(norms[row]))) for row, guard in enumerate(self.guards))
+        return {row: fault.what for row, fault in asked if fault}
+
+    def settle(self) -> None:
+        """Tell every guard of the calm steps since the last time, and find out the new limits."""
+        if self.pending:
+            losses, norms = (np.stack(numbers).astype(float) for numbers in zip(*self.pending, strict=True))
+            for guard, some_losses, some_norms in zip(self.guards, losses.T.tolist(), norms.T.tolist(), strict=True):
+                guard.calm(some_losses, some_norms)
+            self.pending = []
+        if len({len(guard.losses) for guard in self.guards}) == 1 and self.guards[0].seen >= Guard.LEAST:
+            windows = (np.array([getattr(guard, name) for guard in self.guards]).T for name in ("losses", "norms"))
+            self.limits = np.array(Guard.limits_of(*windows))
+            for guard, (loss, norm) in zip(self.guards, self.limits.T.tolist(), strict=True):
+                guard.limits = (loss, norm)
+
 
 def train_together(loops: list[Loop], title: str) -> list[str]:
     """Train all members from step 0 to the end; returns '' or what went wrong for each.
@@ -224,34 +337,41 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
     """
     jobs = [loop.job for loop in loops]
     together = Together(jobs)
+    guards = Guards([loop.guard for loop in loops])
     failed = [""] * len(loops)
     for row, job in enumerate(jobs):
         job.replica = Member(job, together, row)
+        job.judge = partial(together.judge, row)
         job.model.train()
     first = jobs[0]
     with StopRequest() as stop, Progress(title, first.steps, unit=f"{len(jobs)} members, step") as progress:
-        for step in range(first.steps):
-            losses = together.gradient(together.batch(step))
+        for step in range(1, first.steps + 1):
+            losses = together.gradient(together.batch(step - 1))
             norms = together.norms()
-            for row, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True)):
-                if not failed[row] and (fault := loops[row].guard.fault(loss, norm)):
-                    failed[row] = str(NumericalStop(fault.what, where=f"step {step}"))
-            if first.recipe.clip:
-                together.clip(norms, first.recipe.clip)
-            rates = together.update([job.factor(step) for job in jobs])
-            for loop in loops:
-                loop.step += 1
-            progress.tick(step + 1)
-            if (step + 1) % first.log_every == 0 or (step + 1) % first.evaluate_every == 0 or step + 1 == first.steps:
-                for row, (loop, loss, rate, norm) in enumerate(zip(loops, losses.tolist(), rates, norms.tolist(), strict=True)):
-                    if failed[row]:
-                        continue
-                    if (step + 1) % first.log_every == 0 or step + 1 == first.steps:
-                        loop.log(loss, rate, norm)
-                    try:
-                        loop.boundary(stop)
-                    except NumericalStop as error:
-                        failed[row] = str(error)
+            for row, what in guards.faults(losses.numpy(), norms.numpy()).items():
+                failed[row] = failed[row] or str(NumericalStop(what, where=f"step {step - 1}"))
             if all(failed):
                 break
+            if first.recipe.clip:
+                together.clip(norms, first.recipe.clip)
+            rates = together.update([job.factor(step - 1) for job in jobs])
+            progress.tick(step)
+            logs = step % first.log_every == 0 or step == first.steps
+            ends = step % first.evaluate_every == 0 or step == first.steps or stop.signal
+            if not (logs or ends):
+                continue
+            if ends:
+                guards.settle()
+            told = zip(loops, losses.tolist(), rates.tolist(), norms.tolist(), strict=True)
+            for row, (loop, loss, rate, norm) in enumerate(told):
+                if failed[row]:
+                    continue
+                loop.step = step
+                if logs:
+                    loop.log(loss, rate, norm)
+                try:
+                    if ends:
+                        loop.boundary(stop)
+                except NumericalStop as error:
+                    failed[row] = str(error)
     return failed

@@ -49,8 +49,8 @@ def any_of(names, word):
 
 @pytest.fixture
 def mistake_par_own_counts(monkeypatch):
-    right = Terms._factors
-    monkeypatch.setattr(Terms, "_factors", lambda self, counts: right(self, None))
+    right = Terms.factors
+    monkeypatch.setattr(Terms, "factors", lambda self, counts=None: right(self, None))
 
 
 def test_par_01_notices_shards_that_divide_by_their_own_count(mistake_par_own_counts):
@@ -172,7 +172,7 @@ def test_opt_05_notices_drawing_with_replacement(mistake_opt_replacement):
 
 
 def test_opt_05_notices_sums_in_place_of_means_and_a_log_without_words(monkeypatch):
-    monkeypatch.setattr(Terms, "_factors", lambda self, counts: [(self["nll"], 1.0)])
+    monkeypatch.setattr(Terms, "factors", lambda self, counts=None: [(self["nll"], 1.0)])
     monkeypatch.setattr(job.Job, "regime", "training")
     names = wrong("OPT-05")
     assert any_of(names, "variance at B=8") and any_of(names, "slope") and any_of(names, "the run log at B=1")

@@ -1,0 +1,282 @@
+"""A step that repeats: the tensor operations of one forward and backward pass, recorded once and replayed.
+
+A small network spends most of a step on asking modules, building the graph and walking it.  For one shape of batch the
+operations that reach the processor are the same every time, so they are written down the first time and afterwards
+called one after another.  The kernels, their order and so every bit of the gradient stay what they were; the first
+replays are compared with the ordinary gradient to prove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..core.batch import Batch
+from ..core.terms import Terms
+from .flat import Flat
+
+_aten = torch.ops.aten
+_SHORT: dict[Any, Callable] = {
+    _aten.mm.default: torch.mm,
+    _aten.bmm.default: torch.bmm,
+    _aten.addmm.default: torch.addmm,
+    _aten.relu.default: torch.relu,
+    _aten.tanh.default: torch.tanh,
+    _aten.sigmoid.default: torch.sigmoid,
+    _aten.t.default: torch.t,
+    _aten.add.Tensor: torch.add,
+    _aten.sub.Tensor: torch.sub,
+    _aten.mul.Tensor: torch.mul,
+    _aten.sum.dim_IntList: torch.sum,
+    _aten.mse_loss.default: torch._C._nn.mse_loss,
+}
+"""the same kernels by a shorter way in: the general one looks at a schema, which costs as much as a small product"""
+
+
+_REFUSED = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class Unrepeatable(Exception):
+    """The operations of this step depend on more than its inputs, so they cannot be replayed."""
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down every tensor operation that runs while it is entered.
+
+    inputs: tensors whose content changes from replay to replay
+    fixed: tensors that stay where they are, such as parameters, whatever their content
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.alive: list[Any] = [*inputs, *fixed]
+        """all tensors seen, by slot; none may be freed while recording, or another would be taken for it"""
+        self.slots = {id(tensor): slot for slot, tensor in enumerate(self.alive)}
+        self.places = {_place(tensor): slot for slot, tensor in enumerate(self.alive)}
+        self.inputs, self.fixed = len(inputs), set(range(len(inputs), len(self.alive)))
+        self.numbers: set[int] = set()
+        """slots whose content never changes"""
+        self.calls: list[tuple[Callable, tuple, dict[str, Any], list[int]]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # there is no compiler here to hide from, and hiding imports it for more than a second
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if operation._schema.is_mutable or not _REFUSED.isdisjoint(operation.tags):
+            raise Unrepeatable(f"{operation} changes a tensor, draws at random or looks at values")
+        result = operation(*args, **kwargs)
+        outputs = [result] if isinstance(result, Tensor) else list(result)
+        if not all(output is None or isinstance(output, Tensor) for output in outputs):
+            raise Unrepeatable(f"{operation} gives more than tensors")
+        taken = tuple(self._slotted(value) for value in args), {name: self._slotted(value) for name, value in kwargs.items()}
+        if isinstance(result, Tensor) and _place(result) in self.places:  # the same numbers at the same place: nothing to do
+            self.alive.append(result)
+            self.slots[id(result)] = self.places[_place(result)]
+            return result
+        places = [self._new(output) for output in outputs]
+        sources = {value.index for value in _slots_in(taken)}
+        if sources and sources <= self.numbers:
+            self.numbers.update(places)
+            self.fixed.update(places)
+        elif operation.is_view and sources <= self.fixed:
+            self.fixed.update(places)  # a view of something that stays is made once
+        else:
+            self.calls.append((_SHORT.get(operation, operation._op), *taken, places))
+        return result
+
+    def _new(self, tensor: Tensor | None) -> int:
+        slot = len(self.alive)
+        self.alive.append(tensor)
+        if tensor is not None:
+            self.slots[id(tensor)] = self.places[_place(tensor)] = slot
+        return slot
+
+    def _slotted(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in self.slots:
+                if value.dim():
+                    raise Unrepeatable("a tensor comes from outside")
+                slot = self._new(value)
+                self.fixed.add(slot)
+                self.numbers.add(slot)
+            return _Slot(self.slots[id(value)])
+        return [self._slotted(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def finish(self, outputs: Sequence[Any]) -> Replay:
+        """What must be called to have these outputs again."""
+        wanted = [self.slots[id(output)] for output in outputs]
+        needed, kept = set(wanted), []
+        for call in reversed(self.calls):
+            if needed.intersection(call[3]):
+                needed.update(value.index for value in _slots_in(call[1:3]))
+                kept.append(call)
+        held = [tensor.detach() if slot in self.fixed else None for slot, tensor in enumerate(self.alive)]
+        return Replay(self.inputs, held, kept[::-1], wanted)
+
+
+class _Slot:
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _slots_in(value: Any) -> list[_Slot]:
+    if isinstance(value, _Slot):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [slot for item in value for slot in _slots_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _place(tensor: Tensor) -> tuple:
+    """Where the numbers of a tensor lie; tensors of one place are the same numbers."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+class Replay:
+    """A recorded list of operations; `replay(*inputs)` gives the recorded outputs for new inputs."""
+
+    def __init__(self, inputs: int, held: list[Any], calls: list[tuple], wanted: list[int]) -> None:
+        self.inputs, self.held, self.wanted = inputs, held, wanted
+        self.calls = [_call(*call) for call in calls]
+
+    @torch.inference_mode()
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        held = self.held
+        held[: self.inputs] = inputs
+        for call in self.calls:
+            call(held)
+        return [held[slot] for slot in self.wanted]
+
+
+def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], places: list[int]) -> Callable[[list[Any]], None]:
+    """One operation as a function of the list of tensors, into which it puts its outputs."""
+    slots: list[Any] = [value.index if isinstance(value, _Slot) else None for value in args]
+    simple = not _slots_in(kwargs) and all(slot is not None or not _slots_in(value) for slot, value in zip(slots, args, strict=True))
+    if not simple or len(places) > 1:
+
+        def general(held: list[Any]) -> None:
+            result = operation(*_filled(args, held), **_filled(kwargs, held))
+            held[slice(places[0], places[-1] + 1)] = [result] if len(places) == 1 else result
+
+        return general
+    (place,) = places
+    first = sum(slot is not None for slot in slots)
+    rest = args[first:]
+    if any(slot is None for slot in slots[:first]) or not 1 <= first <= 3:
+
+        def mixed(held: list[Any]) -> None:
+            held[place] = operation(*[value if slot is None else held[slot] for slot, value in zip(slots, args, strict=True)], **kwargs)
+
+        return mixed
+    a, b, c = (*slots[:first], 0, 0)[:3]  # spelled out for one, two and three tensors: a loop would cost as much as the kernel
+
+    def one(held: list[Any]) -> None:
+        held[place] = operation(held[a], *rest, **kwargs)
+
+    def two(held: list[Any]) -> None:
+        held[place] = operation(held[a], held[b], *rest, **kwargs)
+
+    def three(held: list[Any]) -> None:
+        held[place] = operation(held[a], held[b], held[c], *rest, **kwargs)
+
+    return (one, two, three)[first - 1]
+
+
+def _filled(value: Any, held: list[Any]) -> Any:
+    if isinstance(value, _Slot):
+        return held[value.index]
+    if isinstance(value, dict):
+        return {name: _filled(item, held) for name, item in value.items()}
+    return [_filled(item, held) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+class Repeated:
+    """Gradient of an undivided batch into a flat buffer: like `mean.whole`, by replay where that is the same thing.
+
+    It is the same thing for networks made of torch's and our own parts, whose operations depend on nothing but shapes;
+    a network of the user may count its calls or look at its values, so it is always asked.
+    """
+
+    LARGEST = 1 << 18
+    """parameters up to which a step is short enough to gain"""
+    PROOFS = 2
+    """replays that are compared with the ordinary gradient before they are trusted"""
+
+    def __init__(self, model: nn.Module, objective: Any, flat: Flat, ordinary: Callable[[Batch], float]) -> None:
+        self.model, self.objective, self.flat, self.ordinary = model, objective, flat, ordinary
+        self.homes: list[Any] = [slot.parameter.grad for slot in flat.slots]
+        self.steps: dict[tuple, _Step | None] = {}
+        """by shape of the batch; None where it cannot be replayed"""
+        self.possible = flat.values.numel() <= self.LARGEST and flat.values.device.type == "cpu" and repeatable(model, objective)
+
+    def __call__(self, batch: Batch) -> float:
+        if not self.possible:
+            return self.ordinary(batch)
+        kind = tuple([(name, field.shape, field.dtype) for name, field in batch.fields.items()])
+        if kind not in self.steps:
+            self.steps[kind] = self._record(batch)
+        step = self.steps[kind]
+        if step is None:
+            return self.ordinary(batch)
+        loss, gradients = step(batch)
+        if step.proofs < self.PROOFS:
+            loss = self._prove(kind, step, batch, loss, gradients)
+        else:
+            self.flat.grad.zero_()
+            torch._foreach_add_(self.homes, gradients)
+        return loss
+
+    def _record(self, batch: Batch) -> _Step | None:
+        parameters = [slot.parameter for slot in self.flat.slots]
+        fields = list(batch.fields.values())
+        recorder = Recorder(fields, [*parameters, *self.model.buffers()])
+        try:
+            with recorder:
+                terms: Terms = self.objective(self.model, batch)
+            if any(isinstance(term.count, Tensor) for term in terms.values()):
+                raise Unrepeatable("counts depend on the data")
+            with recorder:
+                gradients = terms.gradients(parameters)
+            if any(gradient is None for gradient in gradients):
+                raise Unrepeatable("a parameter is not used")
+            raws, factors = zip(*[(term.raw, factor) for term, factor in terms.factors()], strict=True)
+            return _Step(recorder.finish([*raws, *gradients]), factors)
+        except Unrepeatable:
+            return None
+
+    def _prove(self, kind: tuple, step: _Step, batch: Batch, loss: float, gradients: list[Tensor]) -> float:
+        """The ordinary gradient, and whether the replayed one equals it bit for bit."""
+        expected = self.ordinary(batch)
+        same = loss == expected and all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, self.homes, strict=True))
+        step.proofs += 1
+        if not same:
+            self.steps[kind] = None
+        return expected
+
+
+class _Step:
+    """A replay with the factors of its terms."""
+
+    def __init__(self, replay: Replay, factors: tuple[float, ...]) -> None:
+        self.replay, self.factors, self.proofs = replay, factors, 0
+
+    def __call__(self, batch: Batch) -> tuple[float, list[Tensor]]:
+        found = self.replay(*batch.fields.values())
+        split = len(self.factors)
+        return sum(raw.item() * factor for raw, factor in zip(found[:split], self.factors, strict=True)), found[split:]
+
+
+def repeatable(model: nn.Module, objective: Any) -> bool:
+    """Whether every part of the network and the objective are known to do the same for every batch of one shape."""
+    modules = list(model.modules())
+    known = all(type(module).__module__.startswith(("torch.nn.modules.", "sonde.nn.", "sonde.models.")) for module in modules)
+    hooked = any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in modules)
+    return known and not hooked and type(objective).__module__.startswith("sonde.objectives.")

@@ -1,0 +1,132 @@
+"""Replayed steps: the same bits as the ordinary gradient, and refused wherever a step may do something else next time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from sonde.core.batch import Batch
+from sonde.gradients import mean
+from sonde.gradients.flat import Flat
+from sonde.gradients.replay import Recorder, Repeated, Replay, Unrepeatable
+from sonde.models.cnn import CNN
+from sonde.models.mlp import MLP
+from sonde.objectives.bernoulli import Bernoulli
+from sonde.objectives.categorical import Categorical
+from sonde.objectives.gaussian import Gaussian
+from sonde.objectives.poisson import Poisson
+
+
+def repeated(model, objective):
+    flat = Flat(model)
+    return flat, Repeated(model, objective, flat, partial(mean.whole, model, objective, flat))
+
+
+def values(n, *shape):
+    return Batch(x=torch.randn(n, *shape), y=torch.randn(n, 3), ids=torch.arange(n))
+
+
+def classes(n, *shape):
+    return Batch(x=torch.randn(n, *shape), y=torch.randint(5, (n,)), ids=torch.arange(n))
+
+
+KINDS = {
+    "mlp": (lambda: MLP((7, 11, 6, 3)), Gaussian(), lambda n: values(n, 7)),
+    "tanh": (lambda: MLP((7, 11, 3), activation="tanh"), Gaussian(variance=0.3), lambda n: values(n, 7)),
+    "gelu": (lambda: MLP((7, 11, 3), activation="gelu"), Poisson(), lambda n: values(n, 7).replace(y=torch.poisson(torch.ones(n, 3)))),
+    "layer norm": (lambda: MLP((7, 11, 5), norm="layer"), Categorical(classes=5), lambda n: classes(n, 7)),
+    "binary": (lambda: MLP((7, 4, 3)), Bernoulli(), lambda n: values(n, 7).replace(y=torch.randint(2, (n, 3)).float())),
+    "cnn": (lambda: CNN(channels=(1, 3, 4), classes=5, hidden=9, image=(8, 10)), Categorical(classes=5), lambda n: classes(n, 1, 8, 10)),
+    "shared": (lambda: nn.Sequential(*[nn.Linear(7, 7)] * 2, nn.Tanh(), nn.Linear(7, 3)), Gaussian(), lambda n: values(n, 7)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replayed_gradient_has_the_bits_of_the_ordinary_one(kind):
+    torch.manual_seed(0)
+    make, objective, batch_of = KINDS[kind]
+    model = make()
+    flat, gradient = repeated(model, objective)
+    update = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(12):
+        batch = batch_of(6 if step % 3 else 4)  # two shapes, each with a list of its own
+        loss = gradient(batch)
+        ours = flat.grad.clone()
+        assert loss == mean.whole(model, objective, flat, batch)
+        assert torch.equal(ours, flat.grad)
+        update.step()
+    assert [step.proofs for step in gradient.steps.values()] == [Repeated.PROOFS] * 2  # proven, so the last steps were replays
+
+
+class Counting(nn.Module):
+    """Does something else at its third call: no look at shapes can tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls = nn.Linear(7, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x) * (2.0 if self.calls % 3 == 0 else 1.0)
+
+
+@pytest.mark.parametrize(
+    "model, batch",
+    [
+        (Counting(), values(5, 7)),
+        (MLP((7, 9, 3), dropout=0.5), values(5, 7)),
+        (MLP((7, 9, 3), norm="batch"), values(5, 7)),
+        (nn.Sequential(nn.Linear(7, 3), nn.ReLU(inplace=True)), values(5, 7)),
+        (MLP((7, 3)), values(5, 7).replace(mask=torch.tensor([[True, False, True]] * 5))),
+        (MLP((7, 3)), values(5, 7).replace(weight=torch.rand(5))),
+    ],
+    ids=["a network of the user", "dropout", "batch norm", "in place", "mask", "weight"],
+)
+def test_steps_that_may_differ_are_never_replayed(model, batch):
+    _, gradient = repeated(model, Gaussian())
+    for _ in range(4):
+        gradient(batch)
+    assert not gradient.possible or list(gradient.steps.values()) == [None]
+
+
+def test_hooks_and_objectives_of_the_user_are_asked_every_time():
+    model = MLP((7, 3))
+    model.layers[0].register_forward_hook(lambda *_: None)
+    assert not repeated(model, Gaussian())[1].possible
+    assert not repeated(MLP((7, 3)), lambda model, batch: Gaussian()(model, batch))[1].possible
+
+
+def test_a_replay_that_is_wrong_is_found_out_and_dropped(monkeypatch):
+    torch.manual_seed(1)
+    model = MLP((7, 9, 3))
+    flat, gradient = repeated(model, Gaussian())
+    right = Replay.__call__
+    monkeypatch.setattr(Replay, "__call__", lambda self, *inputs: [tensor + 1e-6 for tensor in right(self, *inputs)])
+    batch = values(5, 7)
+    for _ in range(4):
+        loss, ours = gradient(batch), flat.grad.clone()
+        assert loss == mean.whole(model, Gaussian(), flat, batch) and torch.equal(ours, flat.grad)
+    assert list(gradient.steps.values()) == [None]
+
+
+def test_values_read_in_between_are_noticed():
+    x = torch.randn(4)
+    with pytest.raises(Unrepeatable), Recorder([x], []):
+        x.sum().item()
+    with pytest.raises(Unrepeatable), Recorder([x], []):
+        x + torch.randn(4)
+
+
+def test_views_of_fixed_tensors_follow_their_content():
+    weight, x = torch.randn(5, 3), torch.randn(2, 3)
+    recorder = Recorder([x], [weight])
+    with recorder:
+        y = x @ weight.t()
+    replay = recorder.finish([y])
+    assert len(replay.calls) == 1  # the transpose is made once
+    weight.mul_(2.0)
+    other = torch.randn(2, 3)
+    assert torch.equal(replay(other)[0], torch.mm(other, weight.T))
