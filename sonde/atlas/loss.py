@@ -20,7 +20,7 @@ from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
-from ..objectives import _penalised
+from ..objectives import penalised
 from ..objectives.bernoulli import Bernoulli
 from ..objectives.categorical import Categorical
 from ..objectives.distribution import Distribution, mixture
@@ -393,7 +393,7 @@ def loss_08(exhibit: Exhibit) -> str:
     weight = model.weight.detach()
     data_term = Gaussian()(model, batch).loss().item()
     for l2, l1 in ((0.3, 0.0), (0.0, 0.2), (0.3, 0.2)):
-        terms = _penalised.Penalised(Gaussian(), l2=l2, l1=l1)(model, batch)
+        terms = penalised.Penalised(Gaussian(), l2=l2, l1=l1)(model, batch)
         told = f"l2={l2}, l1={l1}"
         exhibit.expect(
             f"{told}: total",
@@ -408,31 +408,31 @@ def loss_08(exhibit: Exhibit) -> str:
         }
         exhibit.expect(f"{told}: terms by name", list(terms.means().values()), list(named.values()), within=1e-12)
         exhibit.expect(f"{told}: names", list(terms), list(named))
-    bare = _penalised.Penalised(Gaussian())(model, batch)
+    bare = penalised.Penalised(Gaussian())(model, batch)
     exhibit.expect("lambda=0: total is the data term, to the last bit", bare.loss().item(), data_term)
     exhibit.expect("lambda=0: terms", list(bare), ["nll"])
 
     penalties = (0.0, 0.01, 0.1, 1.0, 10.0)
     paths, table = [], {"lambda": list(penalties), "loss": [], "data term": [], "penalty": [], "data term + lambda * penalty": []}
     for penalty in penalties:
-        solved = _minimise(_penalised.Penalised(Gaussian(), l2=penalty), d, batch)
+        solved = _minimise(penalised.Penalised(Gaussian(), l2=penalty), d, batch)
         theirs = Ridge(alpha=2 * n * penalty).fit(x.numpy(), y.numpy())  # ours is SSE / 2N + lambda w^2, theirs SSE + alpha w^2
         exhibit.expect(f"lambda={penalty}: weights of scikit-learn's ridge", solved.weight.detach()[0], theirs.coef_, within=1e-6)
         exhibit.expect(f"lambda={penalty}: free bias", solved.bias.item(), float(theirs.intercept_), within=1e-6)
         paths.append(solved.weight.detach()[0])
         data, omega = Gaussian()(solved, batch).loss().item(), float(solved.weight.detach().square().sum())
-        found = _penalised.Penalised(Gaussian(), l2=penalty)(solved, batch).loss().item()
+        found = penalised.Penalised(Gaussian(), l2=penalty)(solved, batch).loss().item()
         for name, cell in zip(list(table)[1:], (found, data, omega, data + penalty * omega), strict=True):
             table[name].append(cell)
-    moved = _minimise(_penalised.Penalised(Gaussian(), l2=1.0), d, batch.replace(y=y + 100))
+    moved = _minimise(penalised.Penalised(Gaussian(), l2=1.0), d, batch.replace(y=y + 100))
     exhibit.expect("y shifted by 100: weights stay, because the bias is free", moved.weight.detach()[0], paths[3], within=1e-6)
-    pulled = _minimise(_penalised.Penalised(Gaussian(), l2=1.0, biases=True), d, batch.replace(y=y + 100))
+    pulled = _minimise(penalised.Penalised(Gaussian(), l2=1.0, biases=True), d, batch.replace(y=y + 100))
     exhibit.above("with the bias penalised they move", (pulled.weight.detach()[0] - paths[3]).abs().max(), 0.1)
 
     recipe = Recipe(
         model=lambda: nn.Linear(d, 1),
         data=Data(TensorSource(x[:48].float(), y[:48].float()), valid=TensorSource(x[48:].float(), y[48:].float())),
-        objective=_penalised.Penalised(Gaussian(), l2=0.05, l1=0.01),
+        objective=penalised.Penalised(Gaussian(), l2=0.05, l1=0.01),
         optimiser=optimiser("sgd", lr=0.05),
         batch=16,
         steps=60,

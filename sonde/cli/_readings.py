@@ -64,6 +64,14 @@ def _heat(reading: Reading) -> str:
     return "\n".join(parts)
 
 
+def _plane(reading: Reading) -> str:
+    rows = []
+    for name, panel in reading.values.items():
+        known = [value for row in panel for value in row if value is not None and value == value]
+        rows.append([name, f"{len(panel)} x {len(panel[0]) if panel else 0}", *((min(known), max(known)) if known else (None, None))])
+    return _cut(["panel", "points", "lowest", "highest"], rows)
+
+
 def _counted(what: str) -> Any:
     return lambda reading: f"{len(next(iter(reading.values.values()), []))} {what}"
 
@@ -77,4 +85,12 @@ def _cut(heads: Sequence[str], rows: list[list[Any]]) -> str:
     return table(heads, rows[:ROWS]) + more
 
 
-SHAPES = {"table": _table, "bars": _bars, "lines": _lines, "heat": _heat, "scatter": _counted("points"), "images": _counted("pictures")}
+SHAPES = {
+    "table": _table,
+    "bars": _bars,
+    "lines": _lines,
+    "heat": _heat,
+    "plane": _plane,
+    "scatter": _counted("points"),
+    "images": _counted("pictures"),
+}

@@ -27,7 +27,9 @@ class Guard:
     """Watches loss and gradient norm.  A step is bad when either is not finite, or when for three of ten steps the
     loss is above the median of the last 200 by ten robust deviations or the norm above a thousand medians.
 
-    Not for three steps running: a loss that explodes swings, and is low by chance now and then.
+    Not for three steps running: a loss that explodes swings, and is low by chance now and then.  A loss below that of
+    the very first step is never high: a network that fits its data exactly has a median near 0, and a hard batch is no
+    explosion.
     """
 
     WINDOW, LEAST, DEVIATIONS, TIMES = 200, 50, 10.0, 1000.0
@@ -39,6 +41,7 @@ class Guard:
         self.strikes: list[int] = []
         """how many steps ago the last few high ones were"""
         self.seen = 0
+        self.first = math.inf
         self.limits = (math.inf, math.inf)
 
     def fault(self, loss: float, norm: float) -> Fault | None:
@@ -48,28 +51,34 @@ class Guard:
         if not math.isfinite(norm):
             return Fault(f"the gradient norm is {norm}")
         high = loss > self.limits[0] or norm > self.limits[1]
-        self.strikes = [age + 1 for age in self.strikes if age + 1 < self.FRAME] + [0] * high
+        self.strikes = [*self._older(1), *[0] * high]
         if len(self.strikes) >= self.PATIENCE:
-            first, self.strikes = self.strikes[0], []
-            return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", first + 1)
+            oldest, self.strikes = self.strikes[0], []
+            return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", oldest + 1)
         if not high:
-            self.losses.append(loss)
-            self.norms.append(norm)
-            self.seen += 1
+            self.calm([loss], [norm])
             if self.seen >= self.LEAST and self.seen % self.EVERY == 0:  # medians are dear beside a tiny step
                 self.limits = self._limits()
         return None
 
     def calm(self, losses: list[float], norms: list[float]) -> None:
-        """Note steps that were found good; their limits are the caller's business."""
+        """Note steps that were found good."""
+        if not self.seen:
+            self.first = losses[0]
         self.losses.extend(losses)
         self.norms.extend(norms)
         self.seen += len(losses)
-        self.strikes = [age + len(losses) for age in self.strikes if age + len(losses) < self.FRAME]
+
+    def pause(self, steps: int) -> None:
+        """High steps are that much longer ago."""
+        self.strikes = self._older(steps)
+
+    def _older(self, steps: int) -> list[int]:
+        return [age + steps for age in self.strikes if age + steps < self.FRAME]
 
     def _limits(self) -> tuple[float, float]:
         loss, norm = self.limits_of(np.array(self.losses), np.array(self.norms))
-        return float(loss), float(norm)
+        return max(float(loss), self.first), float(norm)
 
     @classmethod
     def limits_of(cls, losses: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,14 +93,15 @@ class Guard:
     def state(self) -> dict[str, Any]:
         limits = [None if math.isinf(limit) else limit.hex() for limit in self.limits]
         numbers = {"losses": [x.hex() for x in self.losses], "norms": [x.hex() for x in self.norms]}
-        return {**numbers, "strikes": self.strikes, "seen": self.seen, "limits": limits}
+        return {**numbers, "strikes": self.strikes, "seen": self.seen, "first": self.first.hex(), "limits": limits}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.losses = deque(map(float.fromhex, state["losses"]), maxlen=self.WINDOW)
         self.norms = deque(map(float.fromhex, state["norms"]), maxlen=self.WINDOW)
         self.strikes, self.seen = [int(age) for age in state["strikes"]], int(state["seen"])
-        first, second = (math.inf if limit is None else float.fromhex(limit) for limit in state["limits"])
-        self.limits = (first, second)
+        self.first = float.fromhex(state["first"])
+        loss, norm = (math.inf if limit is None else float.fromhex(limit) for limit in state["limits"])
+        self.limits = (loss, norm)
 
 
 def diagnose(model: nn.Module, objective: Any, batch: Batch, before: Callable[[], None]) -> str:

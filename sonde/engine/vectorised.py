@@ -32,7 +32,7 @@ from .progress import Progress
 from .signals import StopRequest
 from .state import misfit_model, model_tensors
 
-LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion"}
+LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "emasgd", "rawadam"}
 """rules whose step is proportional to the learning rate"""
 
 
@@ -82,7 +82,13 @@ def _shapes(job: Job) -> tuple:
         job.log_every,
         job.evaluate_every,
     )
-    return (model, repr(job.model), sizes, settings, job.recipe.clip, job.recipe.drop_last, repr(job.recipe.objective.__class__))
+    return (model, repr(job.model), sizes, settings, job.recipe.clip, job.recipe.drop_last, _settings(job.recipe.objective))
+
+
+def _settings(objective: Any) -> str:
+    """Class and constructor's fields of an objective, tensors by value."""
+    fields = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(objective).items()}
+    return f"{type(objective).__qualname__} {fields}"
 
 
 class Member:
@@ -322,10 +328,12 @@ class Guards:
             losses, norms = (np.stack(numbers).astype(float) for numbers in zip(*self.pending, strict=True))
             for guard, some_losses, some_norms in zip(self.guards, losses.T.tolist(), norms.T.tolist(), strict=True):
                 guard.calm(some_losses, some_norms)
+                guard.pause(len(some_losses))
             self.pending = []
         if len({len(guard.losses) for guard in self.guards}) == 1 and self.guards[0].seen >= Guard.LEAST:
             windows = (np.array([getattr(guard, name) for guard in self.guards]).T for name in ("losses", "norms"))
-            self.limits = np.array(Guard.limits_of(*windows))
+            losses, norms = Guard.limits_of(*windows)
+            self.limits = np.array([np.maximum(losses, [guard.first for guard in self.guards]), norms])
             for guard, (loss, norm) in zip(self.guards, self.limits.T.tolist(), strict=True):
                 guard.limits = (loss, norm)
 

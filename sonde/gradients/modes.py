@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -124,19 +124,32 @@ def hvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
         return torch.func.vjp(torch.func.grad(_one_number(f, x)), x)[1](v)[0]
 
 
-def of_parameters(model: nn.Module, loss: Callable[[Callable[..., Any]], Tensor]) -> tuple[Callable[..., Tensor], dict[str, Tensor]]:
+def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tuple[Callable[..., Tensor], dict[str, Tensor]]:
     """A loss as a function of the model's parameters, and their present values.
 
-    loss: gets the model as a callable: `lambda net: objective(net, batch).loss()`
+    loss: gets the model, at these parameters: `lambda net: objective(net, batch).loss()`
     """
     now = {name: parameter.detach() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    asked = _Asked(model, loss)
 
     def function(parameters: Mapping[str, Tensor]) -> Tensor:
         held = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
-        return loss(lambda *args, **kwargs: torch.func.functional_call(model, held, args, kwargs))
+        return torch.func.functional_call(asked, {f"model.{name}": tensor for name, tensor in held.items()})
 
     return function, now
+
+
+@final
+class _Asked(nn.Module):
+    """A model with the question put to it, so that both see the parameters that stand in for the model's own."""
+
+    def __init__(self, model: nn.Module, question: Callable[[nn.Module], Tensor]) -> None:
+        super().__init__()
+        self.model, self.question = model, question
+
+    def forward(self) -> Tensor:
+        return self.question(self.model)
 
 
 @contextmanager

@@ -40,6 +40,10 @@ _SHORT: dict[Any, Callable] = {
 _REFUSED = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
+_LIKELIHOODS = {f"sonde.objectives.{name}" for name in ("gaussian", "laplace", "bernoulli", "categorical", "poisson")}
+"""objectives with nothing of the user in them"""
+
+
 class Unrepeatable(Exception):
     """The operations of this step depend on more than its inputs, so they cannot be replayed."""
 
@@ -279,4 +283,4 @@ def repeatable(model: nn.Module, objective: Any) -> bool:
     modules = list(model.modules())
     known = all(type(module).__module__.startswith(("torch.nn.modules.", "sonde.nn.", "sonde.models.")) for module in modules)
     hooked = any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in modules)
-    return known and not hooked and type(objective).__module__.startswith("sonde.objectives.")
+    return known and not hooked and type(objective).__module__ in _LIKELIHOODS

@@ -28,6 +28,8 @@ class Likelihood(ABC):
     """a fixed factor on every cost, which `each` leaves out"""
     class_weights: Tensor | None = None
     """one weight per class, where the targets are labels and classes count differently"""
+    event_axes: int = 0
+    """last axes of the targets that make one outcome, which a mask takes or leaves as a whole"""
 
     @abstractmethod
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
@@ -77,13 +79,16 @@ class Likelihood(ABC):
         if y.is_floating_point() and bool((bad := y.isnan()).any()):
             self._refuse("targets must be numbers", bad, y, batch, "clean the data or mask these targets")
         found = self.wrong(y)
-        if found is not None and bool(found[1].any()):
+        if found is not None:
             rule, bad, fix = found
-            self._refuse(rule, bad, y, batch, fix)
+            mask = batch.get("mask")
+            bad = bad if mask is None else bad & _stretch(mask, y)  # what does not count may hold anything
+            if bool(bad.any()):
+                self._refuse(rule, bad, y, batch, fix)
 
     def _check_share(self, batch: Batch) -> None:
         y, mask, weight = batch.y, batch.get("mask"), batch.get("weight")
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: mask.ndim]):
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: min(mask.ndim, y.ndim - self.event_axes)]):
             raise BadInput(
                 f"the mask is {_say(mask)}, the targets are {_say(y)}",
                 where=self.name,
@@ -119,7 +124,7 @@ class Likelihood(ABC):
         if mask is not None:
             real = _stretch(mask, y)
             share = share * real
-            y = y.masked_fill(~real.expand_as(y), 0)  # padding may hold anything; 0 lies in the domain of every likelihood
+            y = y.masked_fill(~real.expand_as(y), 0)  # padding may hold anything; 0 is at least a number
         return share, y
 
     def _count(self, share: Tensor | None, y: Tensor) -> float | Tensor:

@@ -100,6 +100,7 @@ class Distribution(Likelihood):
         # Bad targets are found by `check`; a model that gives NaN must show up in the loss, where the engine looks for it.
         unchecked = {"validate_args": False} if _takes(family, "validate_args") else {}
         self.make = partial(family, **unchecked)
+        self.event_axes = len(self.law(torch.zeros(sum(self._widths(2)))).event_shape)
 
     def law(self, output: Tensor, y: Tensor | None = None) -> D.Distribution:
         """The distribution that a raw output stands for, in the shape of the targets where these are given."""

@@ -8,7 +8,7 @@ import torch
 
 from sonde.atlas import loss
 from sonde.atlas._exhibit import run
-from sonde.objectives import _penalised, bernoulli, categorical, distribution, laplace
+from sonde.objectives import bernoulli, categorical, distribution, laplace, penalised
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.information import codes, measures
 
@@ -102,12 +102,12 @@ def test_loss_07_notices_words_of_one_length(monkeypatch) -> None:
 
 
 def test_loss_08_notices_half_a_penalty(monkeypatch) -> None:
-    right = _penalised._OMEGA["l2"]
-    monkeypatch.setitem(_penalised._OMEGA, "l2", lambda weights: right(weights) / 2)
+    right = penalised._OMEGA["l2"]
+    monkeypatch.setitem(penalised._OMEGA, "l2", lambda weights: right(weights) / 2)
     names = wrong("LOSS-08")
     assert "l2=0.3, l1=0.0: total" in names and "lambda=0: total is the data term, to the last bit" not in names
 
 
 def test_loss_08_notices_a_penalised_bias(monkeypatch) -> None:
-    monkeypatch.setattr(_penalised.Penalised, "weights", lambda self, model: list(model.parameters()))
+    monkeypatch.setattr(penalised.Penalised, "weights", lambda self, model: list(model.parameters()))
     assert "y shifted by 100: weights stay, because the bias is free" in wrong("LOSS-08")

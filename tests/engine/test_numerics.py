@@ -325,6 +325,12 @@ def noise(many: int, seed: int = 0) -> list[float]:
     return [1.0 + 0.1 * dice.gauss(0, 1) for _ in range(many)]
 
 
+def test_a_hard_batch_after_a_perfect_fit_is_no_explosion() -> None:
+    learned = [1.1 * 0.9**step for step in range(200)]  # the median falls to 1e-5 and less
+    assert fed(Guard(), learned + [0.6] * 50) is None
+    assert fed(Guard(), learned + [1.2] * 3) == 202
+
+
 def test_the_rule_by_hand() -> None:
     """Median 1 and deviation 0.1: the limit is about 2; three of ten steps above it are an explosion, two are not."""
     calm = noise(200)

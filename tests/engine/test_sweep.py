@@ -6,6 +6,8 @@ import torch
 import sonde
 from sonde.core.errors import BadInput
 from sonde.engine.sweep import sweep
+from sonde.objectives.gaussian import Gaussian
+from sonde.objectives.penalised import Penalised
 from tests.engine.small import line
 
 
@@ -24,6 +26,23 @@ def test_members_trained_together_equal_members_trained_alone(tmp_path):
                     assert a[name] == pytest.approx(b[name], rel=2e-4, abs=2e-5), (run.name, a["step"], name)
             for name, value in theirs.model().state_dict().items():
                 torch.testing.assert_close(mine.model().state_dict()[name], value, rtol=1e-3, atol=1e-4)
+
+
+def restrained(l2: float = 0.0, variance: float = 1.0, seed: int = 0):
+    """A recipe whose dials reach the objective."""
+    plain = Gaussian(variance=variance)
+    return line(seed=seed).replace(objective=Penalised(plain, l2=l2) if l2 else plain)
+
+
+@pytest.mark.parametrize("axes", [{"variance": [1.0, 4.0]}, {"l2": [0.1, 1.0]}, {"l2": [0.5]}])
+def test_each_member_has_its_own_objective(tmp_path, axes):
+    together, alone = (
+        sweep(restrained, {**axes, "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorise=way)
+        for way in (True, False)
+    )
+    for row, other in zip(together.rows, alone.rows, strict=True):
+        assert row.setting == other.setting
+        assert row.mean("valid/loss") == pytest.approx(other.mean("valid/loss"), rel=2e-4)
 
 
 def test_the_table_ranks_by_the_watched_figure_with_mean_and_spread(tmp_path):

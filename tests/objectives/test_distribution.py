@@ -174,6 +174,7 @@ def test_padding_counts_nothing_and_weights_count_in_full(case):
     padded[2:4] = -100
     mask = torch.arange(B) // 2 != 1
     batch = Batch(x=torch.tensor(raw, requires_grad=True), y=padded, mask=mask, weight=torch.tensor(weight))
+    objective.check(batch)
     terms = objective(identity, batch)
     costs = exact(raw, y)
     kept = np.array([weight[i] * costs[i].sum() for i in range(B) if i not in (2, 3)])
@@ -246,6 +247,13 @@ def test_bad_targets_are_named(case):
     with pytest.raises(BadInput) as caught:
         objective.check(Batch(x=torch.zeros(4, 1), y=torch.tensor(y), ids=torch.tensor([10, 11, 12, 13])))
     assert words in str(caught.value)
+
+
+def test_a_mask_takes_an_outcome_as_a_whole():
+    batch = Batch(y=torch.zeros(4, 3), mask=torch.ones(4, 3, dtype=torch.bool))
+    Distribution(D.Normal).check(batch)
+    with pytest.raises(BadInput, match="bool mask"):
+        Distribution(D.MultivariateNormal).check(batch)
 
 
 def test_a_support_that_the_model_decides_is_not_judged_before():

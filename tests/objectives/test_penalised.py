@@ -9,9 +9,9 @@ from torch import nn
 
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
-from sonde.objectives._penalised import Penalised, tiny
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
+from sonde.objectives.penalised import Penalised, tiny
 
 N, D = 23, 4
 
