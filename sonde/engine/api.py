@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from .options import Options
 from .progress import now
 from .record import Record
 from .rundir import RunDirectory
+from .signals import StopAtOnce
 from .state import fingerprint, load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
 from .world import World
 
@@ -267,7 +268,9 @@ def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     """One process of a run, from building the recipe to the last figure."""
     caller = random_states()
     assert options.threads is not None
-    with settled_torch(options.threads, options.device):
+    # Several processes are told to stop by their launcher, all at one step.
+    alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
+    with settled_torch(options.threads, options.device), alone:
         try:
             _execute(asked, options, path, world)
         finally:

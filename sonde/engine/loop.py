@@ -6,21 +6,20 @@ for each step:   data -> forward -> loss -> backward -> update
 from __future__ import annotations
 
 import math
-import signal
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from ..core.batch import Batch, Source
-from ..core.errors import BadInput, DataUnusable, Interrupted, NumericalStop, Preempted, nearest
+from ..core.errors import BadInput, DataUnusable, NumericalStop, nearest
 from ..core.recipe import Callback
 from .checkpoint import Checkpoint
 from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
 from .job import Job
 from .progress import Progress
 from .record import Record
-from .signals import StopRequest
+from .signals import StopRequest, stopped
 
 
 class Best:
@@ -159,13 +158,7 @@ class Loop:
         if due or finished or asked:
             self.record.save(self, must=finished or bool(asked))
         if asked and not finished:
-            kind = Interrupted if asked == signal.SIGINT else Preempted
-            raise kind(
-                f"stopped by {signal.Signals(asked).name} after step {self.step} of {job.steps}",
-                where=str(self.record.path),
-                last_good=f"checkpoint at step {self.step}",
-                fix=f"the same command goes on from there, or: sonde train --resume {self.record.path}",
-            )
+            raise stopped(asked, f"after step {self.step} of {job.steps}", str(self.record.path), f"checkpoint at step {self.step}")
         return finished
 
     def _evaluate(self, valid: Source) -> None:

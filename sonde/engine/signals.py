@@ -6,10 +6,20 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import final
+
+from ..core.errors import Interrupted, Preempted, SondeError
 
 
-class StopRequest:
-    """Context in which SIGTERM, SIGHUP and SIGINT set a flag; a second SIGINT ends the process at once.
+def stopped(number: int, when: str, run: str, last_good: str) -> SondeError:
+    """The error that ends a run after a signal."""
+    kind = Interrupted if number == signal.SIGINT else Preempted
+    fix = f"the same command goes on from there, or: sonde train --resume {run}"
+    return kind(f"stopped by {signal.Signals(number).name} {when}", where=run, last_good=last_good, fix=fix)
+
+
+class Handlers:
+    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `asked`; abstract.
 
     In a thread that is not the main one nothing is installed and nothing is asked.
     """
@@ -17,26 +27,56 @@ class StopRequest:
     SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.signal = 0
         self.previous: dict[int, object] = {}
 
-    def __enter__(self) -> StopRequest:
+    def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
-                self.previous[number] = signal.signal(number, self._asked)
-        return self
+                self.previous[number] = signal.signal(number, self.asked)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def asked(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+@final
+class StopRequest(Handlers):
+    """The signals set a flag, which the loop looks at between steps; a second SIGINT ends the process at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal = 0
+
+    def __enter__(self) -> StopRequest:
+        self.install()
+        return self
+
+    def asked(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
             _say(b"\nstopped at once; the last checkpoint is intact\n")
             os._exit(130)
         self.signal = number
         if number == signal.SIGINT:
             _say(b"\nfinishing this step and saving; press Ctrl-C again to stop at once\n")
+
+
+@final
+class StopAtOnce(Handlers):
+    """Before the first step and after the last there is nothing to finish: a signal ends the run there and then."""
+
+    def __init__(self, run: str, when: str) -> None:
+        super().__init__()
+        self.run, self.when = run, when
+
+    def __enter__(self) -> StopAtOnce:
+        self.install()
+        return self
+
+    def asked(self, number: int, frame: FrameType | None) -> None:
+        raise stopped(number, self.when, self.run, "every checkpoint there is")
 
 
 def _say(text: bytes) -> None:
