@@ -1,6 +1,7 @@
 """What a run survives, in figures: killed, without power, damaged, stopped, poisoned.
 
     python benchmarks/kill.py kills          200 random SIGKILLs, up to 6 in a run (--processes 2: supervisor, one worker or all)
+    python benchmarks/kill.py workers        20 runs of two workers, one of which is killed at a random instant; masked objective
     python benchmarks/kill.py saves          a SIGKILL at every call of a save, three times each
     python benchmarks/kill.py power          20,000 states that a power loss may leave
     python benchmarks/kill.py damage         10,000 damaged checkpoints
@@ -35,6 +36,7 @@ import torch
 
 torch.set_num_threads(1)
 
+from sonde import open_run  # noqa: E402
 from sonde.core.errors import NumericalStop  # noqa: E402
 from sonde.engine import checkpoint  # noqa: E402
 from tests.engine import harness, test_checkpoint, test_faults, test_numerics  # noqa: E402
@@ -123,6 +125,45 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
             shutil.rmtree(path)
     told = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
     return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, told)
+
+
+def workers(times: int) -> bool:
+    """One of two workers dies at a random instant; the run ends by itself with the bits of one process that nobody touched."""
+    from sonde import train
+    from tests.engine.small import tagger
+    from tests.engine.test_processes import assert_same_bits
+
+    dice, killed, good, steps = random.Random(0), 0, 0, 400
+    quiet = {"shards": 4, "threads": 1, "quiet": True}
+    with folder() as home:
+        whole = train(tagger, run=home / "whole", steps=steps, **quiet)
+
+        def act(path: Path) -> harness.Attempt:
+            return harness.Attempt(lambda: (hush(), train(tagger, run=path, steps=steps, processes=2, checkpoint_every=40, **quiet)))
+
+        began = time.perf_counter()
+        act(home / "timed").wait().done()
+        length = time.perf_counter() - began
+        while killed < times:
+            path = home / f"run-{killed}"
+            running = act(path)
+            while not (path / "events.jsonl").exists() and not running.ends_within(0.01):
+                continue  # the workers are up once the run has begun
+            late = not running.ends_within(dice.uniform(0.0, 0.6 * length))
+            if late:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(dice.choice(running.workers()), signal.SIGKILL)
+            running.wait().done()
+            restarts = (path / "events.jsonl").read_text().count('"resume"')
+            if late and restarts:  # else the worker had done its work already
+                killed += 1
+                try:
+                    assert_same_bits(open_run(path, recipe=tagger), whole)
+                    good += 1
+                except AssertionError as error:
+                    print(f"  {path.name}: {error}")
+            shutil.rmtree(path)
+    return verdict("runs equal after one of two workers was killed, 4 shards, masked objective", good, killed)
 
 
 def saves(times: int) -> bool:
@@ -249,13 +290,14 @@ def _alarm(path: Path, seed: int, factor: float) -> int | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("kills", "saves", "power", "damage", "signals", "numbers", "all")
+    names = ("kills", "workers", "saves", "power", "damage", "signals", "numbers", "all")
     parser.add_argument("what", nargs="?", default="all", choices=names)
     parser.add_argument("--times", type=int, help="how often; by default as often as written above")
     parser.add_argument("--processes", type=int, default=1, help="worker processes of the runs that are killed")
     asked = parser.parse_args()
     usual: dict[str, tuple[int, Callable[[int], bool]]] = {
         "kills": (200, lambda times: kills(times, asked.processes)),
+        "workers": (20, workers),
         "saves": (3, saves),
         "power": (20_000, power),
         "damage": (10_000, damage),
