@@ -27,9 +27,9 @@ from ..estimators.least_squares import LeastSquares, Ridge
 from ..lenses import diagnosis
 from ..models.mlp import MLP
 from ..nn.dropout import Dropout
-from ..objectives._penalised import Penalised
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
+from ..objectives.penalised import Penalised
 from ..optim.build import Optimiser, optimiser
 from ..recipes import digits_cnn
 from ..recipes._parts import sometimes
