@@ -20,18 +20,6 @@ JUDGED = 128
 """examples of the training part on which a trial is judged"""
 
 
-def why_not(subject: Subject) -> str:
-    """Why nothing can be trained here, or ''."""
-    from ._untouched import no_model
-
-    missing = no_model(subject)
-    if missing:
-        return missing
-    if subject.objective is None:
-        return "there is no objective to train with"
-    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
-
-
 @final
 class Trial:
     """Loss as a function of weights and step, on the training data of a subject.  The subject's own model is never touched.

@@ -91,6 +91,15 @@ def no_model(subject: Subject) -> str:
     return ""
 
 
+def no_gradient(subject: Subject) -> str:
+    """Why there is nothing to differentiate, or ''."""
+    if missing := no_model(subject):
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+
+
 def not_classes(subject: Subject) -> str:
     """Why this is not a classification, or ''."""
     missing = no_model(subject)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_gradient, untouched
 
 
 class Stored(NamedTuple):
@@ -90,11 +90,8 @@ def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
 
 
 def why_not(subject: Subject) -> str:
-    missing = no_model(subject)
-    if missing:
+    if missing := no_gradient(subject):
         return missing
-    if subject.objective is None:
-        return "there is no objective to differentiate"
     if not subject.batch.x.is_floating_point():
         return "the input is not made of numbers that can move"
     with untouched(subject.model):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import key
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_gradient, untouched
 from ._words import number
 
 if TYPE_CHECKING:
@@ -51,11 +51,8 @@ class Flow(NamedTuple):
 def why_not(subject: Subject) -> str:
     from torch import nn
 
-    missing = no_model(subject)
-    if missing:
+    if missing := no_gradient(subject):
         return missing
-    if subject.objective is None:
-        return "there is no objective to differentiate"
     return "" if _layers(subject.model) else f"the model has no {nn.Linear.__name__} or convolution that can be trained"
 
 

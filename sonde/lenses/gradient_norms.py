@@ -12,16 +12,11 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_gradient, untouched
 
 
 def why_not(subject: Subject) -> str:
-    missing = no_model(subject)
-    if missing:
-        return missing
-    if subject.objective is None:
-        return "there is no objective to differentiate"
-    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+    return no_gradient(subject)
 
 
 def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Reading:

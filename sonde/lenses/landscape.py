@@ -19,7 +19,7 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_gradient, untouched
 from ._words import number
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ LOGARITHMIC = 50
 
 
 def why_not(subject: Subject) -> str:
-    missing = no_model(subject)
-    if missing:
+    if missing := no_gradient(subject):
         return missing
-    if subject.objective is None:
-        return "there is no objective to evaluate"
     return "" if any(p.ndim > 1 and p.is_floating_point() for p in subject.model.parameters()) else "the model has no matrix of weights"
 
 

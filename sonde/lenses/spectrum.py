@@ -15,7 +15,7 @@ from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_gradient, untouched
 from ._words import number
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ POINTS = 201
 
 
 def why_not(subject: Subject) -> str:
-    missing = no_model(subject)
-    if missing:
-        return missing
-    if subject.objective is None:
-        return "there is no objective to differentiate"
-    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+    return no_gradient(subject)
 
 
 def read(

@@ -9,38 +9,23 @@ average, for it leaves the first gradient undamped.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from ._rule import Rule
+
 
 @final
-class EmaSGD(torch.optim.Optimizer):
+class EmaSGD(Rule):
     """Also `optimiser("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
-
-    elementwise = True
 
     def __init__(self, params, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(params, [p.grad for p in params], group)
-        return loss
-
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict) -> None:
-        for p in params:
-            if not self.state[p]:
-                self.state[p]["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        momenta = [self.state[p]["momentum"] for p in params]
+    def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        momenta = self.moments(params, "momentum")
         if group["weight_decay"]:
             grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
         torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])

@@ -7,38 +7,23 @@ m_t     = b2 m_{t-1} + (1 - b2) g_t
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from ._rule import Rule
+
 
 @final
-class Lion(torch.optim.Optimizer):
+class Lion(Rule):
     """One state tensor per parameter, half of Adam's; ask for a third to a tenth of Adam's learning rate."""
-
-    elementwise = True
 
     def __init__(self, params, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(params, [p.grad for p in params], group)
-        return loss
-
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict) -> None:
-        for p in params:
-            if not self.state[p]:
-                self.state[p]["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        momenta = [self.state[p]["momentum"] for p in params]
+    def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        momenta = self.moments(params, "momentum")
         short, long = group["betas"]
         moves = torch._foreach_lerp(momenta, grads, 1 - short)
         torch._foreach_sign_(moves)

@@ -9,41 +9,25 @@ The first step is lr (1 - b1) / sqrt(1 - b2), 3.16 lr with the usual betas, wher
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from ._rule import Rule
+
 
 @final
-class RawAdam(torch.optim.Optimizer):
+class RawAdam(Rule):
     """Also `optimiser("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
-
-    elementwise = True
 
     def __init__(
         self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(params, [p.grad for p in params], group)
-        return loss
-
-    def _update(self, params: list[Tensor], grads: list[Tensor], group: dict) -> None:
-        for p in params:
-            if not self.state[p]:
-                for name in ("mean", "square"):
-                    self.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        means, squares = ([self.state[p][name] for p in params] for name in ("mean", "square"))
+    def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        means, squares = self.moments(params, "mean"), self.moments(params, "square")
         if group["weight_decay"]:
             grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
         first, second = group["betas"]
