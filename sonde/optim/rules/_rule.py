@@ -1,0 +1,38 @@
+"""The common half of update rules: which parameters move, and where their state lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Rule(torch.optim.Optimizer, ABC):
+    """An elementwise rule; a file of this folder says in `update` what one step does to a group of parameters."""
+
+    elementwise = True
+
+    @abstractmethod
+    def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        """Move the parameters of a group in place."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self.update(params, [p.grad for p in params], group)
+        return loss
+
+    def moments(self, params: list[Tensor], name: str) -> list[Tensor]:
+        """The state of that name for each parameter, 0 at first."""
+        for p in params:
+            if name not in self.state[p]:
+                self.state[p][name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        return [self.state[p][name] for p in params]
