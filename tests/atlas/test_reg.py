@@ -9,7 +9,7 @@ from sonde.atlas._exhibit import run
 from sonde.data import augment
 from sonde.lenses import diagnosis
 from sonde.nn import dropout
-from sonde.objectives import _penalised
+from sonde.objectives import penalised
 from sonde.optim.rules import proximal
 
 
@@ -34,7 +34,7 @@ def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
 
 
 def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
-    monkeypatch.setattr(reg, "Penalised", lambda objective, l2, biases: _penalised.Penalised(objective, 2 * l2, biases=biases))
+    monkeypatch.setattr(reg, "Penalised", lambda objective, l2, biases: penalised.Penalised(objective, 2 * l2, biases=biases))
     names = wrong("REG-02")
     assert "gradient of the penalty, against lambda W" in names
 
