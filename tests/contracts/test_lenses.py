@@ -96,7 +96,7 @@ def test_a_subject_without_anything_is_refused_in_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", LENSES)
 def test_refusal_names_lenses_that_do_apply(name: str) -> None:
-    """Where a lens refuses one of the tiny subjects, the ones it names work on it."""
+    """Where a lens refuses one of the tiny subjects, it names those that do not."""
     for other in LENSES:
         subject = shelf.load("lenses", other).tiny()
         if not shelf.load("lenses", name).why_not(subject):
@@ -105,5 +105,16 @@ def test_refusal_names_lenses_that_do_apply(name: str) -> None:
             look(name, subject)
         named = str(caught.value).rsplit("; try ", 1)[1].split(", ")
         assert named == fitting(subject) and other in named
-        for each in named:
-            look(each, replace(subject))
+
+
+@pytest.mark.parametrize("name", LENSES)
+def test_a_lens_that_does_not_refuse_works(name: str) -> None:
+    """On the tiny subjects of all lenses, each kind of them once."""
+    kinds = {}
+    for other in LENSES:
+        subject = shelf.load("lenses", other).tiny()
+        kinds.setdefault(f"{subject.model} {subject.batch} {subject.objective is None} {len(subject.metrics)}", subject)
+    fit = [subject for subject in kinds.values() if not shelf.load("lenses", name).why_not(subject)]
+    assert fit
+    for subject in fit:
+        look(name, replace(subject))
