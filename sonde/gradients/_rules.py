@@ -70,9 +70,7 @@ _SLOPES: dict[str, Callable[..., Any]] = {
     "silu": lambda y, x: x.sigmoid() + y * (1 - x.sigmoid()),
     "leaky_relu": lambda y, x, slope=0.01: torch.where(x > 0, torch.ones_like(x), slope),
     "softplus": lambda y, x, beta=1, threshold=20: torch.where(x * beta > threshold, 1.0, (x * beta).sigmoid()),
-    "clamp": lambda y, x, low=None, high=None: _between(x, low, high),
-    "clamp_min": lambda y, x, low: _between(x, low, None),
-    "clamp_max": lambda y, x, high: _between(x, None, high),
+    "sinc": lambda y, x: torch.where(x == 0, -(math.pi**2) / 3 * x, ((math.pi * x).cos() - y) / torch.where(x == 0, 1.0, x)),
     "hardtanh": lambda y, x, low=-1.0, high=1.0: ((x > low) & (x < high)).to(x.dtype),
 }
 
@@ -84,10 +82,25 @@ def _slope(function: Callable[..., Any]) -> Rule:
 RULES.update({name: _slope(function) for name, function in _SLOPES.items()})
 
 
-def _between(x: Tensor, low: Any, high: Any) -> Tensor:
-    inside = torch.ones_like(x, dtype=torch.bool)
-    inside = inside if low is None else inside & (x >= low)
-    return (inside if high is None else inside & (x <= high)).to(x.dtype)
+@rule("clamp")
+def _clamp(g: Tensor, y: Tensor, x: Tensor, low: Any = None, high: Any = None) -> tuple[Any, ...]:
+    """Only the one that was taken gets the gradient: x, the lower or the upper bound; the upper wins where they cross."""
+    nowhere = torch.zeros_like(x, dtype=torch.bool)
+    under, over = nowhere if low is None else x < low, nowhere if high is None else x > high
+    if isinstance(low, Tensor) and isinstance(high, Tensor):
+        under, over = under & (low < high), over | (high < low)
+    return g * ~(under | over), g * under, g * over
+
+
+@rule("clamp_min")
+def _clamp_min(g: Tensor, y: Tensor, x: Tensor, low: Any) -> tuple[Any, ...]:
+    return _clamp(g, y, x, low)[:2]
+
+
+@rule("clamp_max")
+def _clamp_max(g: Tensor, y: Tensor, x: Tensor, high: Any) -> tuple[Any, ...]:
+    inside, _, over = _clamp(g, y, x, None, high)
+    return inside, over
 
 
 @rule("gelu")
@@ -137,10 +150,19 @@ def _div(g: Tensor, y: Tensor, a: Any, b: Any, rounding_mode: str | None = None)
 def _pow(g: Tensor, y: Tensor, base: Any, exponent: Any) -> tuple[Any, ...]:
     if not isinstance(exponent, Tensor):
         return (g * 0 if exponent == 0 else g * (exponent * base ** (exponent - 1)),)
-    slope = g * (exponent * base ** (exponent - 1)) if isinstance(base, Tensor) else None
+    flat = exponent == 0  # x^0 is 1 for every x, 0 among them; and 0^n stays 0 for every n >= 0
     if not isinstance(base, Tensor):
-        return None, g * y * math.log(base)
-    return slope, torch.where(base == 0, 0.0, g * y * torch.where(base == 0, 1.0, base).log())  # 0^n stays 0 for every n
+        base = torch.full_like(exponent, base)
+    slope = torch.where(flat, 0.0, g * (exponent * base ** torch.where(flat, 1.0, exponent - 1)))
+    still = (base == 0) & (exponent >= 0)
+    return slope, torch.where(still, 0.0, g * y * torch.where(still, 1.0, base).log())
+
+
+@rule("xlogy")
+def _xlogy(g: Tensor, y: Tensor, a: Any, b: Any) -> tuple[Any, ...]:
+    b = b if isinstance(b, Tensor) else torch.full_like(y, b)
+    none = (a == 0) & (b <= 0)
+    return torch.where(none, 0.0, g * torch.where(none, 1.0, b).log()), g * a / b
 
 
 @rule("maximum")
@@ -201,16 +223,41 @@ def _var(g: Any, y: Tensor, x: Tensor, dim: Any = None, correction: Any = None, 
 
 @rule("var_mean")
 def _var_mean(g: list[Any], y: Any, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple[Any, ...]:
-    parts = [_var(g[0], y[0], x, dim, correction, keepdim)[0]] if g[0] is not None else []
+    return _spread_and_mean(_var, g, y, x, dim, correction, keepdim)
+
+
+def _spread_and_mean(spread: Rule, g: list[Any], y: Any, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, ...]:
+    parts = [spread(g[0], y[0], x, dim, correction, keepdim)[0]] if g[0] is not None else []
     parts += [_mean(g[1], y[1], x, dim, keepdim)[0]] if g[1] is not None else []
     return (sum(parts[1:], parts[0]),)
 
 
+@rule("std")
+def _std(g: Any, y: Tensor, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple[Any, ...]:
+    """That of the variance over twice the deviation; 0 where nothing deviates."""
+    same = y == 0
+    return _var(torch.where(same, 0.0, g / (2 * torch.where(same, 1.0, y))), y, x, dim, correction, keepdim)
+
+
+@rule("std_mean")
+def _std_mean(g: list[Any], y: Any, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple[Any, ...]:
+    return _spread_and_mean(_std, g, y, x, dim, correction, keepdim)
+
+
 @rule("linalg_vector_norm")
 def _norm(g: Tensor, y: Tensor, x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, **more: Any) -> tuple[Any, ...]:
-    """d norm / dx = sign(x) (|x| / norm)^(p - 1); 0 at the origin."""
+    """d norm / dx = sign(x) (|x| / norm)^(p - 1); 0 at the origin, and where p = 0 only counts."""
+    if math.isinf(order):
+        return (_extreme(g, y, x.abs(), dim, keepdim)[0] * x.sign(),)
     norm = _back(y, x, dim, keepdim)
-    slope = x.sign() if order == 1 else x.sign() * (x.abs() / torch.where(norm == 0, 1.0, norm)) ** (order - 1)
+    if order in (0, 1):
+        slope = x.sign() * order
+    elif order == 2:
+        slope = x / torch.where(norm == 0, 1.0, norm)
+    else:
+        none = (x == 0) | (norm == 0)
+        share = torch.where(none, 1.0, x.abs()) / torch.where(none, 1.0, norm)
+        slope = torch.where(none, 0.0, x.sign() * share ** (order - 1))
     return (_back(g, x, dim, keepdim) * slope,)
 
 
@@ -252,7 +299,14 @@ def _prod(g: Tensor, y: Tensor, x: Tensor, dim: Any = None, keepdim: bool = Fals
 
 @rule("cumprod")
 def _cumprod(g: Tensor, y: Tensor, x: Tensor, dim: int, dtype: Any = None) -> tuple[Any, ...]:
-    return ((g * y).flip(dim).cumsum(dim).flip(dim) / x,)
+    if bool((x != 0).all()):
+        return ((g * y).flip(dim).cumsum(dim).flip(dim) / x,)
+    # Where there is a zero, the products without the number in question are formed one by one: entry (j, i) is x_1..x_i without x_j.
+    line = x.movedim(dim, -1).unsqueeze(-2) if x.dim() else x.reshape(1, 1)
+    own = torch.eye(line.shape[-1], dtype=torch.bool, device=x.device)
+    others = torch.where(own, 1.0, line).cumprod(-1).triu()
+    back = (others * g.movedim(dim, -1).unsqueeze(-2) if g.dim() else others * g).sum(-1)
+    return (back.movedim(-1, dim) if x.dim() else back.reshape(()),)
 
 
 @rule("cumsum")

@@ -140,10 +140,18 @@ class Graph:
                 continue
             if node.op == "getitem":
                 parent, place = node.args
-                found.setdefault(parent.name, [None] * len(values[parent.name]))[place] = gradient
+                parts = found.setdefault(parent.name, [None] * len(values[parent.name]))
+                parts[place] = gradient if parts[place] is None else parts[place] + gradient
                 continue
+            if any(_complex(values[name]) for name in (node.name, *node.inputs)):
+                raise BadInput(f"'{node.op}' works with complex numbers", where=f"node '{node.name}'", fix="write it with real numbers")
             args, settings = _fill((node.args, node.settings), values)
-            for arg, part in zip(node.args, _rule(node)(gradient, values[node.name], *args, **settings), strict=False):
+            shares = _rule(node)(gradient, values[node.name], *args, **settings)
+            for ref in _refs((node.args[len(shares) :], node.settings)):
+                if ref.name in moving and _floating(values[ref.name]):
+                    fix = "write a rule that gives it one"
+                    raise BadInput(f"the rule of '{node.op}' gives no gradient to '{ref.name}'", where=f"node '{node.name}'", fix=fix)
+            for arg, part in zip(node.args, shares, strict=False):
                 for ref, share in zip(arg, part, strict=True) if isinstance(part, list) else ((arg, part),):
                     if isinstance(ref, Ref) and share is not None and ref.name in moving:
                         share = _fit(share, values[ref.name])
@@ -544,6 +552,10 @@ def _fit(gradient: Tensor, value: Tensor) -> Tensor:
 
 def _floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _complex(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_complex()
 
 
 _ONCE_PER_OUTPUT = {"mul", "div", "pow", "reciprocal", "sqrt", "rsqrt", "_softmax", "_safe_softmax", "mean", "leaky_relu", "silu", "gelu"}

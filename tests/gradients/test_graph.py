@@ -346,6 +346,73 @@ def test_edges_of_the_drawing_point_down() -> None:
     assert sorted(item for layer in layers for item in layer if isinstance(item, str)) == sorted(edges)
 
 
+def at(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+EDGES = {
+    "lower bound": (lambda x, low: x.clamp(min=low), at(1, 2, 3), at(0, 2, 5)),
+    "upper bound": (lambda x, high: x.clamp(max=high), at(1, 2, 3), at(0, 2, 5)),
+    "crossed bounds": (torch.clamp, at(1, 2, 3, 4, 2), at(0, 2, 5, 6, 1), at(0.5, 2, 4, 9, 0)),
+    "one bound for all": (lambda x, low: x.clamp(min=low), at(1, 2, 3), torch.tensor(2.5, dtype=torch.float64)),
+    "running product over zeros": (lambda x: x.cumprod(0), at(2, 0, 3, 0, 5)),
+    "product with a zero": (lambda x: x.prod(), at(2, 0, 3)),
+    "std of a constant": (lambda x: x.std(1) + torch.std_mean(x, 1)[0], torch.stack([at(2, 2, 2), at(1, 2, 4)])),
+    "power 0 at 0": (lambda x, e: x**e, at(0, 0, 2), at(0, 2, 3)),
+    "powers of 0": (lambda e: torch.pow(0.0, e), at(0, 2, 3)),
+    "xlogy at 0": (torch.xlogy, at(0, 2, 0), at(3, 2, -1)),
+    "sinc at 0": (torch.sinc, at(0, 2, 0.3)),
+    **{
+        f"norm {p:g} of {len(x)}": (lambda x, p=p: torch.linalg.vector_norm(x, p), x)
+        for p in (0.5, 1, 1.5, 2, 3, float("inf"))
+        for x in (at(0, 2, -2, 1), at(0, 0, 0))
+    },
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_rules_equal_autograd_at_their_edges(name: str) -> None:
+    f, *inputs = EDGES[name]
+    inputs = [x.requires_grad_() for x in inputs]
+    y = f(*inputs)
+    u = normal(80, y.numel()).view_as(y)
+    ours = trace(f, *inputs).backward(seed=u)
+    for gradient, wanted in zip(ours.values(), torch.autograd.grad(y, inputs, u), strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=EXACT, atol=EXACT)
+
+
+def test_second_derivatives_at_the_edges() -> None:
+    """d2 / dx_i dx_j of x_1 x_2 x_3 is the number left over: 3, 0 and 2 at (2, 0, 3); and sinc'' at 0 is -pi^2 / 3."""
+    twice = trace(lambda x: x.prod(), at(2, 0, 3)).gradient("x")
+    rows = [twice.backward(seed=e)["x"] for e in torch.eye(3, dtype=torch.float64)]
+    torch.testing.assert_close(torch.stack(rows), torch.stack([at(0, 3, 0), at(3, 0, 2), at(0, 2, 0)]))
+    x, v = at(0, 2, -2, 1).requires_grad_(), at(1, 2, 3, 4)
+    (slope,) = torch.autograd.grad(x.norm(), x, create_graph=True)
+    twice = trace(torch.linalg.vector_norm, x).gradient("x").backward(seed=v)
+    torch.testing.assert_close(twice["x"], torch.autograd.grad(slope, x, v)[0])
+    curved = trace(torch.sinc, torch.zeros((), dtype=torch.float64)).gradient("x").backward()["x"]
+    assert float(curved) == pytest.approx(-(torch.pi**2) / 3)
+
+
+def test_no_norm_counts_up_when_a_number_moves() -> None:
+    assert trace(lambda x: torch.linalg.vector_norm(x, 0), at(1, 0, 3)).backward()["x"].tolist() == [0, 0, 0]
+
+
+def test_a_part_used_twice_gets_both_paths() -> None:
+    nodes = [Node("x", "input"), Node("s", "split", (Ref("x"), 1)), *(Node(name, "getitem", (Ref("s"), 0)) for name in "ab")]
+    graph = Graph([*nodes, Node("y", "mul", (Ref("a"), Ref("b")))], ["y"])
+    graph.forward(at(3))
+    assert graph.backward()["x"].tolist() == [6]
+
+
+def test_a_gradient_that_would_be_lost_is_refused(monkeypatch) -> None:
+    monkeypatch.setitem(RULES, "maximum", lambda g, y, a, b: (g * (a > b),))
+    with pytest.raises(BadInput, match="the rule of 'aten.maximum.default' gives no gradient to 'b'"):
+        trace(lambda a, b: torch.maximum(a, b).sum(), at(1, 2), at(2, 1)).backward()
+    with pytest.raises(BadInput, match="complex numbers"):
+        trace(lambda x: torch.fft.rfft(x).abs().sum(), at(1, 2, 3)).backward()
+
+
 def test_a_wrong_rule_is_noticed(monkeypatch) -> None:
     right = RULES["mm"]
     monkeypatch.setitem(RULES, "addmm", lambda g, y, c, a, b: (g, *reversed([part.t() for part in right(g, y, a, b)])))
