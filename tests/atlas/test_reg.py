@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sonde.atlas import reg
@@ -31,6 +32,13 @@ def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
     monkeypatch.setattr(reg, "Ridge", lambda alpha: reg.LeastSquares())
     names = wrong("REG-01")
     assert "L2: validation error changes by" in names and "L1: validation error changes by" not in names
+
+
+@pytest.mark.parametrize(("name", "switch"), [("L1", "decay"), ("early stopping", "stop"), ("dropout", "drop")])
+def test_reg_01_notices_a_descent_without_its_remedy(monkeypatch, name: str, switch: str) -> None:
+    right = reg._descended
+    monkeypatch.setattr(reg, "_descended", lambda *args, **options: right(*args, **{key: options[key] for key in options if key != switch}))
+    assert wrong("REG-01") == [f"{name}: training error rises by", f"{name}: validation error changes by"]
 
 
 def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
