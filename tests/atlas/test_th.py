@@ -47,6 +47,13 @@ def test_th_03_notices_lines_that_can_do_anything(monkeypatch) -> None:
     assert "labellings of 3 points in a triangle" not in names
 
 
+@pytest.mark.parametrize("bound", [lambda *given: 0.5, lambda d, m: math.sqrt(0.2 / m)])
+def test_th_03_notices_a_bound_that_says_nothing_or_too_much(monkeypatch, bound) -> None:
+    monkeypatch.setattr(th, "vc_gap", bound)
+    names = wrong("TH-03")
+    assert names[0].startswith("VC bound at d=5, m=2560") and (bound(5, 2560) == 0.5 or "d=60, m=30720: gap below the VC bound" in names)
+
+
 def test_th_04_notices_a_ridge_under_another_name(monkeypatch) -> None:
     right = th._least_norm
     monkeypatch.setattr(th, "_least_norm", lambda features, y, penalty: right(features, y, max(penalty, 0.01)))
@@ -94,6 +101,10 @@ def test_bounds_refuse_what_makes_no_sense() -> None:
         lambda: th.hoeffding(10, 0.0),
         lambda: th.pac_examples(0, 0.1, 0.1),
         lambda: th.pac_examples(10, 0.1, 1.0),
+        lambda: th.vc_gap(0, 5),
+        lambda: th.vc_gap(5, 0),
+        lambda: th.vc_gap(20, 1),
+        lambda: th.vc_gap(5, 50, chance=0.0),
     ):
         with pytest.raises(BadInput):
             call()
