@@ -442,9 +442,10 @@ def reg_06(exhibit: Exhibit) -> str:
     changes = {
         "flip": augment.flip(1.0),
         "shift": augment.shift(1),
+        "crop": augment.crop(8, padding=1),
         "noise": augment.noise(0.3),
         "cutout": augment.cutout(3),
-        "all": augment.compose(augment.flip(), augment.shift(2), augment.cutout(2), augment.noise(0.1)),
+        "all": augment.compose(augment.flip(), augment.shift(2), augment.crop(8, padding=1), augment.cutout(2), augment.noise(0.1)),
     }
     shown = {"as they are": images.x[:3, 0]}
     for name, change in changes.items():
@@ -455,11 +456,12 @@ def reg_06(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: the same draw gives the same images", again.x, new.x)
         shown[name] = new.x[:3, 0]
     exhibit.expect("flip, against reversed columns", changes["flip"](images, generator(0, "a")).x, images.x.numpy()[..., ::-1].copy())
-    # A shift is a crop at a random place out of the image with its border repeated.
-    moved = changes["shift"](images, generator(0, "a")).x.numpy()
-    padded = np.pad(images.x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
-    crops = np.stack([padded[:, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)])
-    exhibit.expect("shift: images that are one of the nine crops", int((crops == moved).all((2, 3, 4)).any(0).sum()), 60)
+    # Both cut a random window out of a larger image: a shift repeats the border, a crop puts 0 around it.
+    for name, mode in (("shift", "edge"), ("crop", "constant")):
+        moved = changes[name](images, generator(0, "a")).x.numpy()
+        padded = np.pad(images.x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)), mode=mode)
+        windows = np.stack([padded[:, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)])
+        exhibit.expect(f"{name}: images that are one of the nine windows", int((windows == moved).all((2, 3, 4)).any(0).sum()), 60)
     exhibit.expect("noise: deviation", float((changes["noise"](images, generator(0, "a")).x - images.x).std()), 0.3, within=0.02)
 
     scores = {name: [_few_images(exhibit, name, seed) for seed in range(3)] for name in ("plain", "augmented")}

@@ -1,7 +1,7 @@
 """Augmentation: changes to a whole training batch at once, drawing only from the generator it is given.
 
 Each function here returns `change(batch, generator) -> Batch`.  x is (B, C, H, W), or (B, anything) for noise.
-No loop over examples: a shift is one padding and one gather from a strided view of all windows.
+No loop over examples: a shift or crop is one padding and one gather from a strided view of all windows.
 """
 
 from __future__ import annotations
@@ -36,11 +36,23 @@ def shift(pixels: int) -> Change:
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "shift")
-        many, _, height, width = x_BCHW.shape
-        padded = F.pad(x_BCHW, (pixels,) * 4, mode="replicate")
-        windows_BCYXHW = padded.unfold(2, height, 1).unfold(3, width, 1)
-        offset = _draw(torch.randint(0, 2 * pixels + 1, (2, many), generator=generator, device=generator.device), x_BCHW)
-        return batch.replace(x=windows_BCYXHW[torch.arange(many, device=x_BCHW.device), :, offset[0], offset[1]])
+        height, width = x_BCHW.shape[2:]
+        return batch.replace(x=_windows(F.pad(x_BCHW, (pixels,) * 4, mode="replicate"), height, width, generator))
+
+    return apply
+
+
+def crop(size: int, padding: int = 0) -> Change:
+    """Cuts a square of `size` pixels out of each image at a random place; `padding` pixels of 0 on each side come before."""
+    if size < 1 or padding < 0:
+        raise BadInput(f"crop needs a size of at least 1 and a padding of 0 or more, not {size} and {padding}")
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        padded = F.pad(_images(batch, "crop"), (padding,) * 4)
+        height, width = padded.shape[2:]
+        if size > min(height, width):
+            raise BadInput(f"crop of {size} pixels does not fit into {height} x {width} with padding", fix="crop less, or pad more")
+        return batch.replace(x=_windows(padded, size, size, generator))
 
     return apply
 
@@ -88,6 +100,17 @@ def cutout(size: int) -> Change:
         return batch.replace(x=x_BCHW.masked_fill(hole_BHW[:, None], 0.0))
 
     return apply
+
+
+def _windows(x_BCHW: Tensor, height: int, width: int, generator: Generator) -> Tensor:
+    """A window of the given size out of each image, all places equally likely."""
+    many = len(x_BCHW)
+    windows_BCYXHW = x_BCHW.unfold(2, height, 1).unfold(3, width, 1)
+    y, x = (
+        _draw(torch.randint(0, places, (many,), generator=generator, device=generator.device), x_BCHW)
+        for places in windows_BCYXHW.shape[2:4]
+    )
+    return windows_BCYXHW[torch.arange(many, device=x_BCHW.device), :, y, x]
 
 
 def _images(batch: Batch, what: str) -> Tensor:

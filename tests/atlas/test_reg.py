@@ -117,6 +117,12 @@ def test_reg_06_notices_a_flip_upside_down(monkeypatch) -> None:
     assert wrong("REG-06") == ["flip, against reversed columns"]
 
 
+def test_reg_06_notices_a_crop_that_repeats_the_border(monkeypatch) -> None:
+    quick_reg_06(monkeypatch)
+    monkeypatch.setattr(augment, "crop", lambda size, padding: augment.shift(padding))
+    assert wrong("REG-06") == ["crop: images that are one of the nine windows"]
+
+
 def test_reg_06_notices_labels_that_move(monkeypatch) -> None:
     quick_reg_06(monkeypatch)
     right = augment.noise

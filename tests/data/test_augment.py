@@ -56,6 +56,28 @@ def test_shift_equals_numpy_image_by_image_and_all_places_occur() -> None:
     assert len(seen) == 25
 
 
+@pytest.mark.parametrize(("size", "padding", "places"), [(4, 0, 6), (4, 1, 20), (6, 1, 6)])
+def test_crop_equals_numpy_image_by_image_and_all_places_occur(size: int, padding: int, places: int) -> None:
+    given = batch(400).replace(x=batch(400).x + 1)  # no 0 in the images themselves
+    got = augment.crop(size, padding)(given, draw()).x.numpy()
+    assert got.shape == (400, 3, size, size)
+    seen = set()
+    for image, cut in zip(given.x.numpy(), got, strict=True):
+        padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
+        corners = [(y, x) for y in range(9) for x in range(9) if np.array_equal(padded[:, y : y + size, x : x + size], cut)]
+        assert len(corners) == 1
+        seen.add(corners[0])
+    assert len(seen) == places
+
+
+def test_a_shift_draws_the_places_it_always_drew() -> None:
+    """Runs made with the same seed must see the same images."""
+    offset = torch.randint(0, 5, (2, 40), generator=draw())
+    padded = np.pad(batch().x.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
+    wanted = [image[:, y : y + 6, x : x + 5] for image, y, x in zip(padded, *offset.tolist(), strict=True)]
+    assert np.array_equal(augment.shift(2)(batch(), draw()).x.numpy(), np.stack(wanted))
+
+
 def test_flip_mirrors_about_half_and_never_or_always_on_request() -> None:
     given = batch(200)
     got = augment.flip()(given, draw()).x
@@ -87,6 +109,15 @@ def test_cutout_is_one_square_in_all_channels() -> None:
 def test_wrong_use_is_named() -> None:
     with pytest.raises(BadInput, match="shift needs images"):
         augment.shift(1)(Batch(x=torch.ones(4, 3)), draw())
-    for make in (lambda: augment.shift(0), lambda: augment.cutout(0), lambda: augment.noise(-1.0), lambda: augment.flip(1.5)):
+    with pytest.raises(BadInput, match="crop of 9 pixels does not fit into 8 x 7"):
+        augment.crop(9, padding=1)(batch(), draw())
+    for make in (
+        lambda: augment.shift(0),
+        lambda: augment.crop(0),
+        lambda: augment.crop(3, -1),
+        lambda: augment.cutout(0),
+        lambda: augment.noise(-1.0),
+        lambda: augment.flip(1.5),
+    ):
         with pytest.raises(BadInput):
             make()
