@@ -31,6 +31,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ..core.errors import BadInput, nearest
 
+REACH = 1e70
+"""numbers up to this, and down to one over it, can be squared and weighed in float64 with room to spare"""
+
 
 class BadValue(BadInput, ValueError):
     """A wrong value, as Sonde and as scikit-learn say it."""
@@ -91,15 +94,34 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
     """A weight for each row of X, or None; a single number weighs all rows.  Weights are not negative and not all zero."""
     if sample_weight is None:
         return None
+    w = plain(sample_weight)
     with _translated():
-        w = check_array(plain(sample_weight), dtype=np.float64, ensure_2d=False, allow_nd=True, input_name="sample_weight")
-    if w.ndim and w.shape != (len(X),):
+        w = check_array(np.full(len(X), w) if np.ndim(w) == 0 else w, dtype=np.float64, ensure_2d=False, input_name="sample_weight")
+    if w.shape != (len(X),):
         raise BadValue(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
     if (w < 0).any():
         raise BadValue(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
     if not w.any():
         raise BadValue("sample_weight is zero in every row", fix="at least one weight must be above zero")
-    return np.broadcast_to(w, len(X))
+    sized("sample_weight", w.reshape(-1, 1))
+    return w
+
+
+def sized(name: str, values: np.ndarray) -> None:
+    """Refuse columns whose largest number is so large or so small that its square would be lost."""
+    peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
+    far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
+    if len(far):
+        raise BadValue(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
+
+
+def finite(estimator: BaseEstimator, *names: str) -> None:
+    """Refuse a fit whose result left the range of float64."""
+    for name in names:
+        if not np.isfinite(getattr(estimator, name)).all():
+            raise BadValue(
+                f"{name} of {type(estimator).__name__} is beyond the reach of float64", fix="scale features, targets and weights"
+            )
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import final
 
 import numpy as np
 
+from ._base import REACH, sized
+
 EPS = float(np.finfo(np.float64).eps)
 ROWS = 4096
 """rows that are centred at a time, so that they are still in the cache when they are multiplied"""
@@ -45,10 +47,15 @@ class Table:
         """X^T X in one piece with the mean taken off it; where that would cancel digits, rows are centred first, some at a time."""
         D, K = self.X.shape[1], self.Y.shape[1]
         if self.s is None:
-            square = self.X.T @ self.X  # NumPy sees one array twice and does half the work
+            with np.errstate(over="ignore", invalid="ignore"):
+                square = self.X.T @ self.X  # NumPy sees one array twice and does half the work
+            diagonal = square.diagonal()
+            sized("X", self.X[:, ~((diagonal > 1 / REACH) & (diagonal < REACH))])
             if (square.diagonal() <= LOST * (square.diagonal() - self.n * self.mean**2)).all():
                 square -= self.n * np.outer(self.mean, self.mean)
                 return square, self.X.T @ self.targets
+        else:
+            sized("X", self.X)
         square, cross, left = np.zeros((D, D)), np.zeros((D, K)), np.zeros(D)
         for start in range(0, len(self.X), ROWS):
             rows = slice(start, start + ROWS)
@@ -65,6 +72,7 @@ class Table:
     @cached_property
     def design(self) -> np.ndarray:
         """(N, D): rows less their mean, times the root of their weight.  A column that is constant but for rounding is 0."""
+        sized("X", self.X)
         A = self.X - self.mean
         if self.centre:
             A -= self._mean(A)

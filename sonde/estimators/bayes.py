@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ._base import features, number, weights, with_targets
-from ._moments import Table
-from .least_squares import solve
+from ._base import features, finite, number, weights, with_targets
+from ._moments import EPS, Table
+from .least_squares import Solution, solve
 
 
 @final
@@ -40,11 +40,12 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         noise = number("sigma", self.sigma, 0.0, open_=True) ** 2
         self.lambda_ = noise / number("tau", self.tau, 0.0, open_=True) ** 2
         table = Table(X, y[:, None], weights(sample_weight, X), centre=self.fit_intercept)
-        self.coef_ = solve(table, self.lambda_).weights[:, 0]
+        found = solve(table, self.lambda_)
+        self.coef_ = found.weights[:, 0]
         self.intercept_ = float(table.target[0] - self.coef_ @ table.mean)
-        identity = np.eye(X.shape[1])
-        self.covariance_ = noise * cho_solve(cho_factor(table.scatter + self.lambda_ * identity), identity)
+        self.covariance_ = noise * _inverse(table, self.lambda_, found)
         self._mean, self._level_variance = table.mean, noise / table.n if self.fit_intercept else 0.0
+        finite(self, "coef_", "intercept_", "covariance_")
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -55,3 +56,12 @@ class MAPRegression(RegressorMixin, BaseEstimator):
             return mean
         away = X - self._mean
         return mean, np.sqrt(self.sigma**2 + self._level_variance + np.einsum("nd,de,ne->n", away, self.covariance_, away, optimize=True))
+
+
+def _inverse(table: Table, penalty: float, found: Solution) -> np.ndarray:
+    """(X^T X + penalty I)^-1, from the factor that is there, else by singular values, which a tiny penalty is not lost beside."""
+    N, D = table.X.shape
+    if found.solver == "cholesky" and N >= D:
+        return cho_solve((found.factor, True), np.eye(D))
+    _, values, Vt = np.linalg.svd(np.vstack([table.design, np.zeros((max(D - N, 0), D))]), full_matrices=False)
+    return Vt.T / (np.where(values > EPS * max(N, D) * values[0], values, 0.0) ** 2 + penalty) @ Vt

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import lapack, qr, solve_triangular, svd
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
-from ._base import BadValue, choice, features, number, weights, with_targets
+from ._base import BadValue, choice, features, finite, number, weights, with_targets
 from ._moments import EPS, Table
 
 SAFE = 1e-8
@@ -79,6 +79,7 @@ class _Affine(BaseEstimator):
         W = self._solution.weights.T
         W, bias = (W[:, :-1], W[:, -1]) if folded else (W, table.target - W @ table.mean)
         self.coef_, self.intercept_ = (W[0], float(bias[0])) if y.ndim == 1 else (W, bias)
+        finite(self, "coef_", "intercept_")
 
 
 @final
@@ -162,14 +163,14 @@ def _cholesky(table: Table, alpha: float, least: float) -> Solution | None:
 
 
 def _qr(table: Table, alpha: float, least: float) -> Solution | None:
-    """None where columns are dependent to rounding."""
+    """None where columns are dependent to rounding.  Where only a penalty parts them, rounding grows with the condition squared."""
     N, D = table.X.shape
     if N < D and alpha == 0:
         return None
     below = np.sqrt(alpha) * np.eye(D if alpha else 0, D)
     Q, R = qr(np.vstack([table.design, below]), mode="economic")
     scale = np.linalg.norm(R, axis=0)
-    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < EPS * max(N, D):
+    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < (np.sqrt(least) if alpha else EPS * max(N, D)):
         return None
     return Solution(solve_triangular(R, Q[:N].T @ table.targets), "qr", D, R)
 

@@ -29,7 +29,7 @@ from ..engine.api import train
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimiser
-from ._base import BadValue, features, number, with_labels, with_targets
+from ._base import BadValue, features, number, sized, with_labels, with_targets
 
 
 class Network(ABC, BaseEstimator):
@@ -131,7 +131,7 @@ class Network(ABC, BaseEstimator):
             epochs=number("epochs", self.epochs, 0, open_=True),
             patience=patience,
             evaluate_every=-(-len(data.train) // batch),  # once an epoch
-            on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and any other looks like an explosion
+            on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and a hard batch may look like an explosion
         )
 
     @torch.no_grad()
@@ -174,6 +174,7 @@ class MLPRegressor(RegressorMixin, Network):
         """Learn from rows X (N, D) and values y (N,) or (N, K)."""
         X, y = with_targets(self, X, y, several=True)
         # The network works on standard numbers: a learning rate then means the same in all units.
+        sized("y", y.reshape(len(y), -1))
         self.middle_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
         standard = torch.as_tensor((y - self.middle_) / self.scale_, dtype=torch.float32)
         self._learn(X, standard, head("real", 1 if y.ndim == 1 else y.shape[1]))

@@ -63,7 +63,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
             # The words scikit-learn's checks look for.
             what = f"Only binary classification is supported. The type of the target is multiclass, with {len(self.classes_)} classes"
             raise BadValue(what, fix="use MulticlassPerceptron")
-        choice("at_zero", str(self.at_zero), ("0", "1"))
+        choice("at_zero", self.at_zero, (0, 1))
         rows = _rows(X, self.fit_intercept)
         signed = rows * (2 * codes - 1)[:, None]
 

@@ -51,3 +51,12 @@ def test_weights_are_repeated_measurements():
 def test_wrong_settings(settings):
     with pytest.raises(BadInput):
         MAPRegression(**settings).fit(X, Y)
+
+
+def test_a_wide_prior_on_few_rows():
+    """Directions the rows do not show keep the prior's variance, to rounding; those they show have next to none."""
+    x = np.random.default_rng(0).normal(size=(5, 20))
+    ours = MAPRegression(tau=1e5, sigma=1e-4, fit_intercept=False).fit(x, x[:, 0])
+    unseen = np.eye(20) - np.linalg.pinv(x) @ x
+    np.testing.assert_allclose(ours.covariance_, 1e10 * unseen, atol=1e-3)
+    np.testing.assert_allclose(ours.coef_, np.linalg.pinv(x) @ x[:, 0], atol=1e-9)

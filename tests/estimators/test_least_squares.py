@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.linear_model import Ridge as TheirRidge
 
 from sonde.core.errors import BadInput
-from sonde.estimators import LeastSquares, Ridge
+from sonde.estimators import PCA, LeastSquares, MAPRegression, Ridge
 from sonde.estimators._base import ConstantTarget
 from sonde.estimators._moments import Table
 from sonde.estimators.least_squares import Singular
@@ -148,3 +148,33 @@ def test_any_shape(rows, columns, alpha, seed):
     x, y = draw.normal(size=(rows, columns)), draw.normal(size=rows)
     ours = Ridge(alpha, fit_intercept=False).fit(x, y)
     np.testing.assert_allclose(x.T @ (x @ ours.coef_ - y) + alpha * ours.coef_, 0, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e154, 1e-160, 1e-200])
+@pytest.mark.parametrize("model", [LeastSquares(), LeastSquares(solver="svd"), Ridge(), MAPRegression(), PCA(2), PCA(2, solver="svd")])
+def test_numbers_whose_squares_are_lost_are_refused(model, scale):
+    with pytest.raises(BadInput, match="whose squares a float64 cannot hold; use other units"):
+        model.fit(X * scale, Y)
+
+
+@pytest.mark.parametrize("scale", [1e60, 1e-60])
+def test_far_units_that_can_be_squared(scale):
+    np.testing.assert_allclose(LeastSquares().fit(X * scale, Y).predict(X * scale), LinearRegression().fit(X, Y).predict(X), rtol=1e-9)
+    close(Ridge().fit(X, Y, np.full(len(Y), 1e60)), LinearRegression().fit(X, Y))
+    close(Ridge().fit(X, Y, 2.0), TheirRidge().fit(X, Y, 2.0))
+
+
+def test_weights_and_targets_beyond_float64():
+    for weight in (1e300, 1e307, 1e-300):
+        with pytest.raises(BadInput, match="sample_weight has numbers of size"):
+            Ridge().fit(X, Y, np.full(len(Y), weight))
+    with np.errstate(all="ignore"), pytest.raises(BadInput, match="beyond the reach of float64"):
+        LeastSquares().fit(X, Y * 1e305)
+
+
+@pytest.mark.parametrize("alpha", [1e-30, 1e-24, 1e-18, 1e-12, 1e-6])
+def test_a_tiny_penalty_shares_evenly_between_equal_columns(alpha):
+    one = LinearRegression().fit(X[:, 2:3], Y).coef_[0]
+    np.testing.assert_allclose(Ridge(alpha).fit(X[:, [2, 2]], Y).coef_, [one / 2, one / 2], rtol=1e-5)
+    with pytest.raises(BadInput, match="singular"):
+        Ridge(1e-24, solver="qr").fit(X[:, [2, 2]], Y)
