@@ -7,12 +7,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import hessian
+from torch.func import grad, hessian
 
 from ..core.batch import Batch
 from ..core.reading import Reading, Subject
@@ -22,6 +23,7 @@ from ..estimators import bayes, least_squares, logistic
 from ..lenses import cost as cost_lens
 from ..lenses._explain import explain_model
 from ..models.mlp import MLP
+from ..objectives import gaussian
 from ._exhibit import Exhibit
 
 F64 = torch.float64
@@ -115,7 +117,17 @@ def fn_03(exhibit: Exhibit) -> str:
     H = hessian(_loss)(start)
     exhibit.expect("Hessian against (2/N) X^T X", H, 2 / 3 * X.T @ X, within=1e-12)
     exhibit.above("smallest eigenvalue of the Hessian", torch.linalg.eigvalsh(H)[0], 0.0)
-    exhibit.expect("summed loss: its gradient is N times that of the mean", 3 * _slope(start), [-18.0, -26.0], within=1e-12)
+    for told, scale, gradient in (
+        ("mean, half", {"half": True}, [-3.0, -13 / 3]),
+        ("sum", {"reduction": "sum"}, [-18.0, -26.0]),
+        ("sum, half", {"reduction": "sum", "half": True}, [-9.0, -13.0]),
+    ):
+        scaled = partial(_loss, **scale)
+        exhibit.expect(f"{told}: gradient at (0, 0)", grad(scaled)(start), gradient, within=1e-12)
+        newton = start - torch.linalg.solve(hessian(scaled)(start), grad(scaled)(start))  # exact for a bowl
+        exhibit.expect(f"{told}: the same minimum", newton, [1.0, 2.0], within=1e-10)
+    likely = gaussian.Gaussian().terms(torch.zeros(3, dtype=F64), Batch(x=X3, y=Y3)).loss()
+    exhibit.expect("the Gaussian likelihood of the library is the mean with a half", likely, _loss(start, half=True).item(), within=1e-12)
     at = np.linspace(0, 3, 2)
     errors = np.stack([y.numpy(), noisy.predict(x[:, None]), np.full(23, np.nan)], 1).ravel()
     exhibit.show(
@@ -193,7 +205,7 @@ def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: flo
     path = [phi]
     old = first = float(loss(phi))
     for step in range(1, most + 1):
-        phi = phi - rate * torch.func.grad(loss)(phi)
+        phi = phi - rate * grad(loss)(phi)
         path.append(phi)
         new = float(loss(phi))
         if not math.isfinite(new) or new > 1e6 * (1 + first):
@@ -423,7 +435,7 @@ def fn_10(exhibit: Exhibit) -> str:
         return X[rows].T @ (torch.sigmoid(X[rows] @ w) - y[rows]) / len(X[rows])
 
     points = torch.randn(9, 3, generator=draw, dtype=F64)
-    by_autograd = torch.stack([torch.func.grad(loss)(w) for w in points])
+    by_autograd = torch.stack([grad(loss)(w) for w in points])
     exhibit.expect("(1/N) X^T (p - y) against autograd", torch.stack([gradient(w) for w in points]), by_autograd, within=1e-10)
     exhibit.above("smallest curvature at 9 points: convex", min(torch.linalg.eigvalsh(hessian(loss)(w))[0] for w in points), 0.0)
     newton = logistic.LogisticRegression(alpha=0.0, solver="newton").fit(x, y.long())
@@ -529,9 +541,9 @@ def _clouds(seed: int, part: str) -> tuple[np.ndarray, np.ndarray]:
     return CENTRES[label] + torch.randn(450, 2, generator=generator(seed, "clouds", part), dtype=F64).numpy(), label
 
 
-def _loss(phi: Tensor) -> Tensor:
-    """L = (1/N) sum_i r_i^2, r_i = phi0 + phi1 x_i - y_i."""
-    return (phi[0] + phi[1] * X3 - Y3).square().mean()
+def _loss(phi: Tensor, **scale: Any) -> Tensor:
+    """L = (1/N) sum_i r_i^2, r_i = phi0 + phi1 x_i - y_i; or in another scale."""
+    return gaussian.squared_error(phi[0] + phi[1] * X3, Y3, **scale)
 
 
 def _slope(phi: Tensor) -> Tensor:
@@ -542,7 +554,7 @@ def _slope(phi: Tensor) -> Tensor:
 
 def _both_gradients(count: int) -> tuple[Tensor, Tensor]:
     points = torch.randn(count, 2, generator=generator(0, "points"), dtype=F64)
-    return torch.stack([_slope(p) for p in points]), torch.stack([torch.func.grad(_loss)(p) for p in points])
+    return torch.stack([_slope(p) for p in points]), torch.stack([grad(_loss)(p) for p in points])
 
 
 def _with_product(x: np.ndarray) -> np.ndarray:

@@ -457,9 +457,9 @@ def reg_06(exhibit: Exhibit) -> str:
         shown[name] = new.x[:3, 0]
     exhibit.expect("flip, against reversed columns", changes["flip"](images, generator(0, "a")).x, images.x.numpy()[..., ::-1].copy())
     # Both cut a random window out of a larger image: a shift repeats the border, a crop puts 0 around it.
-    for name, mode in (("shift", "edge"), ("crop", "constant")):
+    pixels, around = images.x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1))
+    for name, padded in (("shift", np.pad(pixels, around, mode="edge")), ("crop", np.pad(pixels, around))):
         moved = changes[name](images, generator(0, "a")).x.numpy()
-        padded = np.pad(images.x.numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)), mode=mode)
         windows = np.stack([padded[:, :, i : i + 8, j : j + 8] for i in range(3) for j in range(3)])
         exhibit.expect(f"{name}: images that are one of the nine windows", int((windows == moved).all((2, 3, 4)).any(0).sum()), 60)
     exhibit.expect("noise: deviation", float((changes["noise"](images, generator(0, "a")).x - images.x).std()), 0.3, within=0.02)

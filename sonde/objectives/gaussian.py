@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.errors import BadInput
 from ._likelihood import Likelihood, align, alike, errors, halves, positive, reduced, unbounded
 
 
 @final
 class Gaussian(Likelihood):
-    """y is any real number; m = output, v fixed.  Drops log(2 pi v) / 2.
+    """y is any real number; m = output, v fixed.  Drops log(2 pi v) / 2, so with v = 1 it is half the mean square.
 
     variance: the fixed variance, or 'learned': the model then gives two numbers per target, all m first and then all
         log(v), and only log(2 pi) / 2 is dropped
@@ -48,6 +49,17 @@ class Gaussian(Likelihood):
 
     def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
         return unbounded(y)
+
+
+def squared_error(output: Tensor, y: Tensor, reduction: Literal["mean", "sum"] = "mean", half: bool = False) -> Tensor:
+    """The squares (output - y)^2 as books print them: their mean or their sum, with or without a half before them.
+
+    All four have the same minimum; `reduction='mean', half=True` is the loss of `Gaussian()`.
+    """
+    if reduction not in ("mean", "sum"):
+        raise BadInput(f"reduction must be 'mean' or 'sum', not {reduction!r}", where="squared error")
+    loss = F.mse_loss(*align(output, y, "squared error"), reduction=reduction)
+    return loss / 2 if half else loss
 
 
 def tiny() -> tuple[Gaussian, nn.Module, Batch]:

@@ -10,6 +10,7 @@ import pytest
 from sonde.atlas import fn
 from sonde.atlas._exhibit import run
 from sonde.estimators import bayes, least_squares, logistic
+from sonde.objectives import gaussian
 
 
 def wrong(row):
@@ -27,6 +28,14 @@ def mistake_fn_sign(monkeypatch):
 
 def test_fn_03_notices_a_lost_minus(mistake_fn_sign):
     assert "gradient at (0, 0)" in wrong("FN-03")
+
+
+def test_fn_03_notices_a_half_that_is_forgotten(monkeypatch):
+    """C-04: sum or mean, with or without a half, are told apart."""
+    right = gaussian.squared_error
+    monkeypatch.setattr(gaussian, "squared_error", lambda output, y, reduction="mean", half=False: right(output, y, reduction))
+    names = wrong("FN-03")
+    assert "mean, half: gradient" in names and "Gaussian likelihood" in names and "; sum: gradient" not in names
 
 
 def test_fn_04_notices_a_gradient_that_points_down(mistake_fn_sign):
