@@ -97,7 +97,22 @@ def no_gradient(subject: Subject) -> str:
         return missing
     if subject.objective is None:
         return "there is no objective to differentiate"
-    return "" if any(parameter.requires_grad for parameter in subject.model.parameters()) else "no parameter can be trained"
+    if not any(parameter.requires_grad for parameter in subject.model.parameters()):
+        return "no parameter can be trained"
+    return _no_loss(subject)
+
+
+def _no_loss(subject: Subject) -> str:
+    """Why the objective gives no loss for this model, found by trying it on two examples, or ''."""
+    import torch
+
+    try:
+        with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+            subject.objective(subject.model, subject.batch[:2]).loss()
+    except Exception as error:  # whatever stops it here would stop the lens too
+        told = " ".join(str(error).split())
+        return f"the objective cannot be evaluated on the model's output: {told[:160]}"
+    return ""
 
 
 def not_classes(subject: Subject) -> str:

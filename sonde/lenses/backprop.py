@@ -44,7 +44,7 @@ def forward(model: Any, x: Any) -> list[Stored]:
     kept: list[Stored] = []
 
     def keep(name: str) -> Any:
-        return lambda module, given, made: kept.append(Stored(name, module, given[0], made))
+        return lambda module, given, made: kept.append(Stored(name, module, given[0] if given else None, made))
 
     leaves = [(name, module) for name, module in model.named_modules() if next(module.children(), None) is None]
     hooks = [module.register_forward_hook(keep(name)) for name, module in leaves]
@@ -95,10 +95,20 @@ def why_not(subject: Subject) -> str:
     if not subject.batch.x.is_floating_point():
         return "the input is not made of numbers that can move"
     with untouched(subject.model):
-        stored = forward(subject.model, subject.batch.x[:1])
-    links = zip(stored, stored[1:], strict=False)
-    chain = stored and all(one.made is other.given for one, other in links)
-    return "" if chain else "the model is not a chain of layers, each fed by the one before"
+        chain = _chained(subject.model, subject.batch.x[:1])
+    return "" if chain else "the model is not a chain of layers from input to output, each fed by the one before"
+
+
+def _chained(model: Any, x: Any) -> bool:
+    """Whether x goes into the first layer, each result into the next layer, and the last one out, with nothing in between."""
+    out: list[Any] = []
+    hook = model.register_forward_hook(lambda module, given, made: out.append(made))
+    try:
+        stored = forward(model, x)
+    finally:
+        hook.remove()
+    made, wanted = [x, *(layer.made for layer in stored)], [*(layer.given for layer in stored), out[-1]]
+    return bool(stored) and all(one is other for one, other in zip(made, wanted, strict=True))
 
 
 def read(
@@ -157,18 +167,18 @@ def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[Sent]) -> float:
     """Between these gradients and autograd's; a parameter used by several layers has the sum of theirs."""
     import torch
 
-    ours: dict[str, Any] = {}
+    modules, ours = dict(model.named_modules()), dict[Any, Any]()
     for step in sent:
         for key, gradient in step.gradients.items():
-            name = f"{step.name}.{key}" if step.name else key
-            ours[name] = ours[name] + gradient if name in ours else gradient
-    named = {name: parameter for name, parameter in model.named_parameters() if name in ours and parameter.requires_grad}
-    if not named:
+            parameter = modules[step.name].get_parameter(key)
+            ours[parameter] = ours.get(parameter, 0) + gradient
+    trained = [parameter for parameter in ours if parameter.requires_grad]
+    if not trained:
         return 0.0
     with torch.enable_grad():
-        theirs = torch.autograd.grad(objective(model, batch).loss(), list(named.values()), allow_unused=True)
-    pairs = zip(named, theirs, strict=True)
-    return max(float((ours[name] - (0 if gradient is None else gradient)).abs().max()) for name, gradient in pairs)
+        theirs = torch.autograd.grad(objective(model, batch).loss(), trained, allow_unused=True)
+    pairs = zip(trained, theirs, strict=True)
+    return max(float((ours[parameter] - (0 if gradient is None else gradient)).abs().max()) for parameter, gradient in pairs)
 
 
 def _does(module: Any, k: int) -> str:

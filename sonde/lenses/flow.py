@@ -100,7 +100,10 @@ def read(
 
 
 def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[[nn.Module], None] | None = None, seed: int = 0) -> Flow:
-    """Flow through a model's dense and convolution layers, in the order they are listed; `initialise` fills a copy first."""
+    """Flow through a model's dense and convolution layers, in the order they are listed; `initialise` fills a copy first.
+
+    A layer that is used several times has the values of all its uses.
+    """
     import torch
 
     if initialise is not None:
@@ -108,10 +111,10 @@ def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[
         torch.manual_seed(key(seed, "weights"))
         initialise(model)
     layers = _layers(model)
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, list[Tensor]] = {}
 
     def note(name: str, out: Tensor) -> Tensor:
-        seen[name] = out
+        seen.setdefault(name, []).append(out)
         return out.clone()  # so that an activation that works in place leaves the values as they were
 
     hooks = [layer.register_forward_hook(lambda _, __, out, name=name: note(name, out)) for name, layer in layers.items()]
@@ -119,14 +122,22 @@ def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[
         with torch.inference_mode(False), torch.enable_grad():
             loss = objective(model, batch).loss()
             trained = [layer.get_parameter("weight") for layer in layers.values()]
-            slopes = torch.autograd.grad(loss, [*seen.values(), *trained], allow_unused=True)
+            values = [out for uses in seen.values() for out in uses]
+            slopes = torch.autograd.grad(loss, [*values, *trained], allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
     norms = [0.0 if slope is None else float(slope.double().norm()) for slope in slopes]
-    passed = {name: (float(out.detach().double().var(correction=0)), norm) for (name, out), norm in zip(seen.items(), norms, strict=False)}
-    each = [(*passed.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, norms[len(seen) :], strict=True)]
+    back = iter(norms)
+    passed = {name: (float(_joined(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}
+    each = [(*passed.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, back, strict=True)]
     return Flow(*torch.tensor(each, dtype=torch.float64).T)
+
+
+def _joined(uses: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat([out.detach().double().flatten() for out in uses])
 
 
 def weights(initialisers: Sequence[Callable[[nn.Module], None]], depth: int, width: int, seed: int = 0) -> Tensor:

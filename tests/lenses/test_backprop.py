@@ -77,7 +77,31 @@ def test_what_is_no_chain_is_refused() -> None:
     subject.model = Residual()
     assert "not a chain" in backprop.why_not(subject)
     subject.model = nn.Embedding(4, 2)
-    subject.batch = Batch(x=torch.arange(3))
+    subject.batch = Batch(x=torch.arange(3), y=torch.ones(3, 2))
     assert "cannot move" not in backprop.why_not(Subject(None, None)) and "move" in backprop.why_not(subject)
     with pytest.raises(BadInput, match="none numbered 5"):
         backprop.read(backprop.tiny(), example=5)
+
+
+@pytest.mark.parametrize("after", [lambda y, x: 2 * y, lambda y, x: y + x[:, :1], lambda y, x: y], ids=["scaled", "skipped", "before"])
+def test_what_happens_around_the_layers_is_not_overlooked(after) -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.bend, self.two = nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return after(self.two(self.bend(self.one(x + 1))), x)
+
+    subject = values()
+    subject.model = Around()
+    assert "not a chain" in backprop.why_not(subject)
+
+
+def test_weights_tied_between_two_layers_have_the_sum_of_both() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    subject = values()
+    subject.model = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(3, 1))
+    assert backprop.read(subject)[1].extra["gap"] < 1e-6

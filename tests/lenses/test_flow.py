@@ -137,5 +137,34 @@ def test_bad_dials(dials, words):
 def test_bad_remedy_and_models_without_layers():
     with pytest.raises(BadInput, match="did you mean 'residual'"):
         flow.of_deep(torch.eye(3, dtype=torch.float64).expand(1, 2, 3, 3), "relu", "residul")
-    subject = Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3)), images().objective)
+    subject = Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3), y=torch.tensor([0, 2])), images().objective)
     assert "no Linear or convolution" in flow.why_not(subject)
+
+
+def test_a_layer_used_twice_counts_both_uses():
+    """h1 = W x, h2 = W h1, loss sum h2^2 / 2: dL/dh2 = h2 and dL/dh1 = W^T h2, with NumPy."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3, bias=False)
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+    class Half:
+        def __call__(self, model, batch):
+            self.value = model(batch.x).square().sum() / 2
+            return self
+
+        def loss(self):
+            return self.value
+
+    torch.manual_seed(0)
+    net, x = Twice().double(), torch.randn(4, 3, dtype=torch.float64)
+    w = net.layer.weight.detach().numpy()
+    h1 = x.numpy() @ w.T
+    h2 = h1 @ w.T
+    found = flow.of_model(net, Half(), Batch(x=x))
+    np.testing.assert_allclose(found.gradient, [np.sqrt((h2**2).sum() + ((h2 @ w) ** 2).sum())])
+    np.testing.assert_allclose(found.variance, [np.var([h1, h2])])

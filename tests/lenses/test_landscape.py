@@ -100,4 +100,4 @@ def test_bad_dials():
     for dials, words in (({"points": 2}, "'points'"), ({"reach": 0.0}, "'reach'")):
         with pytest.raises(BadInput, match=words):
             landscape.read(values(), **dials)
-    assert "no matrix" in landscape.why_not(Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3)), values().objective))
+    assert "no matrix" in landscape.why_not(Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3), y=torch.ones(2, 3)), values().objective))

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from sonde.core import shelf
 from sonde.core.batch import Batch
+from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import gradient_norms
 from sonde.lenses._tiny import images
@@ -82,3 +84,11 @@ def test_chunks_give_the_whole_output() -> None:
     model = nn.Linear(3, 2)
     x = torch.randn(1300, 3)
     assert torch.allclose(outputs(Subject(model, Batch(x=x))), model(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("lens", ["backprop", "flow", "gradient_norms", "landscape", "race", "rate_range", "spectrum"])
+def test_a_model_whose_output_is_no_tensor_is_refused_in_one_line(lens) -> None:
+    subject = Subject(nn.LSTM(3, 4, batch_first=True), Batch(x=torch.ones(2, 5, 3), y=torch.tensor([0, 1])), images().objective)
+    with pytest.raises(BadInput, match=f"lens '{lens}' does not apply: the objective cannot be evaluated") as caught:
+        shelf.load("lenses", lens).read(subject)
+    assert "\n" not in str(caught.value)
