@@ -56,6 +56,32 @@ def test_zeros():
     assert q.grad.tolist() == [-0.5, -1.5, 0.0]
 
 
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=9), st.integers(0, 2**30))
+@settings(deadline=None, max_examples=100)
+def test_no_divergence_is_below_0_however_close_the_tables(raw, seed):
+    p = np.array(raw) / sum(raw)
+    q = p * (1 + np.random.default_rng(seed).uniform(-1, 1, len(p)) * 10.0 ** -(seed % 17))
+    q /= q.sum()
+    found = float(kl(p, q))
+    assert found >= 0 and found == pytest.approx(stats.entropy(p, q), rel=1e-9, abs=1e-15)
+
+
+def test_gradients_of_probabilities_that_are_0():
+    """dH/dz_k = -p_k (log p_k + H) and dKL(p, q)/dz_k = p_k (log p_k/q_k - KL) for p = softmax(z): 0 where p is 0 or 1."""
+    for measure in (entropy, lambda p: kl(p, [0.5, 0.25, 0.25])):
+        z = torch.tensor([1000.0, 0.0, -5.0], dtype=torch.float64, requires_grad=True)
+        measure(torch.softmax(z, 0)).backward()
+        assert z.grad.tolist() == [0, 0, 0]
+    z = torch.tensor([1.0, 0.0, -1000.0], dtype=torch.float64, requires_grad=True)
+    p, q = torch.softmax(z, 0), torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+    a, b = p.detach().numpy()[:2], q.numpy()[:2]
+    for measure, wanted in (
+        (entropy(p), -a * (np.log(a) + stats.entropy(a))),
+        (kl(p, q), a * (np.log(a / b) - (a * np.log(a / b)).sum())),
+    ):
+        np.testing.assert_allclose(torch.autograd.grad(measure, z, retain_graph=True)[0], [*wanted, 0.0], atol=1e-12)
+
+
 def test_distributions():
     p, q = D.Normal(torch.tensor(0.0), torch.tensor(1.0)), D.Normal(torch.tensor(1.0), torch.tensor(2.0))
     # log(s2/s1) + (s1^2 + (m1 - m2)^2) / 2 s2^2 - 1/2

@@ -24,10 +24,9 @@ Table = Any
 
 def entropy(p: Table | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p): the mean surprise of p, and the shortest mean code for it."""
-    unit = per(base)
     if isinstance(p, D.Distribution):
-        return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / unit
-    return torch.special.entr(probabilities(p)).sum(-1) / unit
+        return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / per(base)
+    return cross_entropy(p, p, base)
 
 
 def cross_entropy(p: Table | D.Distribution, q: Table | D.Distribution, base: Base = "nats") -> Tensor:
@@ -52,7 +51,12 @@ def kl(
     if isinstance(p, D.Distribution):
         return _or_refuse(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / per(base)
     p, q = _pair(p, q)
-    return cross_entropy(p, q, base) - entropy(p, base)
+    # sum p log(p / q) - p + q: no term is below 0.  With q = p (1 + t) it is p (t - log(1 + t)), which stays so where p and q are close.
+    there, close = p > 0, (q - p).abs() < p / 2
+    below = torch.where(there, p, 1.0)  # where p is 0 no logarithm of it may enter the gradient
+    t = torch.where(close, q - p, 0.0) / below
+    apart = torch.where(there, p * (below.log() - torch.where(there, q, 1.0).log()), 0.0) - p + q
+    return torch.where(close, p * (t - t.log1p()), apart).sum(-1) / per(base)
 
 
 def surprise(p: Table, base: Base = "nats") -> Tensor:
