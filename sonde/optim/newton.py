@@ -47,6 +47,9 @@ class Newton(torch.optim.Optimizer):
         if indefinite not in ("refuse", "damp"):
             raise BadInput(f"'indefinite' must be 'refuse' or 'damp', not {indefinite!r}")
         super().__init__(params, {"lr": lr, "damping": damping, "indefinite": indefinite})
+        for name in ("damping", "indefinite"):
+            if len({group[name] for group in self.param_groups}) > 1:
+                raise BadInput(f"groups of parameters differ in '{name}' of Newton's method", fix="give all the same: there is one Hessian")
         self.params: list[Tensor] = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         count = sum(p.numel() for p in self.params)
         if count > LARGEST:
@@ -77,9 +80,13 @@ class Newton(torch.optim.Optimizer):
             )
         here, along = parameters_to_vector(self.params).clone(), axes.T @ gradient
 
+        rates = torch.cat(
+            [along.new_full((p.numel(),), each["lr"]) for each in self.param_groups for p in each["params"] if p.requires_grad]
+        )
+
         def go(shift: float) -> None:
             move = axes @ (along / (curvatures + shift))
-            vector_to_parameters(here - group["lr"] * move.to(here.dtype), self.params)
+            vector_to_parameters(here - (rates * move).to(here.dtype), self.params)
 
         if group["indefinite"] == "refuse":
             go(self.shift)

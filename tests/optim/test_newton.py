@@ -125,3 +125,12 @@ def test_the_engine_is_told_where_these_live():
         optimiser("newton", lr=1.0)
     with pytest.raises(BadInput, match="sonde.optim.line_search"):
         optimiser("descent", lr=1.0)
+
+
+def test_every_group_has_its_own_rate():
+    """On (a^2 + b^2) / 2 the step is the weight itself, times the rate of its group."""
+    a, b = (torch.full((2,), 4.0, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    Newton([{"params": [a]}, {"params": [b], "lr": 0.25}]).step(lambda: (a.square().sum() + b.square().sum()) / 2)
+    assert a.tolist() == [0, 0] and b.tolist() == [3, 3]
+    with pytest.raises(BadInput, match="differ in 'damping'"):
+        Newton([{"params": [a]}, {"params": [b], "damping": 0.25}])
