@@ -31,6 +31,8 @@ MOST = 20_000
 NEAR = 1e-10
 """a cut nearer than this to a corner, relative to the size of the region, goes through the corner"""
 
+ROUNDING = 4 * float(np.finfo(float).eps)
+
 
 @dataclass(frozen=True)
 class Region:
@@ -164,7 +166,7 @@ def _cut_interval(ends: Array, slope: Array, shift: float) -> tuple[Array | None
     if slope[0] == 0:
         return (None, ends) if shift > 0 else (ends, None)
     zero = -shift / slope[0]
-    near = NEAR * max(1.0, abs(zero))
+    near = max(NEAR * min(high - low, max(1.0, abs(zero))), ROUNDING * abs(zero))
     if low + near < zero < high - near:
         left, right = np.array([[low], [zero]]), np.array([[zero], [high]])
         return (left, right) if slope[0] > 0 else (right, left)
@@ -197,9 +199,10 @@ def _cut_polygon(corners: Array, slope: Array, shift: float) -> tuple[Array | No
 def pieces(found: Sequence[Region]) -> list[Region]:
     """Intervals joined where the function goes straight on although a unit switched: the pieces of the graph itself."""
     joined: list[Region] = []
+    same = 1e-9 * max((float(np.abs(region.weight).max()) for region in found), default=0.0)
     for region in found:
         last = joined[-1] if joined else None
-        if last is not None and np.allclose(last.weight, region.weight, rtol=1e-7, atol=1e-9):
+        if last is not None and np.allclose(last.weight, region.weight, rtol=1e-7, atol=same):
             joined[-1] = Region(np.stack([last.corners[0], region.corners[1]]), last.pattern, last.weight, last.bias)
         else:
             joined.append(region)

@@ -179,3 +179,13 @@ def test_too_many_regions_end_with_a_word(monkeypatch) -> None:
     monkeypatch.setattr("sonde.models.piecewise.MOST", 5)
     with pytest.raises(BadInput, match="over 5 regions"):
         regions(random_mlp(2, 6, 1), -2, 2)
+
+
+def test_pieces_and_regions_have_no_size_of_their_own():
+    """Three joints make four pieces whatever unit the output has; two joints make three regions whatever unit the input has."""
+    for unit in (1e-10, 1.0, 1e10):
+        model = from_layers([(np.ones((3, 1)), np.array([1.0, 0.0, -1.0])), (unit * np.array([[1.0, 2.0, -4.0]]), np.zeros(1))])
+        assert len(pieces(regions(model, -5, 5))) == 4
+        model = from_layers([(np.ones((2, 1)), unit * np.array([0.0, -0.1])), (np.ones((1, 2)), np.zeros(1))])
+        found = regions(model, -unit, unit)
+        assert joints(found) == pytest.approx([0.0, 0.1 * unit], rel=1e-12, abs=0)
