@@ -45,7 +45,7 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
     "good fit": {},
 }
 ABOVE = 0.2
-"""how far above its start, as a share of all there is to learn, a training loss must end to count as diverging"""
+"""how far above its start, as a share of all there is to learn, a loss must end to count as worse than nothing learned"""
 TAIL = 0.1
 """share of the logged rows at the end that the training loss is averaged over: one batch alone is noisy"""
 FALLING = 0.02
@@ -111,9 +111,10 @@ def of_losses(
     learned = (start - train) / (start - floor)
     lost = (valid - train) / (start - train) if train < start else math.nan
     told = f"Training {number(train)}, validation {number(valid)}, before training {number(start)}."
-    if learned < -ABOVE:
-        return Diagnosis("diverging", learned, lost, f"{told} The training loss ended above where it began.")
-    if learned < least_learned:
+    worse = valid - start > ABOVE * (start - floor)
+    if learned < -ABOVE or (learned <= 0 and worse):
+        return Diagnosis("diverging", learned, lost, f"{told} The loss ended above where it began.")
+    if learned < least_learned and not worse:
         return Diagnosis(
             "underfitting", learned, lost, f"{told} Only {percent(learned)} of the loss was learned, even on the training data."
         )

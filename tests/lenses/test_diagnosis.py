@@ -46,6 +46,12 @@ def test_a_short_run_with_few_checks_is_still_learning():
     assert diagnosis.of_run(([0, 1], [2.0, 1.9]), ([1], [1.9])).regime == "underfitting"
 
 
+@pytest.mark.parametrize("train, regime", [(0.45, "overfitting"), (0.99, "overfitting"), (1.1, "diverging")])
+def test_validation_far_above_the_start_is_no_underfitting(train, regime):
+    assert diagnosis.of_losses(train, valid=5.0, start=1.0).regime == regime
+    assert diagnosis.of_losses(train, valid=1.1, start=1.0).regime == "underfitting"
+
+
 def test_shares_by_hand():
     said = diagnosis.of_losses(train=0.4, valid=0.7, start=2.0, floor=0.0)
     assert (said.learned, said.lost) == (pytest.approx(0.8), pytest.approx(0.1875)) and said.regime == "overfitting"
