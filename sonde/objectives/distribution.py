@@ -100,7 +100,12 @@ class Distribution(Likelihood):
         # Bad targets are found by `check`; a model that gives NaN must show up in the loss, where the engine looks for it.
         unchecked = {"validate_args": False} if _takes(family, "validate_args") else {}
         self.make = partial(family, **unchecked)
-        self.event_axes = len(self.law(torch.zeros(sum(self._widths(2)))).event_shape)
+        try:
+            self.event_axes = len(self.law(torch.zeros(sum(self._widths(2)))).event_shape)
+        except TypeError as error:
+            given = ", ".join({**self.fixed, **self.domains})
+            fix = f"give a function of {given}, and their domains, in place of the class"
+            raise BadInput(f"'{self.name}' cannot be made from {given} alone: {' '.join(str(error).split())}", fix=fix) from error
 
     def law(self, output: Tensor, y: Tensor | None = None) -> D.Distribution:
         """The distribution that a raw output stands for, in the shape of the targets where these are given."""

@@ -326,3 +326,19 @@ def test_trains_end_to_end(tmp_path):
     torch.testing.assert_close(found, torch.exp(torch.tensor([-0.5, 0.5])), rtol=0.15, atol=0)  # 500 noisy examples tell no more
     at_best = stats.gamma.logpdf(y[500:].numpy(), 4, scale=np.exp(x[500:, 0].numpy()) / 4).mean()
     assert run.result["figures"]["valid/loss"] == pytest.approx(-at_best, abs=0.05)  # the estimate costs a little more than the truth
+
+
+@pytest.mark.parametrize("family", [D.RelaxedBernoulli, D.RelaxedOneHotCategorical, D.LKJCholesky])
+def test_a_family_with_more_than_its_parameters_is_named(family):
+    with pytest.raises(BadInput, match=f"'{family.__name__}' cannot be made from .* alone: .*; give a function of") as caught:
+        Distribution(family)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_fix_for_such_a_family_works():
+    def relaxed(logits):
+        return D.RelaxedBernoulli(torch.tensor(0.5), logits=logits, validate_args=False)
+
+    law = Distribution(relaxed, domains={"logits": constraints.real})
+    raw, y = torch.tensor([[0.3], [-1.0]]), torch.tensor([[0.2], [0.7]])
+    torch.testing.assert_close(law.each(raw, y), -D.RelaxedBernoulli(torch.tensor(0.5), logits=raw).log_prob(y))
