@@ -27,7 +27,9 @@ FIRST_LOOK = 16
 AT_ONCE = 500
 """lines of the linear programme that are added at a time"""
 TINY = 1e-9
-"""a widest gap below this is none: the programme's own tolerance"""
+"""a widest gap below this is none that the programme can see: its own tolerance"""
+EXACT = 1e-13
+"""what rounding may leave of a sum that proves classes inseparable by being 0"""
 
 
 class Update(NamedTuple):
@@ -213,9 +215,14 @@ def separability(X: Any, y: Any) -> Separability:
 
     t > 0 exactly where a plane separates the classes.  Where t = 0 the multipliers mix rows of both classes to one common
     point, which no plane can have on both its sides.  Several classes: (W_y - W_k).x_i >= t for every wrong class k.
+    Either answer is checked on the rows, up to rounding, before it is given; a gap too small for both is refused.
     """
     X, codes = with_labels(holder := _Holder(), X, y)
     classes = len(holder.classes_)
+    peak = np.abs(X).max(0)
+    least = int(np.frexp(peak[peak > 0])[1].min(initial=1024))
+    powers = np.where(peak > 0, np.frexp(peak)[1], least)
+    X = np.ldexp(X, -powers)  # exact, and squares of it neither overflow nor vanish
     # Separability does not depend on place and scale of a feature; the programme's tolerances do.
     middle, scale = X.mean(0), X.std(0)
     scale[scale == 0] = 1.0
@@ -223,11 +230,29 @@ def separability(X: Any, y: Any) -> Separability:
     lead, owner = _leads(rows, codes, classes)
     solved, used = _widest(lead)
     weights = solved.x[:-1].reshape(-1, rows.shape[1])
-    share = np.bincount(owner[used], -solved.ineqlin.marginals, len(rows))
+    share, left = _mixed(lead[used], -solved.ineqlin.marginals)
     coef = weights[:, :-1] / scale
     intercept = weights[:, -1] - coef @ middle
-    margin = _margin(X, codes, coef, intercept)
-    return Separability(margin > 0 and solved.x[-1] > TINY, max(margin, 0.0), coef, intercept, share)
+    margin = _margin(X, codes, coef, intercept, np.ldexp(coef, least - powers))
+    separable = margin > 0 and solved.x[-1] > TINY
+    if not separable and left > EXACT * np.abs(lead).max():
+        raise BadValue(f"the classes are too close to call: a gap between them is below {TINY:g} of their spread", fix="move them apart")
+    with np.errstate(over="ignore"):
+        margin, coef = float(np.ldexp(max(margin, 0.0), least)), np.ldexp(coef, -powers)
+    if not np.isfinite(coef).all():
+        raise BadValue(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="use other units")
+    return Separability(separable, margin, coef, intercept, np.bincount(owner[used], share, len(rows)))
+
+
+def _mixed(lead: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
+    """The programme's shares of the lines, made exact, and the largest entry of the sum they mix to; 0 leaves room for no plane."""
+    from scipy.optimize import nnls
+
+    some = np.flatnonzero(share > 0)
+    share = np.zeros(len(lead))
+    share[some] = nnls(np.vstack([lead[some].T, np.ones(len(some))]), np.r_[np.zeros(lead.shape[1]), 1.0])[0]
+    share /= share.sum()
+    return share, float(np.abs(share @ lead).max())
 
 
 def _widest(lead: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -267,12 +292,15 @@ def _leads(rows: np.ndarray, codes: np.ndarray, classes: int) -> tuple[np.ndarra
     return (sign[:, :, None] * rows[owner][:, None, :]).reshape(len(owner), -1), owner
 
 
-def _margin(X: np.ndarray, codes: np.ndarray, coef: np.ndarray, intercept: np.ndarray) -> float:
-    """Smallest signed distance of a row from the planes between its class and the others; -inf where there is no plane."""
+def _margin(X: np.ndarray, codes: np.ndarray, coef: np.ndarray, intercept: np.ndarray, ruler: np.ndarray) -> float:
+    """Smallest signed distance of a row from the planes between its class and the others; -inf where there is no plane.
+
+    ruler: the weights in the units that distances are measured in
+    """
     if len(coef) == 1:
-        coef, intercept = np.vstack([np.zeros_like(coef), coef]), np.r_[0.0, intercept]
+        coef, intercept, ruler = np.vstack([0 * coef, coef]), np.r_[0.0, intercept], np.vstack([0 * ruler, ruler])
     scores = X @ coef.T + intercept
     lead = np.take_along_axis(scores, codes[:, None], 1) - scores
-    length = np.linalg.norm(coef[codes][:, None] - coef[None], axis=2)
+    length = np.linalg.norm(ruler[codes][:, None] - ruler[None], axis=2)
     other = np.arange(len(coef)) != codes[:, None]
     return float((lead[other] / length[other]).min()) if (length[other] > 0).all() else -np.inf

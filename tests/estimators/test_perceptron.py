@@ -152,6 +152,28 @@ def test_separability_of_more_rows_than_are_looked_at_once():
     assert not separability(x, spoilt).separable
 
 
+@pytest.mark.parametrize("scale", [1e160, 1e200, 1e-160, 1e-200, 1e300])
+def test_separability_in_any_units(scale):
+    x, y = datasets.load_iris(return_X_y=True)
+    report = separability(x * scale, y == 0)
+    assert report.separable and report.margin == pytest.approx(scale * separability(x, y == 0).margin, rel=1e-6)
+    np.testing.assert_array_equal(x * scale @ report.coef[0] + report.intercept[0] > 0, y == 0)
+    assert not separability(x * scale, y == 1).separable
+    assert separability([[0.0, scale], [1 / scale, scale]], [0, 1]).separable
+
+
+def test_no_proof_is_claimed_that_does_not_hold():
+    for gap in (1e-10, 1e-12):
+        with pytest.raises(BadInput, match="too close to call"):
+            separability([[0.0], [1.0], [1 + gap], [2.0]], [0, 0, 1, 1])
+    assert separability([[0.0], [1.0], [1 + 1e-7], [2.0]], [0, 0, 1, 1]).separable
+    x, y = datasets.load_iris(return_X_y=True)
+    share = separability(x, y == 1).share
+    np.testing.assert_allclose(share[y == 1] @ x[y == 1], share[y != 1] @ x[y != 1], atol=1e-12)
+    with pytest.raises(BadInput, match="too small for the weights"):
+        separability([[0.0, 1e-315], [1.0, 2e-315]], [0, 1])
+
+
 @settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_a_perceptron_that_converges_is_a_proof(seed):
