@@ -24,10 +24,11 @@ from typing import final
 
 import numpy as np
 import torch
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, lapack, orth
 from torch import Tensor
 
-from ._moments import ROWS, Table
+from ._base import sized
+from ._moments import EPS, ROWS, Table
 
 SAMPLE = 16_384
 """rows that are enough to know the shape of the cloud; it only sets the coordinates"""
@@ -37,6 +38,10 @@ LARGE = 2_000_000
 """from this many numbers on, the first steps of L-BFGS read them in float32"""
 ROUGH = 3e-4
 """gradient down to which float32 can be trusted: rounding of the mean loss lies far below its square"""
+FAR = 10.0
+"""rows further out than so many times the usual deviation count less when coordinates are chosen"""
+LEAN = 1e-8
+"""least curvature of a coordinate beside the others that is stretched to 1; what is leaner is stretched no further"""
 NEWTON = 1e9
 """products of numbers that a step of Newton may cost; few such steps do what many cheap ones do not"""
 
@@ -59,6 +64,7 @@ class Problem:
     """f and its derivatives at theta = (V, c), flattened (M, D + 1)."""
 
     def __init__(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None, alpha: float, bias: bool) -> None:
+        sized("X", X)
         self.X = torch.from_numpy(X if X.flags.writeable else X.copy())
         self.s = torch.ones(len(X), dtype=torch.float64) if s is None else torch.tensor(s)
         self.n, self.even = float(self.s.sum()), s is None
@@ -71,18 +77,30 @@ class Problem:
     def _coordinates(self) -> tuple[Tensor, Tensor]:
         """Middle of the cloud and T with T^T C T = I, where C is the curvature if every class were as likely as any other."""
         rows = _some(len(self.X), SAMPLE)
-        s = self.s.numpy()[rows]
-        table = Table(self.X.numpy()[rows], None, s if s.any() else None, centre=self.bias)
+        X, s = self.X.numpy()[rows], self.s.numpy()[rows]
+        table = Table(X, None, _near(X, self.bias) * (s if s.any() else 1.0), centre=self.bias)
         curvature = 0.25 if self.outputs == 1 else 1 / self.outputs
-        D = self.X.shape[1]
-        if D >= WIDE:
-            C = curvature * np.square(table.design).sum(0) / table.n + self.alpha
-            return torch.from_numpy(table.mean), torch.from_numpy(np.diag(1 / np.sqrt(np.where(C > 0, C, 1.0))))
-        C = curvature * table.scatter / table.n + self.alpha * np.eye(D)
-        scale = np.sqrt(np.where(C.diagonal() > 0, C.diagonal(), 1.0))
-        # Features that follow from others have no curvature of their own; a little keeps their coordinates finite.
-        root = np.linalg.cholesky(C / np.outer(scale, scale) + 1e-8 * np.eye(D))
-        return torch.from_numpy(table.mean), torch.from_numpy(np.linalg.inv(root).T / scale[:, None])
+        D, mean = self.X.shape[1], torch.from_numpy(table.mean)
+        wide = D >= WIDE
+        C = curvature * (np.square(table.design).sum(0) if wide else table.scatter.diagonal()) / table.n + self.alpha
+        # A column that never moves gets no coordinate, and so no weight; rows that were not looked at may move it.
+        still = (C == 0) & (len(rows) == len(self.X))
+        scale = np.sqrt(np.where(C > 0, C, 1.0))
+        if wide:
+            return mean, torch.from_numpy(np.diag(~still / scale))
+        unit = (curvature * table.scatter / table.n + np.diag(np.where(C > 0, self.alpha, 1.0))) / np.outer(scale, scale)
+        root, failed = lapack.dpotrf(unit, lower=1)
+        if not failed and lapack.dpocon(root, 1.0, uplo="L")[0] > LEAN:
+            return mean, torch.from_numpy(np.linalg.inv(root).T / scale[:, None] * ~still)
+        # Columns that follow from others: squares cannot tell how closely, so the rows themselves are decomposed.
+        Z = np.vstack([table.design * np.sqrt(curvature / table.n), np.sqrt(self.alpha) * np.eye(D)]) / scale
+        _, values, Ut = np.linalg.svd(np.linalg.qr(Z, mode="r"))
+        real = values > EPS * len(Z) * values[0] if len(rows) == len(self.X) else values >= 0
+        U = Ut[real].T
+        T = np.zeros((D, D))
+        T[:, : U.shape[1]] = U / scale[:, None] / np.maximum(values[real], np.sqrt(LEAN) * values[0])
+        shown = orth(scale[:, None] * U)  # what the rows show of weights; the rest of them is left at 0
+        return mean, torch.from_numpy(shown @ (shown.T @ T))
 
     def rough(self) -> Problem:
         """The same problem with rows in float32: half the time, and exact enough for all but the last steps."""
@@ -150,6 +168,14 @@ def _some(rows: int, wanted: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
 
 
+def _near(X: np.ndarray, centre: bool) -> np.ndarray:
+    """A weight for each row: 1, and less for one so far out that it would hide how all others lie."""
+    away = np.abs(X - np.median(X, 0)) if centre else np.abs(X)
+    usual = np.median(away, 0)
+    usual = np.where(usual > 0, usual, np.maximum(away.max(0), 1.0))
+    return np.square(np.minimum(1.0, FAR / np.maximum((away / usual).max(1), FAR)))
+
+
 def log_partition(z: Tensor) -> tuple[Tensor, Tensor]:
     """A (rows,) and A' (M, rows) at z (M, rows); z is used up."""
     if len(z) == 1:
@@ -178,18 +204,22 @@ def _newton(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tupl
     """Newton's method, halving a step that does not go down far enough; the last step is taken from inside the tolerance."""
     value, gradient = problem.value(theta)
     for step in range(1, steps + 1):
-        close = np.abs(gradient).max() <= tol
         H = problem.hessian(theta)
-        H.flat[:: len(H) + 1] += 1e-10 * H.diagonal().max()  # so that no step is taken along what the classes cannot feel
-        move = -cho_solve(cho_factor(H), gradient)
+        unit = np.sqrt(np.where(H.diagonal() > 0, H.diagonal(), 1.0))
+        H /= np.outer(unit, unit)
+        H.flat[:: len(H) + 1] += 1e-10  # so that no step is taken along what the classes cannot feel
+        move = -cho_solve(cho_factor(H), gradient / unit) / unit
         slope, size = float(gradient @ move), 1.0
+        # -slope / 2 is how far f lies above its minimum, in any coordinates; a small gradient alone may mean a long flat way.
+        close = np.abs(gradient).max() <= tol and -slope <= len(theta) * tol
+        before = value
         while size > 1e-10:
             there, bent = problem.value(theta + size * move)
             if there <= value + 1e-4 * size * slope:
                 theta, value, gradient = theta + size * move, there, bent
                 break
             size /= 2
-        if close or size <= 1e-10:  # the second: f is flat to rounding, no step can be seen to go down
+        if close or value == before:  # the second: f is flat to rounding, no step can be seen to go down
             return theta, step, float(np.abs(gradient).max())
     return theta, steps, float(np.abs(gradient).max())
 

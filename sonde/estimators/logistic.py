@@ -24,9 +24,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 
-from ._base import BadValue, choice, features, number, weights, with_labels
+from ._base import BadValue, choice, features, finite, number, weights, with_labels
 from ._canonical import Fit, Problem, minimise
 
+FLAT = 1e-5
+"""a larger gradient cannot be what rounding leaves of one"""
 Solver = Literal["auto", "newton", "lbfgs"]
 
 
@@ -42,6 +44,7 @@ class _Linear(BaseEstimator):
     def _keep(self, fits: list[Fit]) -> None:
         self.coef_, self.intercept_ = np.vstack([fit.W for fit in fits]), np.concatenate([fit.b for fit in fits])
         self.solver_, self.n_iter_ = fits[0].solver, np.array([fit.steps for fit in fits])
+        finite(self, "coef_", "intercept_")
 
     def _one(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None) -> Fit:
         """One convex problem, and what there is to say about its end."""
@@ -54,6 +57,9 @@ class _Linear(BaseEstimator):
         if fit.steps >= steps and fit.gradient > tol:
             what = f"no minimum after max_iter={steps} steps: the gradient is {fit.gradient:.2g}, tol is {tol:.2g}"
             warnings.warn(f"{what}; allow more steps or a larger tol", ConvergenceWarning, stacklevel=4)
+        elif fit.gradient > max(tol, FLAT):
+            what = f"no minimum: '{fit.solver}' found no way down after {fit.steps} steps, where the gradient is {fit.gradient:.2g}"
+            warnings.warn(f"{what}; scale the features, or look for rows far from all others", ConvergenceWarning, stacklevel=4)
         return fit
 
 

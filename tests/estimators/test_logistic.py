@@ -159,3 +159,63 @@ def test_dependent_and_constant_columns():
         ours = SoftmaxRegression(solver=solver, tol=1e-9).fit(table, y)
         np.testing.assert_allclose(ours.coef_[:, 0], ours.coef_[:, -2], atol=1e-5)
         np.testing.assert_allclose(ours.coef_[:, -1], 0, atol=1e-6)
+
+
+def far_row(size):
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(50, 4))
+    y = X @ [1, 2, 3, 4] + draw.normal(size=50) > 0
+    return np.r_[X, np.full((1, 4), size)], np.r_[y, True]
+
+
+def objective(model, X, y):
+    z = X @ model.coef_[0] + model.intercept_[0]
+    return np.logaddexp(0, np.where(y, -z, z)).sum() + model.coef_[0] @ model.coef_[0] / 2
+
+
+@solvers
+@pytest.mark.parametrize("size", [1e2, 1e6, 1e8])
+def test_a_row_far_from_all_others(size, solver):
+    X, y = far_row(size)
+    expected = Theirs(solver="newton-cholesky", tol=1e-12).fit(X, y)
+    assert objective(LogisticRegression(solver=solver).fit(X, y), X, y) == pytest.approx(objective(expected, X, y), rel=1e-6)
+
+
+def test_an_end_that_is_no_minimum_is_said():
+    with pytest.warns(ConvergenceWarning, match="found no way down"):
+        LogisticRegression(solver="lbfgs").fit(*far_row(1e12))
+
+
+@solvers
+@pytest.mark.parametrize("model", [LogisticRegression, SoftmaxRegression])
+def test_columns_without_any_spread(model, solver):
+    fitted = model(0.0, fit_intercept=False, solver=solver).fit(np.zeros((6, 2)), [0, 1] * 3)
+    assert not fitted.coef_.any()
+    np.testing.assert_allclose(fitted.predict_proba(np.ones((1, 2))), 0.5)
+
+
+@solvers
+@pytest.mark.parametrize("model", [LogisticRegression, SoftmaxRegression])
+def test_without_a_penalty_the_smallest_weights_are_taken(model, solver):
+    """A column that is there twice in other units, and a constant one, against the fit without them."""
+    X, y = standard("load_iris")
+    y, X = y == 1, X[:, :2]
+    plain = model(0.0, solver=solver, tol=1e-10).fit(X, y)
+    ours = model(0.0, solver=solver, tol=1e-10).fit(np.column_stack([X, 3 * X[:, 1], np.full(len(X), 3.7)]), y)
+    np.testing.assert_allclose(ours.coef_[:, 0], plain.coef_[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(ours.coef_[:, 1:3], plain.coef_[:, 1:] * [0.1, 0.3], rtol=1e-6)
+    np.testing.assert_array_equal(ours.coef_[:, 3], 0)
+    np.testing.assert_allclose(ours.intercept_, plain.intercept_, rtol=1e-6)
+
+
+def test_a_step_that_changes_nothing_is_the_last():
+    X, y = standard("load_wine")
+    assert LogisticRegression(tol=1e-30).fit(X, y == 1).n_iter_[0] < 20
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e-160])
+@pytest.mark.parametrize("model", [LogisticRegression, SoftmaxRegression])
+def test_numbers_whose_squares_are_lost_are_refused(model, scale):
+    X, y = standard("load_iris")
+    with pytest.raises(BadInput, match="whose squares a float64 cannot hold"):
+        model().fit(X * scale, y)
