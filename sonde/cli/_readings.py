@@ -93,4 +93,5 @@ SHAPES = {
     "plane": _plane,
     "scatter": _counted("points"),
     "images": _counted("pictures"),
+    "graph": _counted("boxes"),
 }

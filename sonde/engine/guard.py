@@ -27,9 +27,9 @@ class Guard:
     """Watches loss and gradient norm.  A step is bad when either is not finite, or when for three of ten steps the
     loss is above the median of the last 200 by ten robust deviations or the norm above a thousand medians.
 
-    Not for three steps running: a loss that explodes swings, and is low by chance now and then.  A loss below that of
-    the very first step is never high: a network that fits its data exactly has a median near 0, and a hard batch is no
-    explosion.
+    Not for three steps running: a loss that explodes swings, and is low by chance now and then.  A loss below
+    what was usual in the first steps is never high: a network that fits its data exactly has a median near 0, and a hard
+    batch is no explosion.
     """
 
     WINDOW, LEAST, DEVIATIONS, TIMES = 200, 50, 10.0, 1000.0
@@ -63,10 +63,10 @@ class Guard:
 
     def calm(self, losses: list[float], norms: list[float]) -> None:
         """Note steps that were found good."""
-        if not self.seen:
-            self.first = losses[0]
         self.losses.extend(losses)
         self.norms.extend(norms)
+        if self.seen < self.LEAST <= self.seen + len(losses):
+            self.first = float(np.median(list(self.losses)[: self.LEAST]))
         self.seen += len(losses)
 
     def pause(self, steps: int) -> None:

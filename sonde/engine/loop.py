@@ -158,7 +158,9 @@ class Loop:
         if due or finished or asked:
             self.record.save(self, must=finished or bool(asked))
         if asked and not finished:
-            raise stopped(asked, f"after step {self.step} of {job.steps}", str(self.record.path), f"checkpoint at step {self.step}")
+            path = self.record.path
+            fix = f"the same command goes on from there, or: sonde train --resume {path}"
+            raise stopped(asked, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
         return finished
 
     def _evaluate(self, valid: Source) -> None:

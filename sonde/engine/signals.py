@@ -11,10 +11,9 @@ from typing import final
 from ..core.errors import Interrupted, Preempted, SondeError
 
 
-def stopped(number: int, when: str, run: str, last_good: str) -> SondeError:
+def stopped(number: int, when: str, run: str, last_good: str, fix: str = "the same command begins again") -> SondeError:
     """The error that ends a run after a signal."""
     kind = Interrupted if number == signal.SIGINT else Preempted
-    fix = f"the same command goes on from there, or: sonde train --resume {run}"
     return kind(f"stopped by {signal.Signals(number).name} {when}", where=run, last_good=last_good, fix=fix)
 
 
@@ -27,12 +26,19 @@ class Handlers:
     SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def __init__(self) -> None:
+        self.signal = 0
+        """the one that came last"""
         self.previous: dict[int, object] = {}
 
     def install(self) -> None:
+        """Take the signals over, with one that came before and was lost; what the user's shell ignores stays ignored (nohup)."""
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
-                self.previous[number] = signal.signal(number, self.asked)
+                before = signal.getsignal(number)
+                if before != signal.SIG_IGN:
+                    self.previous[number] = signal.signal(number, self.asked)
+                    owner = getattr(before, "__self__", None)
+                    self.signal = self.signal or (owner.signal if isinstance(owner, Handlers) else 0)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():
@@ -45,10 +51,6 @@ class Handlers:
 @final
 class StopRequest(Handlers):
     """The signals set a flag, which the loop looks at between steps; a second SIGINT ends the process at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.signal = 0
 
     def __enter__(self) -> StopRequest:
         self.install()
@@ -76,7 +78,8 @@ class StopAtOnce(Handlers):
         return self
 
     def asked(self, number: int, frame: FrameType | None) -> None:
-        raise stopped(number, self.when, self.run, "every checkpoint there is")
+        self.signal = number  # an `except Exception` in a user's code may swallow the error; the loop still sees this
+        raise stopped(number, self.when, self.run, "every checkpoint there is", "the same command goes on, or begins again")
 
 
 def _say(text: bytes) -> None:

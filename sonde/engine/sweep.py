@@ -101,9 +101,9 @@ class Sweep:
         good = [row for row in self.rows if not row.failures]
         varied = self._varied()
         labels = ["  ".join(f"{dial} {_say(row.setting[dial])}" for dial in varied) or "all" for row in good]
-        extra = {"labels": labels, "spread": {name: [row.spread(name) for row in good]}}
-        note = "Mean over seeds, best first; the thin lines reach one standard deviation to both sides."
-        return Reading(f"{self.folder.name}: {name}", "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
+        extra = {"labels": labels, "dots": {name: [row.figures.get(name, []) for row in good]}}
+        note = "Mean over seeds, best first; a dot is one seed."
+        return Reading(self.folder.name, "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
 
     def _varied(self) -> list[str]:
         """Dials that take more than one value."""

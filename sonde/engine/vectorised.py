@@ -10,7 +10,11 @@ order; its figures are those of the run made alone, up to rounding.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -19,17 +23,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from ..core.batch import Batch, Source
-from ..core.errors import NumericalStop
+from ..core.errors import NumericalStop, SondeError
 from ..core.terms import Term, Terms
 from ..gradients.flat import Flat
 from ..gradients.replay import Recorder, Replay, Unrepeatable, repeatable
 from ..optim.quick import quick_step
-from .evaluate import figures, observed, sums
+from .evaluate import evaluate, figures, observed, sums
 from .guard import Guard, bad_weights
 from .job import Job
 from .loop import Loop
 from .progress import Progress
-from .signals import StopRequest
+from .signals import StopRequest, stopped
 from .state import misfit_model, model_tensors
 
 LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "emasgd", "rawadam"}
@@ -37,12 +41,31 @@ LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "n
 
 
 def reason_against(jobs: list[Job]) -> str:
-    """Why these jobs cannot be trained as one; '' where they can."""
-    first = jobs[0]
-    recipe = first.recipe
-    if not repeatable(first.model, recipe.objective):
+    """Why these jobs cannot be trained as one; '' where they can.
+
+    First what is known not to work, for every member; then the proof: losses, gradients and figures of all members at
+    their first step, beside those each has alone.
+    """
+    for job in jobs:
+        if reason := _reason(job):
+            return reason
+        if _settings(job) != _settings(jobs[0]):
+            return "members differ in more than seed and learning rate"
+        if not all(map(torch.equal, _constants(jobs[0]), _constants(job))):
+            return "members differ in what their networks do not train"
+    try:
+        return _disproof(jobs)
+    except SondeError:
+        raise
+    except Exception as error:  # torch cannot do everything for many at once, and says so in many ways
+        return f"torch cannot do this for many members at once ({type(error).__name__}: {str(error).strip().splitlines()[0][:80]})"
+
+
+def _reason(job: Job) -> str:
+    recipe = job.recipe
+    if not repeatable(job.model, recipe.objective):
         return "a network or objective of your own may do something else at every step"
-    for module in first.model.modules():
+    for module in job.model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             return "dropout draws random numbers member by member"
         if isinstance(module, nn.modules.batchnorm._NormBase):
@@ -51,44 +74,80 @@ def reason_against(jobs: list[Job]) -> str:
         "augmentation": recipe.augment is not None,
         "early stopping": bool(recipe.patience) or bool(recipe.restore_best),
         "callbacks": bool(recipe.callbacks),
-        "accumulation or shards": first.shards > 1,
+        "accumulation or shards": job.shards > 1,
         "bf16": recipe.precision != "float32",
-        "a device other than the CPU": first.device.type != "cpu",
+        "the layout channels_last": recipe.channels_last,
+        f"on_bad='{recipe.on_bad}'": recipe.on_bad != "stop",
+        "a device other than the CPU": job.device.type != "cpu",
         f"optimiser {getattr(recipe.optimiser, 'name', 'of the user')}": getattr(recipe.optimiser, "name", "") not in LINEAR,
     }
-    for what, present in checks.items():
-        if present:
-            return f"{what} is not done for many members at once"
-    shapes = _shapes(first)
-    for job in jobs[1:]:
-        if _shapes(job) != shapes:
-            return "members differ in more than seed and learning rate"
-        if not all(map(torch.equal, first.model.buffers(), job.model.buffers())):
-            return "members differ in the buffers of their networks"
+    return next((f"{what} is not done for many members at once" for what, present in checks.items() if present), "")
+
+
+def _settings(job: Job) -> list[Any]:
+    """All that must be the same for every member, as something that can be compared."""
+    rule, recipe = job.recipe.optimiser, job.recipe
+    plain = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    return [
+        [(name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in job.model.named_parameters()],
+        [(name, type(module), _plain(vars(module))) for name, module in job.model.named_modules()],
+        [(name, len(source)) for name, source in job.data.splits.items()],
+        (rule.name, rule.weight_decay, rule.decay_all, repr(rule.options)),
+        (job.steps, job.order.batch, job.log_every, job.evaluate_every),
+        {name: value for name, value in _plain(plain).items() if name not in ("steps", "epochs")},
+        (type(recipe.objective), _plain({**vars(recipe.objective)})),
+    ]
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers, words, tensors by value, and functions by identity; modules and what a module keeps for itself are left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            found[name] = value.tolist()
+        elif value is None or isinstance(value, (bool, int, float, str, tuple, list, torch.dtype)):
+            found[name] = repr(value)
+        elif isinstance(value, FunctionType):
+            found[name] = value.__qualname__
+    return found
+
+
+def _constants(job: Job) -> list[Tensor]:
+    """Buffers and frozen parameters."""
+    return [*job.model.buffers(), *(parameter for parameter in job.model.parameters() if not parameter.requires_grad)]
+
+
+def _disproof(jobs: list[Job]) -> str:
+    """What shows that training together is something else than training alone; '' where nothing does.
+
+    The jobs are as they were afterwards, but for their buffers of parameters.
+    """
+    alone = [_alone(job) for job in jobs]
+    together = Together(jobs)
+    fields = together.batch(0)
+    for _ in range(2):  # the second time it is a replay
+        losses = together.gradient(fields)
+    for row, (loss, gradients, told) in enumerate(alone):
+        gaps = [float((home[row] - gradients[name]).abs().max()) for name, home in zip(together.weights, together.homes, strict=True)]
+        scale = max(float(gradient.abs().max()) for gradient in gradients.values())
+        if not math.isclose(float(losses[row]), loss, rel_tol=1e-3, abs_tol=1e-6) or not max(gaps) <= 1e-3 * scale + 1e-9:
+            return "the first gradients would not be those of the runs alone"
+        for split, wanted in told.items():
+            found = together.judge(row, jobs[row].data.splits[split])
+            if found.keys() != wanted.keys() or not all(math.isclose(found[n], wanted[n], rel_tol=1e-3, abs_tol=1e-6) for n in found):
+                return "the first figures would not be those of the runs alone"
     return ""
 
 
-def _shapes(job: Job) -> tuple:
-    rule = job.recipe.optimiser
-    model = [(name, tuple(t.shape)) for name, t in model_tensors(job.model).items()]
-    sizes = [(name, len(source)) for name, source in job.data.splits.items()]
-    settings = (
-        rule.name,
-        rule.weight_decay,
-        rule.decay_all,
-        repr(rule.options),
-        job.steps,
-        job.order.batch,
-        job.log_every,
-        job.evaluate_every,
-    )
-    return (model, repr(job.model), sizes, settings, job.recipe.clip, job.recipe.drop_last, _settings(job.recipe.objective))
-
-
-def _settings(objective: Any) -> str:
-    """Class and constructor's fields of an objective, tensors by value."""
-    fields = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(objective).items()}
-    return f"{type(objective).__qualname__} {fields}"
+def _alone(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, float]]]:
+    """Loss and gradient of a job's first batch and its figures, by the ordinary way."""
+    job.model.train()
+    terms = job.objective(job.model, job.batch(0)[0])
+    trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
+    gradients = dict(zip(trained, torch.autograd.grad(terms.loss(), list(trained.values())), strict=True))
+    judged = partial(evaluate, job.model, job.objective, batch=job.recipe.evaluate_batch, prepare=job.ready, world=job.world)
+    told = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
+    return float(terms.loss().detach()), gradients, told
 
 
 class Member:
@@ -142,7 +201,7 @@ class Together:
         self.optimiser = rule.build(groups)
         self.quick: Any = None
         self.before = [torch.empty_like(values) for values in self.values]
-        self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs])
+        self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs], dtype=self.values[0].dtype)
         self.model, self.objective = jobs[0].model, jobs[0].recipe.objective
         self.buffers = dict(self.model.named_buffers())
         self.step = 0
@@ -200,7 +259,7 @@ class Together:
 
     def _replayed(self, what: Any, function: Any, fields: dict[str, Tensor]) -> list[Tensor]:
         """What the function gives for the fields, by replaying the operations it did for fields of the same shape."""
-        kind = (what, *(field.shape for field in fields.values()))
+        kind = (what, *((field.shape, field.stride(), field.dtype) for field in fields.values()))
         if kind not in self.replays:
             recorder = Recorder(list(fields.values()), [*self.weights.values(), *self.buffers.values()])
             try:
@@ -226,7 +285,7 @@ class Together:
     @torch.no_grad()
     def update(self, factors: list[float]) -> Tensor:
         """One step of every member at its own rate; returns the M rates."""
-        rates = self.rates * torch.tensor(factors)
+        rates = self.rates * torch.tensor(factors, dtype=self.rates.dtype)
         one_rate = bool((rates == rates[0]).all())
         for group in self.optimiser.param_groups:
             group["lr"] = float(rates[0]) if one_rate else 1.0
@@ -365,7 +424,11 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
             rates = together.update([job.factor(step - 1) for job in jobs])
             progress.tick(step)
             logs = step % first.log_every == 0 or step == first.steps
-            ends = step % first.evaluate_every == 0 or step == first.steps or stop.signal
+            if stop.signal and step < first.steps:
+                folder = str(loops[0].record.path.parent)
+                when = f"after step {step} of {first.steps} of {len(jobs)} members together"
+                raise stopped(stop.signal, when, folder, "members that are finished", "the same command trains the others from their start")
+            ends = step % first.evaluate_every == 0 or step == first.steps
             if not (logs or ends):
                 continue
             if ends:

@@ -55,8 +55,14 @@ class Recorder(TorchDispatchMode):
     fixed: tensors that stay where they are, such as parameters, whatever their content
     """
 
+    LARGEST = 1 << 24
+    """bytes of all tensors that are made on the way; a replay keeps them, and where they are many, calls cost little"""
+
     def __init__(self, inputs: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
         super().__init__()
+        if len({_place(tensor) for tensor in inputs}) < len(inputs):
+            raise Unrepeatable("two inputs are the same tensor, which they need not be next time")
+        self.bytes = 0
         self.alive: list[Any] = [*inputs, *fixed]
         """all tensors seen, by slot; none may be freed while recording, or another would be taken for it"""
         self.slots = {id(tensor): slot for slot, tensor in enumerate(self.alive)}
@@ -99,6 +105,9 @@ class Recorder(TorchDispatchMode):
         self.alive.append(tensor)
         if tensor is not None:
             self.slots[id(tensor)] = self.places[_place(tensor)] = slot
+            self.bytes += tensor.numel() * tensor.element_size()
+        if self.bytes > self.LARGEST:
+            raise Unrepeatable("too much would be kept")
         return slot
 
     def _slotted(self, value: Any) -> Any:
@@ -211,12 +220,15 @@ class Repeated:
 
     LARGEST = 1 << 18
     """parameters up to which a step is short enough to gain"""
+    SHAPES = 4
+    """shapes of batches that are recorded; one that is seen once is not"""
     PROOFS = 2
     """replays that are compared with the ordinary gradient before they are trusted"""
 
     def __init__(self, model: nn.Module, objective: Any, flat: Flat, ordinary: Callable[[Batch], float]) -> None:
         self.model, self.objective, self.flat, self.ordinary = model, objective, flat, ordinary
         self.homes: list[Any] = [slot.parameter.grad for slot in flat.slots]
+        self.seen: set[tuple] = set()
         self.steps: dict[tuple, _Step | None] = {}
         """by shape of the batch; None where it cannot be replayed"""
         self.possible = flat.values.numel() <= self.LARGEST and flat.values.device.type == "cpu" and repeatable(model, objective)
@@ -224,25 +236,38 @@ class Repeated:
     def __call__(self, batch: Batch) -> float:
         if not self.possible:
             return self.ordinary(batch)
-        kind = tuple([(name, field.shape, field.dtype) for name, field in batch.fields.items()])
-        if kind not in self.steps:
-            self.steps[kind] = self._record(batch)
-        step = self.steps[kind]
+        kind = tuple([(name, field.shape, field.stride(), field.dtype) for name, field in batch.fields.items()])
+        step = self.steps.get(kind) or self._new(kind, batch)
         if step is None:
             return self.ordinary(batch)
         loss, gradients = step(batch)
         if step.proofs < self.PROOFS:
-            loss = self._prove(kind, step, batch, loss, gradients)
-        else:
-            self.flat.grad.zero_()
-            torch._foreach_add_(self.homes, gradients)
+            return self._prove(kind, step, batch, loss, gradients)
+        self.flat.grad.zero_()
+        torch._foreach_add_(self.homes, gradients)
         return loss
+
+    def _new(self, kind: tuple, batch: Batch) -> _Step | None:
+        """A recording for a shape that is seen for the second time."""
+        if kind in self.steps or len(self.steps) >= self.SHAPES:
+            return None
+        if kind not in self.seen:
+            if len(self.seen) < 8 * self.SHAPES:
+                self.seen.add(kind)
+            return None
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.steps[kind] = self._record(batch)
+        for buffer, value in kept:
+            if not torch.equal(buffer, value):  # some kernels write into a buffer and do not say so
+                buffer.copy_(value)
+                self.steps[kind] = None
+        return self.steps[kind]
 
     def _record(self, batch: Batch) -> _Step | None:
         parameters = [slot.parameter for slot in self.flat.slots]
         fields = list(batch.fields.values())
-        recorder = Recorder(fields, [*parameters, *self.model.buffers()])
         try:
+            recorder = Recorder(fields, [*parameters, *self.model.buffers()])
             with recorder:
                 terms: Terms = self.objective(self.model, batch)
             if any(isinstance(term.count, Tensor) for term in terms.values()):
@@ -253,7 +278,7 @@ class Repeated:
                 raise Unrepeatable("a parameter is not used")
             raws, factors = zip(*[(term.raw, factor) for term, factor in terms.factors()], strict=True)
             return _Step(recorder.finish([*raws, *gradients]), factors)
-        except Unrepeatable:
+        except (Unrepeatable, RuntimeError, TypeError, NotImplementedError):  # a true mistake comes again by the ordinary way
             return None
 
     def _prove(self, kind: tuple, step: _Step, batch: Batch, loss: float, gradients: list[Tensor]) -> float:
@@ -280,7 +305,22 @@ class _Step:
 
 def repeatable(model: nn.Module, objective: Any) -> bool:
     """Whether every part of the network and the objective are known to do the same for every batch of one shape."""
-    modules = list(model.modules())
+    modules, parameters = list(model.modules()), list(model.parameters())
     known = all(type(module).__module__.startswith(("torch.nn.modules.", "sonde.nn.", "sonde.models.")) for module in modules)
-    hooked = any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in modules)
-    return known and not hooked and type(objective).__module__ in _LIKELIHOODS
+    changed = any("forward" in vars(module) or any(map(_foreign, vars(module).values())) for module in modules)
+    hooks = [getattr(part, name, None) for part in (*modules, *parameters, nn.modules.module) for name in _HOOKS]
+    return known and not changed and not any(hooks) and type(objective).__module__ in _LIKELIHOODS
+
+
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks"),
+    *("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks"),
+)
+
+
+def _foreign(value: Any) -> bool:
+    """A function that is neither torch's nor ours."""
+    return callable(value) and not isinstance(value, (nn.Module, type)) and not str(getattr(value, "__module__", "torch")).startswith(_OURS)
+
+
+_OURS = ("torch", "sonde")

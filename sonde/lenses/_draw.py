@@ -4,8 +4,10 @@ What each kind expects (beside `title` and `note`):
 
     lines    values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
              is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
-             extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture
-    bars     values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them
+             extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture;
+             axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most
+    bars     values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them;
+             extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
     heat     values {name: [[...], ...]}; extra["rows"], extra["columns"] name them; extra["share"] = "row" shades each
              entry by its share of the row; extra["diagonal"] sets what lies off the diagonal in a second colour
     table    values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
@@ -19,6 +21,9 @@ What each kind expects (beside `title` and `note`):
              On top of every panel: extra["paths"] {name: [[x, y], ...]} with an open ring at the start and a dot at the
              end, extra["points"] {name: [[x, y], ...]}, extra["arrows"] [[x, y, dx, dy], ...], extra["outlines"], a list
              of polygons [[x, y], ...]; extra["colours"] {name: place in the palette} for paths and points
+
+    graph    values {"x", "y": middle and top of each box in pixels downwards, "words": its lines, "kind": "input", "parameter",
+             "output" or another}; extra["box"] [width, height] of a box, extra["edges"], a list of ways [[x, y], ...]
 
 Everywhere extra["log"] lists axes with a logarithmic scale ("x", "y", "value").
 """
@@ -63,6 +68,12 @@ NARROW, WIDE = 4.6, 7.6
 MOST_ROWS = 80
 ROW = 0.24
 BEYOND = 1e60
+DASH = 0.28
+"""inches of a sample of a line before its label"""
+EARLY = 0.85
+"""a line that ends before this share of the width has its label where it ends"""
+PIXEL = 1 / 105
+"""inches of a pixel of a laid-out graph"""
 DRAWN_CELLS = 30
 """matrices up to this size are drawn cell by cell with their numbers"""
 
@@ -201,6 +212,15 @@ def short(name: Any, most: int = 26) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
+def _cut(text: str, most: int = 40) -> str:
+    """A table cell that fits: the end left out where it is too long, from a blank or comma on, so that no number is cut in two."""
+    text = clean(text)
+    if len(text) <= most:
+        return text
+    place = max(text.rfind(mark, most // 2, most) for mark in " ,")
+    return text[: place if place > 0 else most - 1].rstrip(" ,") + "…"
+
+
 def _inches(words: Sequence[str], size: float) -> float:
     """Width of the longest of some texts, near enough to plan margins."""
     return max((len(word) for word in words), default=0) * size * 0.0078
@@ -239,8 +259,10 @@ def _ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
     axis.set_major_formatter(FuncFormatter(say))
     if log:
         low, high = sorted(axis.get_view_interval())
-        decades = math.log10(high / low) if low > 0 else 0
-        axis.set_major_locator(LogLocator(numticks=6) if decades > 1.5 else LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        for locator in (LogLocator(numticks=6), LogLocator(subs=(1.0, 2.0, 5.0), numticks=8), MaxNLocator(most)):
+            if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
+                break  # powers of ten where three can be seen, else finer steps
+        axis.set_major_locator(locator)
         axis.set_minor_formatter(NullFormatter())
     else:
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole))
@@ -262,15 +284,19 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     colours = reading.extra.get("colours", {})
     alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
     labels = [] if alone else [short(name, 22) for name in values]
-    right = 0.16 + (_inches(labels, 8.5) + 0.06 if labels else 0.0)
-    height = max(2.5, 0.15 * len(labels) + 0.6)
-    sheet.open(NARROW + max(0.0, right - 1.1), height)
-    axes = sheet.axes(0.62, 0.42, sheet.width - 0.62 - right, height - 0.5)
+    places = {name: colours.get(name, index) for index, name in enumerate(values)}
+    dashed = any(place >= len(theme.palette) for place in places.values())  # colours repeat, so labels show their dash
+    right = 0.16 + (_inches(labels, 8.5) + 0.06 + DASH * dashed if labels else 0.0)
+    upright = {words: x for words, x in reading.extra.get("marks", {}).items() if x is not None}
+    y_name = short(reading.axes[1], 30) if len(reading.axes) > 1 else ""
+    left, height = 0.78 if y_name else 0.62, max(2.5, 0.15 * len(labels) + 0.6)
+    sheet.open(NARROW + max(0.0, right - 1.1), height + 0.15 * len(upright))
+    axes = sheet.axes(left, 0.42, sheet.width - left - right, height - 0.5)
     ends = []
     for index, (name, series) in enumerate(values.items()):
         y = _floats(series)
         x = _floats(given[name] if isinstance(given, Mapping) else given if given is not None else range(len(y)))
-        colour, dash = _colour(theme, colours.get(name, index)), _dash(theme, index)
+        colour, dash = _colour(theme, places[name]), _dash(theme, places[name])
         window = int(smooth.get(name, 0))
         few = sum(value == value for value in y) <= 14
         axes.plot(
@@ -281,7 +307,7 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             axes.plot(x, y, dash, color=colour, lw=1.7)
         last = next((i for i in reversed(range(len(y))) if math.isfinite(y[i])), None)
         if last is not None and labels:
-            ends.append((y[last], labels[index], colour))
+            ends.append((x[last], y[last], labels[index], colour, dash if dashed else ""))
     for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         if axis in log:
             scale("log")
@@ -290,9 +316,19 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     drawn = {value for series in values.values() for value in _floats(series) if value == value}
     if len(drawn) == 1 and min(drawn) > 0 and "y" not in log:
         axes.set_ylim(0, 2 * min(drawn))  # a constant has no scale of its own but its distance from zero
+    top = reading.extra.get("top")
+    if top is not None and axes.get_ylim()[0] < top < axes.get_ylim()[1]:
+        low = min(drawn)  # the margin below would be that of the whole height
+        axes.set_ylim(low / (top / low) ** 0.06 if "y" in log else low - 0.06 * (top - low), top)
     _ticks(axes.xaxis, "x" in log, 6)
     _ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
+    axes.set_ylabel(y_name, labelpad=2)
+    for row, (words, x) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
+        axes.axvline(x, color=theme.muted, lw=0.9, ls=":")
+        to_left = axes.transAxes.inverted().transform(axes.transData.transform((x, 1)))[0] > 0.5
+        spot = (x, 1 + (0.06 + 0.15 * row) / (height - 0.5))
+        axes.text(*spot, short(words, 40), size=7.5, ha="right" if to_left else "left", transform=axes.get_xaxis_transform())
     _end_labels(axes, ends)
 
 
@@ -305,27 +341,36 @@ def _running_mean(values: list[float], window: int) -> list[float]:
     return found
 
 
-def _end_labels(axes: Any, ends: list[tuple[float, str, str]]) -> None:
-    """Names beside the last points, pushed apart until none covers another."""
+def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> None:
+    """Names beside the last points (x, y, name, colour, dash), pushed apart until none covers another."""
+    from matplotlib.lines import Line2D
+
     if not ends:
         return
     axes.get_ylim()  # settles the limits, on which the transform depends
-    to_screen = axes.transData.transform
-    height = axes.get_window_extent().height
-    gap = 12.0 / height * axes.figure.dpi / 100 * 1.3
-    bottom = axes.get_window_extent().y0
-    places = sorted(
-        ((to_screen((0 if axes.get_xscale() == "linear" else 1, y))[1] - bottom) / height, label, colour) for y, label, colour in ends
-    )
+    box = axes.get_window_extent()
+    gap = 12.0 / box.height * axes.figure.dpi / 100 * 1.3
+    places = []
+    for x, y, *style in ends:
+        across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+        places.append((min(max(up, 0.0), 1.0), across if across < EARLY else 1.0, *style))  # near the edge they stand in one column
+    places.sort()
     spots: list[float] = []
-    for wanted, _, _ in places:
+    for wanted, *_ in places:
         spots.append(max(wanted, spots[-1] + gap) if spots else wanted)
     excess = max(0.0, spots[-1] - 1.0)
     spots[-1] -= excess
     for i in range(len(spots) - 2, -1, -1):
         spots[i] = min(spots[i], spots[i + 1] - gap)
-    for spot, (_, label, colour) in zip(spots, places, strict=True):
-        axes.text(1.015, spot, label, color=colour, size=8.5, va="center", ha="left", transform=axes.transAxes)
+    for spot, (_, across, label, colour, dash) in zip(spots, places, strict=True):
+        left = across + 0.015
+        if dash:
+            wide = DASH * axes.figure.dpi / box.width
+            axes.add_artist(
+                Line2D([left, left + 0.8 * wide], [spot] * 2, ls=dash, color=colour, lw=1.5, transform=axes.transAxes, clip_on=False)
+            )
+            left += wide
+        axes.text(left, spot, label, color=colour, size=8.5, va="center", ha="left", transform=axes.transAxes)
 
 
 def _bars(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
@@ -354,8 +399,9 @@ def _bars(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             positive = [value for value in values if value > 0 and math.isfinite(value)]
             axes.set_xlim(min(positive) / 2, max(positive) * 2)
         else:
-            spread = _floats(reading.extra["spread"][name]) if name in reading.extra.get("spread", {}) else None
-            axes.barh(y, values, height=0.62, color=colour, xerr=spread, error_kw={"ecolor": theme.ink, "elinewidth": 1.0, "capsize": 3})
+            axes.barh(y, values, height=0.62, color=colour)
+            for place, single in zip(y, reading.extra.get("dots", {}).get(name, []), strict=False):
+                axes.plot(_floats(single), [place] * len(single), "o", ms=3.2, color=theme.ink, mec=theme.paper, mew=0.5)
             axes.axvline(0, color=theme.muted, lw=0.8)
             axes.margins(x=0.06)
         axes.set_ylim(count - 0.4, -0.6)
@@ -452,9 +498,7 @@ def _table(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     length = max((len(column) for column in reading.values.values()), default=0)
     if not heads or not length:
         return _nothing(sheet)
-    columns = [
-        [short(formatted(cell, formats.get(name, "")), 40) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()
-    ]
+    columns = [[_cut(formatted(cell, formats.get(name, ""))) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()]
     right = [_numeric(column) for column in reading.values.values()]
     sums = [short(formatted(total[name], formats.get(name, ""))) if name in total else "" for name in reading.values] if total else []
     if sums and not sums[0]:
@@ -494,6 +538,8 @@ def _numeric(column: Sequence[Any]) -> bool:
 
 
 def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    from matplotlib.patches import Rectangle
+
     pictures: list[Any] = next(iter(reading.values.values()), [])
     if not len(pictures):
         return _nothing(sheet)
@@ -514,6 +560,7 @@ def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     for index, picture in enumerate(pictures):
         x, y = (index % across) * (each + gap), area_height - (index // across) * cell
         axes.imshow(picture, cmap="gray", vmin=0, vmax=1, extent=(x, x + width, y - height, y), interpolation="nearest", aspect="auto")
+        axes.add_patch(Rectangle((x, y - height), width, height, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
         for position, (words, colour) in enumerate(((labels, theme.ink), (details, theme.muted))):
             if index < len(words):
                 size = 7.5 - position
@@ -713,4 +760,52 @@ def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping
         axes.plot(x[-1:], y[-1:], "o", color=colour, ms=4.5, zorder=5)
 
 
-_PAINTERS = {"lines": _lines, "bars": _bars, "heat": _heat, "table": _table, "images": _images, "scatter": _scatter, "plane": _plane}
+# Boxes and arrows
+
+
+def _graph(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+    from matplotlib.path import Path as Way
+
+    boxes = list(zip(*(reading.values.get(name, []) for name in ("x", "y", "words", "kind")), strict=True))
+    if not boxes:
+        return _nothing(sheet)
+    wide, high = reading.extra["box"]
+    ways = reading.extra.get("edges", [])
+    across = [x + side * wide / 2 for x, *_ in boxes for side in (-1, 1)] + [x for way in ways for x, _ in way]
+    left, right, floor = min(across) - 8, max(across) + 8, max(y for _, y, *_ in boxes) + high + 8
+    sheet.open(max((right - left) * PIXEL, NARROW), (floor + 8) * PIXEL)
+    axes = sheet.axes(0.0, 0.0, (right - left) * PIXEL, (floor + 8) * PIXEL)
+    axes.set_axis_off()
+    axes.set_xlim(left, right)
+    axes.set_ylim(floor, -8)
+    for way in ways:
+        stops, codes = [way[0]], [Way.MOVETO]
+        for (x, y), (a, b) in zip(way, way[1:], strict=False):  # leaves and arrives upright
+            stops += [[x, y + 0.6 * (b - y)], [a, b - 0.6 * (b - y)], [a, b]]
+            codes += [Way.CURVE4] * 3
+        style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 6, "lw": 0.8, "color": theme.muted, "shrinkA": 0, "shrinkB": 0}
+        axes.add_patch(FancyArrowPatch(path=Way(stops, codes), **style))
+    colours = {"input": theme.palette[0], "parameter": theme.palette[1], "output": theme.ink}
+    for x, y, words, kind in boxes:
+        colour = colours.get(kind, theme.muted)
+        rounded = "round,pad=0,rounding_size=6"
+        ground = to_rgba(colour, 0.12 if kind in ("input", "parameter") else 0.0)
+        axes.add_patch(FancyBboxPatch((x - wide / 2, y), wide, high, rounded, fc=ground, ec=colour, lw=1.6 if kind == "output" else 0.8))
+        for row, line in enumerate(words):
+            spot = y + high * (row + 1) / (len(words) + 1)
+            ink, size = (theme.muted, 6.5) if row else (theme.ink, 7.5)
+            axes.text(x, spot, short(line, 28), size=size, color=ink, ha="center", va="center")
+
+
+_PAINTERS = {
+    "lines": _lines,
+    "bars": _bars,
+    "heat": _heat,
+    "table": _table,
+    "images": _images,
+    "scatter": _scatter,
+    "plane": _plane,
+    "graph": _graph,
+}

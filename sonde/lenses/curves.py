@@ -40,8 +40,8 @@ def read(subject: Subject) -> list[Reading]:
     return [panel(name, grouped[name]) for name in (*first, *sorted(set(grouped) - {*first, *last}), *last)]
 
 
-def panel(key: str, lines: Mapping[str, Line]) -> Reading:
-    """One figure, one line per label."""
+def panel(key: str, lines: Mapping[str, Line], colours: Mapping[str, int] = COLOURS) -> Reading:
+    """One figure, one line per label; `colours` {label: place in the palette} keeps a label's colour from panel to panel."""
     split, _, figure = key.rpartition("/")
     flat = [value for _, values in lines.values() for value in values if value == value]
     log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
@@ -60,7 +60,7 @@ def panel(key: str, lines: Mapping[str, Line]) -> Reading:
         extra={
             "x": {label: steps for label, (steps, _) in lines.items()},
             "log": ["y"] if log else [],
-            "colours": COLOURS,
+            "colours": colours,
             "smooth": smooth,
         },
     )

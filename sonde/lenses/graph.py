@@ -12,7 +12,7 @@ from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_model, untouched
 
-DRAWN = 200
+DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
 
 
@@ -50,8 +50,8 @@ def read(
     subject: Subject,
     examples: Annotated[int, Range(least=1)] = 8,
     most: Annotated[int, Range(least=1)] = 60,
-) -> Reading:
-    """Operations of the loss from the leaves to the end, in evaluation mode.
+) -> list[Reading]:
+    """Operations of the loss from the leaves to the end, in evaluation mode: a drawing where it is small, and a table.
 
     examples: how many of the batch to trace
     most: rows of the table
@@ -69,12 +69,39 @@ def read(
             theirs = torch.autograd.grad(subject.objective(subject.model, subject.batch[:examples]).loss(), wanted)
             pairs = zip([name for name, parameter in named.items() if parameter.requires_grad], theirs, strict=True)
             gap = max(float((ours[name] - gradient).abs().max()) for name, gradient in pairs)
-    reading = graph.table(most)
-    reading.title = "Computation graph of the loss"
+    picture, reading = drawing(graph), graph.table(most)
+    reading.title = "Nodes of the graph"
     count = min(examples, len(subject.batch))
     reading.note += f" {count} example{'s' * (count > 1)}; largest difference of the adjoints of parameters from autograd {gap:.2g}."
-    reading.extra = {"gap": gap, **({"svg": graph.svg()} if len(graph) <= DRAWN else {})}
-    return reading
+    reading.extra = {"gap": gap}
+    return [*([picture] if len(picture.values["x"]) <= DRAWN else []), reading]
+
+
+def drawing(graph: Any) -> Reading:
+    """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
+    from ..gradients import _picture as layout
+
+    edges = layout.shown(graph)
+    layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
+    places = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
+    ways = []
+    for user, names in edges.items():
+        for name in names:
+            x, y = places[name]
+            way = [[x, y + layout.HIGH]]
+            for row in range(depth[name] + 1, depth[user]):  # past the boxes of the layers between
+                x, y = places[(name, row)]
+                way += [[x, y], [x, y + layout.HIGH]]
+            ways.append([*way, list(places[user])])
+    ends = layout._outputs(graph, edges)
+    values = {
+        "x": [places[name][0] for name in edges],
+        "y": [places[name][1] for name in edges],
+        "words": [layout._labels(graph[name]) for name in edges],
+        "kind": ["output" if name in ends else graph[name].op for name in edges],
+    }
+    note = "Operations that only change a size are left out; ∂ is the adjoint. Blue: inputs, orange: parameters, dark: the loss."
+    return Reading("Computation graph of the loss", "graph", values, note=note, extra={"box": [layout.BOX, layout.HIGH], "edges": ways})
 
 
 def tiny() -> Subject:

@@ -68,7 +68,7 @@ def read(
             {"loss": grid},
             axes=["first direction", "second direction"],
             note=note + shape(grid),
-            extra={"x": coarse, "y": coarse, "levels": 12, "points": {"weights": [[0.0, 0.0]]}, "log": _log(grid, "value")},
+            extra={"x": coarse, "y": coarse, "levels": 12, "points": {"weights": [[0.0, 0.0]]}, "log": logarithmic(grid, "value")},
         ),
     ]
     if other is not None:
@@ -154,10 +154,11 @@ def _towards(subject: Subject, here: Weights, other: Path, places: Tensor) -> Re
 
 
 def _drawn(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
-    return Reading(title, "lines", {"loss": losses}, axes=["step", "loss"], note=note, extra={"x": places, "log": _log(losses, "y")})
+    return Reading(title, "lines", {"loss": losses}, axes=["step", "loss"], note=note, extra={"x": places, "log": logarithmic(losses, "y")})
 
 
-def _log(losses: Tensor, axis: str) -> list[str]:
+def logarithmic(losses: Tensor, axis: str) -> list[str]:
+    """The axis, as a list, where positive losses span a large factor; else an empty list."""
     good = losses[~losses.isnan()]
     return [axis] if good.numel() and float(good.min()) > 0 and float(good.max()) > LOGARITHMIC * float(good.min()) else []
 

@@ -14,6 +14,7 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_gradient
+from .landscape import logarithmic
 
 if TYPE_CHECKING:
     from ..optim.race import Track
@@ -139,6 +140,10 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
     arrivals = {track.name: track.arrived(target) for track in tracks}
     tracks.sort(key=lambda track: (math.inf if arrivals[track.name] is None else arrivals[track.name], *track.better()))
     table = {**columns(tracks), "steps to target": [arrivals[track.name] for track in tracks]}
+    table["end"] = [  # on a model the target is known only now
+        "reached" if track.fate == "ran out" and arrivals[track.name] is not None else end
+        for track, end in zip(tracks, table["end"], strict=True)
+    ]
     lines = {track.name: track.losses for track in tracks if track in going}
     highest = max((max(line) for line in lines.values()), default=top)
     curves = Reading("Loss over the steps", "lines", lines, axes=["step", "loss"], extra={"log": ["y"] if 0 < 20 * low < highest else []})
@@ -171,7 +176,10 @@ def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
             rows.append(trial.judge([part.view(shape) for part, shape in zip(flat, shapes, strict=True)]))
     share = float(sizes[:2].square().sum() / sizes.square().sum())
     names = ("first principal direction", "second principal direction")
-    reading = trajectories("Ways through weight space", x, y, torch.tensor(rows).view(GRID, GRID), paths, names)
+    losses = torch.tensor(rows).view(GRID, GRID)
+    reading = trajectories("Ways through weight space", x, y, losses, paths, names)
+    if log := logarithmic(losses, "value"):
+        reading.extra = {**reading.extra, "log": log, "levels": 12}
     reading.note = f"The plane holds {share:.0%} of all movement; the loss is that of the plane, the ways are seen from above."
     return [reading]
 

@@ -16,6 +16,10 @@ from ._untouched import need, no_gradient
 
 BLOWN = 4.0
 """the test ends where the smoothed loss is this many times above its lowest"""
+ROOM = 0.25
+"""of the first loss, above it in the picture: the fall is to be seen, not the height of the explosion"""
+LOGARITHMIC = 20
+"""a fall by more than this factor is drawn on a logarithmic axis"""
 LEAST = 1e-3
 """share of the first loss that must go for a rate to count as one that works"""
 
@@ -67,13 +71,19 @@ def read(
         f"One pass of {len(rates)} steps, batches of {trial.order.batch}.",
         trial.note(),
     ]
+    marks = {f"try {best:.2g}": best} if best else {}
+    marks[f"lowest loss at {lowest_at:.2g}"] = lowest_at
+    if ended:
+        marks[f"explodes at {rates[-1]:.2g}"] = rates[-1]
+    top = smooth[0] + ROOM * abs(smooth[0])
+    log = ["x", "y"] if 0 < LOGARITHMIC * min(losses) < top else ["x"]
     return Reading(
         "Learning-rate range test",
         "lines",
         {"batch loss": losses, "smoothed": smooth},
         axes=["learning rate", "loss"],
         note=" ".join(filter(None, notes)),
-        extra={"x": rates, "log": ["x", "y"] if min(losses) > 0 else ["x"], "suggestion": best, "limit": limit, "ended": ended},
+        extra={"x": rates, "log": log, "top": top, "marks": marks, "suggestion": best, "limit": limit, "ended": ended},
     )
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 GRID = 121
 COLOURS = 6
+MOST = 20
+"""regions in the table"""
+UNITS = 24
+"""of a pattern that is written out"""
 
 
 def why_not(subject: Subject) -> str:
@@ -58,23 +62,33 @@ def read(
 
 
 def table(found: list[Region], output: int = 0) -> Reading:
-    """Pattern and slope of every region, in order on a line and by area in the plane."""
-    if found[0].corners.shape[1] == 1:
+    """Pattern and slope of the largest regions, largest first; on a line with few, of all in order."""
+    told = _told(found) + (f", the {MOST} largest are shown" if len(found) > MOST else "")
+    on_a_line = found[0].corners.shape[1] == 1
+    if len(found) > MOST or not on_a_line:
+        found = sorted(found, key=lambda region: -region.size)[:MOST]
+    patterns = [_shortened(region.pattern) for region in found]
+    if on_a_line:
         columns: dict[str, list[Any]] = {
             "from": [float(region.corners[0, 0]) for region in found],
             "to": [float(region.corners[1, 0]) for region in found],
-            "units on": [region.pattern for region in found],
+            "units on": patterns,
             "slope": [float(region.weight[output, 0]) for region in found],
         }
     else:
-        found = sorted(found, key=lambda region: -region.size)
         columns = {
             "area": [region.size for region in found],
-            "units on": [region.pattern for region in found],
+            "units on": patterns,
             "slope x": [float(region.weight[output, 0]) for region in found],
             "slope y": [float(region.weight[output, 1]) for region in found],
         }
-    return Reading("Linear regions", "table", columns, note=f"{_told(found)}; a 1 stands for a unit that is on, a bar parts layers.")
+    return Reading("Linear regions", "table", columns, note=f"{told}; a 1 stands for a unit that is on, a bar parts layers.")
+
+
+def _shortened(pattern: str) -> str:
+    """A pattern as it is, or where it is long its beginning and how many units are on."""
+    units = len(pattern.replace("|", ""))
+    return pattern if units <= UNITS else f"{pattern[:12]}… {pattern.count('1')} of {units}"
 
 
 def _told(found: list[Region]) -> str:

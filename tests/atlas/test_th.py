@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from torch import nn
 
 from sonde.atlas import th
 from sonde.atlas._exhibit import run
@@ -71,8 +72,8 @@ def few_nets(monkeypatch):
     """Sampling takes the time and is not what these mistakes are about."""
     right = th._variances
     monkeypatch.setattr(th, "_variances", lambda *given: right(*given[:4], 60, given[5]))
-    monkeypatch.setattr(th, "_full_nets", lambda activation, weight, depth, width, nets: wide.kernel(
-        th.torch.tensor([[weight**-0.5]]), depth - 1, activation, weight)[:, 0, 0])  # fmt: skip
+    right_nets = th._full_nets
+    monkeypatch.setattr(th, "_full_nets", lambda activation, weight, depth, width, nets: right_nets(activation, weight, depth, width, 20))
 
 
 def test_th_06_notices_the_other_arc_cosine_kernel(monkeypatch) -> None:
@@ -87,6 +88,29 @@ def test_th_07_notices_a_layer_that_loses_two_percent(monkeypatch, few_nets) -> 
     monkeypatch.setitem(wide._CLOSED, "relu", lambda *given: 0.98 * right(*given))
     names = wrong("TH-07")
     assert "relu, C_W=2.0: K after 49 layers is (C_W/2)^49" in names and "relu, C_W=2.0: K of sampled nets over the recursion" in names
+
+
+def test_th_07_notices_full_matrices_two_percent_too_small(monkeypatch) -> None:
+    right = th.initialise
+    monkeypatch.setattr(th, "initialise", lambda name, std: right(name, std=0.99 * std))
+    names = wrong("TH-07")
+    assert len(names) == 6 and all("a layer of full matrices over the recursion" in name for name in names)
+
+
+def test_th_08_notices_full_matrices_that_are_orthogonal(monkeypatch) -> None:
+    """They keep every length: 3/n of the fluctuation is left, which comes from the activation alone."""
+
+    def orthogonal(name, std):
+        def fill(model):
+            for layer in model.layers:
+                if isinstance(layer, nn.Linear):
+                    nn.init.orthogonal_(layer.weight, gain=std * len(layer.weight) ** 0.5)
+                    nn.init.zeros_(layer.bias)
+
+        return fill
+
+    monkeypatch.setattr(th, "initialise", orthogonal)
+    assert wrong("TH-08") == ["3000 nets with full matrices of width 32: the same over (1 + 5/n)^depth - 1"]
 
 
 def test_th_08_notices_a_network_without_the_symmetry(monkeypatch) -> None:

@@ -2,12 +2,17 @@
 
 import pytest
 import torch
+from torch import nn
 
 import sonde
+from sonde.core.batch import Data
 from sonde.core.errors import BadInput
+from sonde.data.tensors import TensorSource
 from sonde.engine.sweep import sweep
+from sonde.nn.activations import activation
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.penalised import Penalised
+from sonde.optim.build import optimiser
 from tests.engine.small import line
 
 
@@ -43,6 +48,69 @@ def test_each_member_has_its_own_objective(tmp_path, axes):
     for row, other in zip(together.rows, alone.rows, strict=True):
         assert row.setting == other.setting
         assert row.mean("valid/loss") == pytest.approx(other.mean("valid/loss"), rel=2e-4)
+
+
+class Wobble(nn.Module):
+    """A network of the user."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.inner, self.power = nn.Linear(1, 1), power
+
+    def forward(self, x):
+        return self.inner(x**self.power)
+
+
+def frozen_first(seed):
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    net[0].requires_grad_(False)
+    return net
+
+
+def shaken(batch, dice):
+    return batch.replace(x=batch.x + torch.randn(batch.x.shape, generator=dice))
+
+
+def other(kind: str = "", value: float = 0.0, seed: int = 0):
+    """A recipe in which a dial reaches a place other than the learning rate."""
+    plain = line(seed=seed)
+    width = nn.Linear
+    return plain.replace(
+        **{
+            "": lambda: {},
+            "augment": lambda: {
+                "augment": (lambda b, g: b.replace(x=b.x + value * torch.randn(b.x.shape, generator=g))) if value else None
+            },
+            "bf16": lambda: {"precision": "bf16" if value else "float32"},
+            "patience": lambda: {"patience": int(value)},
+            "sine": lambda: {"model": lambda: nn.Sequential(width(1, 8), activation("sine", frequency=1 + value), width(8, 1))},
+            "slope": lambda: {"model": lambda: nn.Sequential(width(1, 8), nn.LeakyReLU(value), width(8, 1))},
+            "user": lambda: {"model": lambda: Wobble(1 + value)},
+            "frozen": lambda: {"model": lambda: frozen_first(seed), "clip": 1.0 + value},
+            "double": lambda: {"model": lambda: nn.Sequential(width(1, 8), nn.Tanh(), width(8, 1)).double(), "data": in_double(plain.data)},
+            "skip": lambda: {"on_bad": "skip" if value else "stop"},
+            "clip": lambda: {"clip": value},
+            "decay": lambda: {"optimiser": optimiser("adamw", lr=0.05, weight_decay=value)},
+        }[kind]()
+    )
+
+
+def in_double(data):
+    sources = (TensorSource(part.fields["x"].double(), part.fields["y"].double()) for part in (data.train, data.valid, data.test))
+    return Data(*sources, name="line", task="values")
+
+
+@pytest.mark.parametrize("kind", ["augment", "bf16", "patience", "sine", "slope", "user", "frozen", "double", "skip", "clip", "decay"])
+def test_members_that_differ_in_anything_equal_the_runs_alone(tmp_path, kind):
+    together, alone = (
+        sweep(other, {"value": [0.0, 2.0], "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorise=way, kind=kind)
+        for way in (True, False)
+    )
+    by_value = {row.setting["value"]: row for row in alone.rows}
+    for row in together.rows:
+        peer = by_value[row.setting["value"]]
+        for name, values in row.figures.items():
+            assert values == pytest.approx(peer.figures[name], rel=5e-4), (kind, name)
 
 
 def test_the_table_ranks_by_the_watched_figure_with_mean_and_spread(tmp_path):

@@ -51,7 +51,7 @@ def test_a_replayed_gradient_has_the_bits_of_the_ordinary_one(kind):
     model = make()
     flat, gradient = repeated(model, objective)
     update = torch.optim.SGD(model.parameters(), lr=0.05)
-    for step in range(12):
+    for step in range(15):
         batch = batch_of(6 if step % 3 else 4)  # two shapes, each with a list of its own
         loss = gradient(batch)
         ours = flat.grad.clone()
@@ -130,3 +130,54 @@ def test_views_of_fixed_tensors_follow_their_content():
     weight.mul_(2.0)
     other = torch.randn(2, 3)
     assert torch.equal(replay(other)[0], torch.mm(other, weight.T))
+
+
+def test_what_changes_from_step_to_step_is_noticed():
+    """Two fields that are one tensor only now and then; a layout that changes; code of the user in a part of torch."""
+    torch.manual_seed(2)
+    model, objective = MLP((3, 9, 3)), Gaussian()
+    flat, gradient = repeated(model, objective)
+    for step in range(20):
+        y = torch.randn(5, 3)
+        x = y if step < 6 else torch.randn(3, 5).T if step % 2 else torch.randn(5, 3)
+        batch = Batch(x=x, y=y)
+        loss, ours = gradient(batch), flat.grad.clone()
+        assert loss == mean.whole(model, objective, flat, batch) and torch.equal(ours, flat.grad)
+    for change in (
+        lambda net: setattr(net, "forward", lambda x: net.layers(x) * 2),
+        lambda net: net.register_full_backward_pre_hook(lambda *_: None),
+        lambda net: net.layers[0].weight.register_hook(lambda g: g * 2),
+        lambda net: net.layers[0].weight.register_post_accumulate_grad_hook(lambda p: None),
+    ):
+        changed = MLP((3, 9, 3))
+        change(changed)
+        assert not repeated(changed, objective)[1].possible
+
+
+def test_kernels_that_write_into_buffers_in_silence_leave_no_trace():
+    net = nn.Sequential(nn.Linear(7, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    net[1].num_batches_tracked = None
+    twin = nn.Sequential(nn.Linear(7, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    twin[1].num_batches_tracked = None
+    twin.load_state_dict(net.state_dict())
+    flat, gradient = repeated(net, Gaussian())
+    other = Flat(twin)
+    for _ in range(5):
+        batch = values(6, 7)
+        gradient(batch)
+        mean.whole(twin, Gaussian(), other, batch)
+    assert torch.equal(net[1].running_mean, twin[1].running_mean) and torch.equal(flat.grad, other.grad)
+
+
+def test_many_shapes_and_large_ones_are_not_kept():
+    _, gradient = repeated(MLP((7, 9, 3)), Gaussian())
+    for n in range(2, 40):
+        gradient(values(n, 7))
+    assert not gradient.steps  # each was seen once
+    for n in range(2, 40):
+        gradient(values(n, 7))
+    assert len(gradient.steps) == Repeated.SHAPES
+    _, gradient = repeated(MLP((7, 600, 3)), Gaussian())
+    for _ in range(3):
+        gradient(values(4000, 7))
+    assert list(gradient.steps.values()) == [None]
