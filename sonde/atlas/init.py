@@ -305,9 +305,15 @@ def init_07(exhibit: Exhibit) -> str:
         "ReLU and He": (initialise("he_normal"), "relu", "plain"),
         "all of them": (initialise("he_normal"), "relu", "residual and norm"),
     }
-    found = {name: flow.of_deep(flow.weights([start], depth, width), act, remedy) for name, (start, act, remedy) in cases.items()}
-    powers = {name: float(one.ratio().log10()) for name, one in found.items()}
+    seeds = range(3)
+    found = {
+        name: [flow.of_deep(flow.weights([start], depth, width, seed), act, remedy, seed) for seed in seeds]
+        for name, (start, act, remedy) in cases.items()
+    }
+    each = {name: [float(one.ratio().log10()) for one in runs] for name, runs in found.items()}
+    powers = {name: float(np.mean(values)) for name, values in each.items()}
     bare = powers.pop("sigmoid, N(0, 0.01)")
+    exhibit.below("largest deviation of a power over 3 seeds", max(float(np.std(values, ddof=1)) for values in each.values()), 1.0)
     exhibit.below("sigmoid + N(0, 0.01): first over last gradient, power of ten", bare, -60)
     for name, power in powers.items():
         exhibit.above(f"{name}: orders of magnitude gained", power - bare, 10)
@@ -315,12 +321,15 @@ def init_07(exhibit: Exhibit) -> str:
         exhibit.below(f"{name}: orders of magnitude between first and last layer", abs(powers[name]), 3)
     other = float(flow.of_deep(flow.weights([variance], depth, width), "sigmoid").ratio().log10())
     exhibit.below("with 0.01 read as the variance it vanishes too, power of ten", other, -20)
-    weights = {name: float((one.in_weights[0, 0] / one.in_weights[0, -1]).log10()) for name, one in found.items()}
+    weights = {
+        name: float(np.mean([float((one.in_weights[0, 0] / one.in_weights[0, -1]).log10()) for one in runs]))
+        for name, runs in found.items()
+    }
     for name in powers:
         exhibit.above(f"{name}: orders gained by the gradient in the weights", weights[name] - weights["sigmoid, N(0, 0.01)"], 10)
     note = f"Standard normal inputs, {depth} layers of {width} units; the loss is a random direction of the output."
-    exhibit.show(flow.across("Gradient by layer and remedy", {name: one.gradient[0] for name, one in found.items()}, note, back=True))
-    table = {"layer": list(range(1, depth + 1)), **{name: one.in_weights[0] for name, one in found.items()}}
+    exhibit.show(flow.across("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in found.items()}, note, back=True))
+    table = {"layer": list(range(1, depth + 1)), **{name: runs[0].in_weights[0] for name, runs in found.items()}}
     exhibit.show(
         Reading(
             "Norm of the gradient in the weights of each layer",
@@ -329,5 +338,11 @@ def init_07(exhibit: Exhibit) -> str:
             note="The same for a run of your own: `sonde look RUN flow`.",
         )
     )
-    gained = ", ".join(f"{name} {power:+.0f}" for name, power in powers.items())
-    return f"first/last gradient of 50 layers: 10^{bare:.0f} with sigmoid and N(0, 0.01); {gained}"
+    spread = {
+        "case": list(each),
+        "mean": [np.mean(values) for values in each.values()],
+        "deviation": [np.std(values, ddof=1) for values in each.values()],
+    }
+    exhibit.show(Reading("First over last gradient, power of ten", "table", spread, note="3 seeds; the pictures show the first."))
+    gained = ", ".join(f"{name} {power:+.0f} +/- {np.std(each[name], ddof=1):.1f}" for name, power in powers.items())
+    return f"first/last gradient of 50 layers, 3 seeds: 10^{bare:.0f} with sigmoid and N(0, 0.01); {gained}"

@@ -593,12 +593,15 @@ def opt_14(exhibit: Exhibit) -> str:
     tracks = {
         "on the ridge": _go(ridge, _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
         "with noise": _go(partial(ridge, noise=1e-3), _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
+        "beside it": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05), 120, target=-1.0),
         "momentum": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05, momentum=0.9), 120, target=-1.0),
     }
     stuck = tracks["on the ridge"].path[-1]
     exhibit.below("gradient descent on the ridge: distance to the saddle after 120 steps", stuck.norm(), 1e-3)
-    for name in ("with noise", "momentum"):  # momentum starts 1e-6 beside the ridge
-        exhibit.expect(f"{name}: below -1", tracks[name].fate, "reached")
+    for name, fate in (("with noise", "reached"), ("beside it", "ran out"), ("momentum", "reached")):
+        exhibit.expect(f"{name}: below -1 after 120 steps", tracks[name].fate, fate)
+    # Both start 1e-6 beside the ridge: without momentum each step multiplies that by 1 + 2 * 0.05.
+    exhibit.expect("beside it: distance from the ridge", float(tracks["beside it"].path[-1][1]), 1e-6 * 1.1**120, within=1e-8)
     view = Surface("x^2 - y^2", ridge, (1.0, 0.0), -1.0, (-1.2, 1.2, -1.2, 1.2))
     exhibit.show(_ways("On the ridge of x^2 - y^2", view, {name: track.path for name, track in tracks.items()}))
 

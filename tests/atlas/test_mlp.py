@@ -116,7 +116,7 @@ def test_mlp_14_notices_the_printed_decay(monkeypatch) -> None:
 def test_mlp_15_notices_an_estimate_of_twice_the_dimension(monkeypatch) -> None:
     right = intrinsic.two_nn
     monkeypatch.setattr(intrinsic, "two_nn", lambda x: 2 * right(x))
-    assert "intrinsic dimension of a curved sheet in R^50" in wrong("MLP-15")
+    assert "intrinsic dimension of a curved sheet in R^50, 3 seeds" in wrong("MLP-15")
 
 
 def test_mlp_16_notices_the_other_order_of_the_grid(monkeypatch) -> None:

@@ -139,6 +139,12 @@ def test_opt_13_notices_swapped_betas(monkeypatch):
     assert any_of(names, "momenta after 3 steps") and not any_of(names, "size of all moves")
 
 
+def test_opt_14_notices_momentum_that_is_left_out(monkeypatch):
+    right = opt._sgd
+    monkeypatch.setattr(opt, "_sgd", lambda *args, momentum=0.0, **options: right(*args, **options))
+    assert any_of(wrong("OPT-14"), "momentum: below -1 after 120 steps")
+
+
 def test_opt_14_notices_steps_without_noise(monkeypatch):
     right = opt._two_wells
     monkeypatch.setattr(opt, "_two_wells", lambda start, seed: right(start, None))
