@@ -27,12 +27,14 @@ def _table(reading: Reading) -> str:
     formats = reading.extra.get("formats", {})
     names = list(reading.values)
     rows = [[formatted(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
+    more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS + 20 else ""
+    rows = rows[:ROWS] if more else rows
     total = reading.extra.get("total")
     if total:
         rows.append(
             ["total" if i == 0 else formatted(total[name], formats.get(name, "")) if name in total else "" for i, name in enumerate(names)]
         )
-    return table(names, rows)
+    return table(names, rows) + more
 
 
 def _bars(reading: Reading) -> str:

@@ -257,8 +257,8 @@ def _ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
         return number(int(value) if float(value).is_integer() and abs(value) < 1e9 else value).replace("-", "−")
 
     axis.set_major_formatter(FuncFormatter(say))
-    if log:
-        low, high = sorted(axis.get_view_interval())
+    low, high = sorted(axis.get_view_interval())
+    if log and low > 0:
         for locator in (LogLocator(numticks=6), LogLocator(subs=(1.0, 2.0, 5.0), numticks=8), MaxNLocator(most)):
             if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
                 break  # powers of ten where three can be seen, else finer steps

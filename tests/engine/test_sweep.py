@@ -119,6 +119,8 @@ def test_the_table_ranks_by_the_watched_figure_with_mean_and_spread(tmp_path):
     values = found.best.figures["valid/loss"]
     assert found.best.mean("valid/loss") == pytest.approx(sum(values) / 2)
     assert found.best.spread("valid/loss") == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    picture = found.reading()
+    assert picture.extra["dots"]["valid/loss"][0] == values and "valid/loss" not in picture.title
     lines = found.table().splitlines()
     assert lines[0].startswith("rank") and lines[2].startswith("1     0.05") and "±" in lines[2]
 

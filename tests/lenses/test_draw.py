@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from PIL import Image
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading
 from sonde.lenses import _words as words
-from sonde.lenses._draw import DARK, LIGHT, draw, svg
+from sonde.lenses._draw import _PAINTERS, DARK, LIGHT, _cut, _Sheet, _style, draw, svg
 
 HOSTILE = "$\\frac{1}$ <b>&\x1b[2J\n‮名前"
 MANY = [f"layer{i}" for i in range(90)]
@@ -59,6 +60,14 @@ READINGS = {
     "constant plane": Reading("t", "plane", {"f": [[2, 2], [2, 2]], "zero": [[0, 0], [0, 0]], "blank": [[None, None]] * 2}),
     "log plane": Reading("t", "plane", {"f": [[1e-9, 1.0], [0.0, 1e9]]}, extra={"log": ["value"], "levels": 3}),
     "classes": Reading("t", "plane", {f"p{i}": [[0, 1], [1, 9]] for i in range(7)}, extra={"classes": ["a", HOSTILE]}),
+    "graph": Reading(
+        "t",
+        "graph",
+        {"x": [90, 300], "y": [0, 70], "words": [["a", "3"], [HOSTILE]], "kind": ["input", "output"]},
+        extra={"box": [168, 40], "edges": [[[90, 40], [300, 70]]]},
+    ),
+    "empty graph": Reading("t", "graph", {}),
+    "marks": Reading("t", "lines", {"a": [1.0, 0.5, 9.0]}, extra={"marks": {"here": 1, "none": None}, "top": 1.2, "log": ["y"]}),
     "empty plane": Reading("t", "plane", {}),
     "hostile": Reading(HOSTILE, "lines", {HOSTILE: [1, 2], "b": [2, 3]}, axes=[HOSTILE], note=HOSTILE * 9),
     "hostile bars": Reading(HOSTILE, "bars", {HOSTILE: [1, 2]}, extra={"labels": [HOSTILE, HOSTILE]}),
@@ -117,6 +126,93 @@ def test_a_plane_has_y_upwards_and_the_colours_of_its_page(tmp_path) -> None:
     light, dark = svg(reading)
     assert LIGHT.palette[0].encode() in light and LIGHT.palette[0].encode() not in dark and DARK.palette[0].encode() in dark
     assert b"<image" not in light, "a picture of pixels would keep its light colours on a dark page"
+
+
+def painted(reading: Reading):
+    """The axes of a picture as matplotlib holds them."""
+    with _style(LIGHT, reading):
+        sheet = _Sheet(reading, LIGHT, bare=False)
+        _PAINTERS[reading.kind](reading, LIGHT, sheet)
+        sheet.figure.draw_without_rendering()
+    return sheet.figure.axes[0]
+
+
+def ticks(axis) -> list[str]:
+    low, high = sorted(axis.get_view_interval())
+    said = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [label.get_text().replace("−", "-").replace(",", "") for place, label in said if low <= place <= high]
+
+
+@pytest.mark.parametrize(
+    "cell, told",
+    [
+        ("-0.2134, 0.5311, -0.2991, 1.2331, -0.5551, 0.111", "-0.2134, 0.5311, -0.2991, 1.2331…"),
+        ("x" * 50, "x" * 39 + "…"),
+        ("twelve words " * 4, "twelve words twelve words twelve words…"),
+        ("short, and whole", "short, and whole"),
+        ("a, " + "b" * 40, "a, " + "b" * 36 + "…"),
+    ],
+)
+def test_a_long_cell_loses_its_end_and_no_number_is_cut(cell: str, told: str) -> None:
+    assert _cut(cell) == told and len(told) <= 40
+
+
+@pytest.mark.parametrize("low, high", [(2.2, 2.4), (0.3, 3.5), (0.2, 40.0), (1.1, 990.0), (1e-9, 1e5)])
+def test_a_logarithmic_axis_has_at_least_three_numbers(low: float, high: float) -> None:
+    axes = painted(Reading("t", "lines", {"a": [low, high]}, axes=["step", "loss"], extra={"log": ["y"]}))
+    assert 3 <= len(set(ticks(axes.yaxis))) <= 9 and all(low * 0.5 < float(told) < high * 2 for told in ticks(axes.yaxis))
+    assert axes.get_ylabel() == "loss" and axes.get_xlabel() == "step"
+
+
+def test_the_y_axis_ends_where_asked_and_marks_stand_at_their_place() -> None:
+    reading = Reading("t", "lines", {"a": [2.0, 1.0, 68.0]}, extra={"top": 2.5, "marks": {"here": 1.5}})
+    axes = painted(reading)
+    low, high = axes.get_ylim()
+    assert high == 2.5 and 0.8 < low < 1.0
+    assert [line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1] == [1.5]
+    assert "here" in [text.get_text() for text in axes.texts]
+
+
+def test_a_colour_used_twice_shows_its_dash_at_the_label_too() -> None:
+    axes = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)}))
+    samples, drawn = ({(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_clip_on() is on} for on in (False, True))
+    assert len(drawn) == 9 and samples == drawn and [dash for _, dash in drawn].count("--") == 2
+    assert all(line.get_clip_on() for line in painted(READINGS["own x"]).lines)
+
+
+def test_a_label_stands_where_its_curve_ends() -> None:
+    reading = Reading("t", "lines", {"early": [3.0, 2.0], "late": [4.0, 3.0, 2.5, 2.0, 1.0]})
+    axes = painted(reading)
+    left = {text.get_text(): text.get_position() for text in axes.texts}
+    across, up = axes.transAxes.inverted().transform(axes.transData.transform((1, 2.0)))
+    assert left["early"] == pytest.approx((across, up), abs=0.02) and left["late"][0] > 1
+
+
+def test_a_name_keeps_colour_and_dash_where_it_is_alone() -> None:
+    alone = painted(Reading("t", "lines", {"ninth": [1, 2]}, extra={"colours": {"ninth": 8}})).lines[0]
+    among = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)})).lines[8]
+    assert (alone.get_color(), alone.get_linestyle()) == (among.get_color(), among.get_linestyle()) == (LIGHT.palette[1], "--")
+
+
+def test_bars_show_single_values_as_dots() -> None:
+    axes = painted(Reading("t", "bars", {"loss": [0.1, 0.3]}, extra={"dots": {"loss": [[0.01, 0.19], [0.3]]}}))
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert [list(each) for each in dots] == [[0.01, 0.19], [0.3]] and axes.get_xlim()[0] >= 0
+
+
+def test_white_images_have_an_edge(tmp_path) -> None:
+    with Image.open(draw(Reading("", "images", {"i": [[[1.0] * 4] * 4]}), tmp_path / "a.png")).convert("RGB") as picture:
+        rule = tuple(bytes.fromhex(LIGHT.rule[1:]))
+        near = [colour for _, colour in picture.getcolors(9999) if max(abs(a - b) for a, b in zip(colour, rule, strict=True)) < 8]
+    assert near
+
+
+def test_a_graph_has_its_boxes_above_their_users() -> None:
+    reading = READINGS["graph"]
+    axes = painted(replace(reading, values={**reading.values, "words": [["a", "3"], ["b"]]}))
+    assert "a" in [text.get_text() for text in axes.texts] and axes.yaxis_inverted()
+    boxes = [each for each in axes.patches if hasattr(each, "get_boxstyle")]
+    assert [box.get_y() for box in boxes] == [0, 70]
 
 
 def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:

@@ -74,6 +74,21 @@ def test_the_plane_goes_through_the_start_and_shows_its_loss() -> None:
     assert len({round(line[0], 6) for line in curves.values.values()}) == 1
 
 
+def test_who_reached_the_target_is_said_to_have_reached_it() -> None:
+    table, *_ = race.read(linear(), rules=("sgd", "adam", "lion"), rates=(1e-6, 0.1), steps=30)
+    arrived = by_name(table, "steps to target")
+    assert by_name(table, "end") == {name: "ran out" if steps is None else "reached" for name, steps in arrived.items()}
+    assert {"reached"} <= set(table.values["end"])
+    slow = race.read(linear(), rules=("sgd", "momentum"), rates=(1e-6,), steps=20)[0]
+    assert set(slow.values["end"]) == {"ran out", "reached"}
+
+
+def test_a_plane_of_losses_over_decades_has_a_logarithmic_scale() -> None:
+    plane = race.read(linear(), rules=("sgd", "adam", "lion"), steps=40)[2]
+    losses = [loss for row in plane.values["loss"] for loss in row]
+    assert max(losses) > 50 * min(losses) > 0 and plane.extra["log"] == ["value"]
+
+
 @pytest.mark.parametrize("condition", [3.0, 10.0, 40.0])
 def test_exact_line_search_contracts_by_the_formula(condition) -> None:
     table, *_ = race.read(values(), rules=("exact", "sgd"), on="quadratic", condition=condition, steps=12)

@@ -41,6 +41,20 @@ def test_it_explodes_just_beyond_two_over_the_curvature(scale) -> None:
     assert f"Try {found.extra['suggestion']:.2g} with sgd" in found.note and "explodes at" in found.note
 
 
+def test_the_picture_shows_the_fall_and_marks_the_rates() -> None:
+    """The y axis ends a quarter above the first loss, not at the explosion; three rates are marked."""
+    subject, _ = quadratic(1.0)
+    found = rate_range.read(subject, highest=1000.0, steps=400)
+    assert max(found.values["batch loss"]) > 2 * found.extra["top"]
+    assert found.extra["top"] == pytest.approx(1.25 * found.values["batch loss"][0])
+    smooth = found.values["smoothed"]
+    assert list(found.extra["marks"].values()) == [
+        found.extra["suggestion"],
+        found.extra["x"][smooth.index(min(smooth))],
+        found.extra["x"][-1],
+    ]
+
+
 def test_the_rates_rise_geometrically() -> None:
     found = rate_range.read(values(), lowest=1e-4, highest=1e-2, steps=21)
     assert found.extra["x"] == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)

@@ -33,8 +33,27 @@ def test_in_the_plane_the_picture_is_the_network() -> None:
     grid = torch.cartesian_prod(*(torch.tensor(function.extra[axis], dtype=torch.float64) for axis in ("x", "y")))
     value = net(grid)[:, 0].detach().reshape(len(function.extra["x"]), -1).T
     np.testing.assert_allclose(function.values["output"], value, atol=1e-10)
-    assert len(table.values["area"]) == len(function.extra["outlines"]) and table.values["area"][0] == max(table.values["area"])
+    largest = sorted((region.size for region in exact(net, *_box(function))), reverse=True)
+    assert len(largest) == len(function.extra["outlines"]) > 20
+    np.testing.assert_allclose(table.values["area"], largest[:20], rtol=1e-9)
+    assert f"{len(largest)} linear regions, the 20 largest" in table.note
     assert set(np.ravel(colours.values["regions"])) <= set(range(regions.COLOURS))
+
+
+def _box(function) -> tuple[list[float], list[float]]:
+    return [function.extra[axis][0] for axis in ("x", "y")], [function.extra[axis][-1] for axis in ("x", "y")]
+
+
+def test_long_patterns_are_shortened_to_a_count() -> None:
+    torch.manual_seed(0)
+    net = MLP((1, 30, 1))
+    table = regions.read(Subject(net, Batch(x=torch.tensor([[-2.0], [2.0]]))), margin=0.0)[-1]
+    first = net.layers[0].double()
+    middles = torch.tensor([table.values["from"], table.values["to"]], dtype=torch.float64).mean(0)
+    on = (first(middles[:, None]) > 0).sum(1).tolist()
+    assert [told[12:] for told in table.values["units on"]] == [f"… {count} of 30" for count in on]
+    widths = [b - a for a, b in zip(table.values["from"], table.values["to"], strict=True)]
+    assert len(widths) <= 20 and (len(widths) < 20 or widths == sorted(widths, reverse=True))
 
 
 def test_neighbours_have_different_colours() -> None:
