@@ -9,7 +9,7 @@ That is also the naive way to a gradient, and its price beside one backward pass
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,10 +19,12 @@ from torch import Tensor
 from ..core.errors import BadInput
 from .modes import Point, _flat, _join, _named, _one_number, gradient
 
+EPS = torch.finfo(torch.float64).eps
+
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found.  Errors are relative to the larger of both numbers, but at least 1 % of the largest entry."""
+    """What a check found.  Errors are relative to the larger of both numbers; what differences cannot tell apart is within tolerance."""
 
     error: float
     """the largest relative error"""
@@ -64,15 +66,21 @@ def gradcheck(
     labels = [label.strip("'") for label in _named(x)[0]]
     if any(part.dtype != torch.float64 for part in flat):
         raise BadInput("differences need float64: smaller numbers drown in rounding", fix="pass x.double()")
-    said = _flat(claim(x) if claim else gradient(f, x))[1]
+    if not any(part.numel() for part in flat):
+        raise BadInput("x holds no number to move", fix="give a tensor that is not empty")
+    said = _claimed(claim(x), x) if claim else _flat(gradient(f, x))[1]
     for label, part, value in zip(labels, flat, said, strict=True):
         if part.shape != value.shape:
             raise BadInput(f"the gradient of {label} has size {tuple(value.shape)}, not {tuple(part.shape)}", fix="check its axes")
-    measured, passes = _differences(lambda parts: float(f(_join(x, names, tuple(parts)))), flat, sides)
+    measured, steps, level, passes = _differences(lambda parts: float(f(_join(x, names, tuple(parts)))), flat, sides)
     if not all(bool(part.isfinite().all()) for part in (*said, *measured)):
         raise BadInput("the gradient or its differences are not finite", fix="choose a point inside the domain")
-    scale = 0.01 * max(float(part.abs().max()) for part in (*said, *measured) if part.numel())
-    label, error, a, b = max((_worst(*pair, scale) for pair in zip(labels, said, measured, strict=True)), key=lambda found: found[1])
+    # What differences cannot tell: curvature of the size of the largest entry, and a few roundings of the value.
+    largest = max(float(part.abs().max()) for part in (*said, *measured) if part.numel())
+    bent = 10 * _step(sides) ** sides * largest
+    blurs = [bent + 4 * EPS * level / h for h in steps]
+    elements = zip(labels, said, measured, [blur / tolerance for blur in blurs], strict=True)
+    label, error, a, b = max((_worst(*element) for element in elements), key=lambda found: found[1])
     found = Check(error, label, a, b, passes, *_price(f, x, passes))
     if error > tolerance:
         raise BadInput(
@@ -82,25 +90,40 @@ def gradcheck(
     return found
 
 
-def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: int) -> tuple[list[Tensor], int]:
-    """Difference quotients of every number, and the passes they took."""
-    passes = 0
+def _claimed(given: Any, x: Point) -> list[Tensor]:
+    """The parts of a claimed gradient in the order of x."""
+    if isinstance(x, Tensor):
+        parts = {"x": given}
+    elif not isinstance(given, Mapping) or given.keys() != x.keys():
+        told = ", ".join(map(str, given)) if isinstance(given, Mapping) else f"a {type(given).__name__}"
+        raise BadInput(f"the gradient must name {', '.join(x)}, not {told}", fix="give one tensor for each name in x")
+    else:
+        parts = {name: given[name] for name in x}
+    for name, part in parts.items():
+        if not isinstance(part, Tensor):
+            raise BadInput(f"the gradient of {name} is a {type(part).__name__}", fix="give a tensor")
+    return list(parts.values())
+
+
+def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: int) -> tuple[list[Tensor], list[Tensor], float, int]:
+    """Difference quotients of every number, their steps, the largest value of f on the way, and the passes they took."""
+    passes, level = 0, 0.0
 
     def at(parts: list[Tensor]) -> float:
-        nonlocal passes
-        passes += 1
+        nonlocal passes, level
         with torch.no_grad():
-            return f(parts)
+            value = f(parts)
+        passes, level = passes + 1, max(level, abs(value))
+        return value
 
-    parts = [part.detach().clone() for part in flat]
+    parts = [part.detach().clone(memory_format=torch.contiguous_format) for part in flat]
     middle = at(parts) if sides == 1 else 0.0
     found = [torch.zeros_like(part) for part in parts]
-    step = math.pow(torch.finfo(torch.float64).eps, 1 / (1 + sides))  # where rounding and curvature cost the same
-    for part, quotient in zip(parts, found, strict=True):
+    steps = [_step(sides) * part.abs().clamp(min=1.0) for part in parts]
+    for part, quotient, wide in zip(parts, found, steps, strict=True):
         line, out = part.view(-1), quotient.view(-1)
         for i in range(line.numel()):
-            here = float(line[i])
-            h = step * max(1.0, abs(here))
+            here, h = float(line[i]), float(wide.view(-1)[i])
             line[i] = here + h
             up, above = at(parts), float(line[i])
             if sides == 1:
@@ -109,16 +132,21 @@ def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: 
                 line[i] = here - h
                 out[i] = (up - at(parts)) / (above - float(line[i]))
             line[i] = here
-    return found, passes
+    return found, steps, level, passes
 
 
-def _worst(label: str, said: Tensor, measured: Tensor, scale: float) -> tuple[str, float, float, float]:
+def _step(sides: int) -> float:
+    """Where rounding and curvature cost the same."""
+    return math.pow(EPS, 1 / (1 + sides))
+
+
+def _worst(label: str, said: Tensor, measured: Tensor, least: Tensor) -> tuple[str, float, float, float]:
     if not said.numel():
         return label, 0.0, 0.0, 0.0
-    errors = (said - measured).abs() / torch.maximum(said.abs(), measured.abs()).clamp(min=max(scale, 1e-300))
+    errors = (said - measured).abs() / said.abs().maximum(measured.abs()).maximum(least).clamp(min=1e-300)
     place = int(errors.argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(place), said.shape)]
-    return f"{label}{index or ''}", float(errors.view(-1)[place]), float(said.reshape(-1)[place]), float(measured.reshape(-1)[place])
+    return f"{label}{index or ''}", float(errors.reshape(-1)[place]), float(said.reshape(-1)[place]), float(measured.reshape(-1)[place])
 
 
 def _price(f: Callable[..., Tensor], x: Point, passes: int) -> tuple[int, int]:

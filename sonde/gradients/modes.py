@@ -29,11 +29,11 @@ class Plan:
 
     inputs: int
     outputs: int
-    column: int
-    """multiplications of one forward pass of tangents, which gives one column"""
+    column: int | None
+    """multiplications of one forward pass of tangents, which gives one column; None where an operation has no forward rule"""
     row: int
     """multiplications of one reverse pass of adjoints, which gives one row"""
-    forward: int
+    forward: int | None
     """the whole Jacobian by columns, and f itself once"""
     reverse: int
     """the whole Jacobian by rows, and f itself once"""
@@ -63,12 +63,18 @@ def plan(f: Callable[..., Any], x: Point) -> Plan:
 
     y = bound(*flat)
     n, m = sum(part.numel() for part in flat), y.numel()
-    by_columns = trace(tangents, *flat, *map(torch.ones_like, flat))
-    by_rows = trace(adjoints, *flat, torch.ones_like(y))
-    column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
-    row = by_rows.multiplies_after(by_rows.inputs[-1])
     values = trace(bound, *flat).multiplies
-    forward, reverse = values + n * column, values + m * row
+    by_rows = trace(adjoints, *flat, torch.ones_like(y))
+    row = by_rows.multiplies_after(by_rows.inputs[-1])
+    reverse = values + m * row
+    try:
+        by_columns = trace(tangents, *flat, *map(torch.ones_like, flat))
+    except BadInput as error:  # the function itself ran above, so what fails is its forward mode
+        told = str(error.__cause__ or error).split(". ")[0]
+        why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(told.split())[:160]}"
+        return Plan(n, m, None, row, None, reverse, "reverse", why)
+    column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
+    forward = values + n * column
     mode: Mode = "forward" if forward < reverse or (forward == reverse and n < m) else "reverse"
     passes, others = (_count(n, "column"), _count(m, "row")) if mode == "forward" else (_count(m, "row"), _count(n, "column"))
     best, rest = min(forward, reverse), max(forward, reverse)
@@ -104,7 +110,17 @@ def jacobian(f: Callable[..., Any], x: Point, mode: Mode | None = None) -> Any:
         raise BadInput(f"there is no mode '{mode}'", fix="choose forward or reverse, or leave it to the plan")
     chosen = mode or plan(f, x).mode
     with _differentiable():
-        return (torch.func.jacfwd if chosen == "forward" else torch.func.jacrev)(_guarded(f, x))(x)
+        return torch.func.jacfwd(_guarded(f, x))(x) if chosen == "forward" else _by_rows(_guarded(f, x), x)
+
+
+def _by_rows(f: Callable[[Any], Tensor], x: Point) -> Any:
+    """All rows at once, or one by one where that goes wrong: torch's batched backward pass of cdist gives other numbers."""
+    whole = torch.func.jacrev(f)(x)
+    y, back = torch.func.vjp(f, x)[:2]
+    u = torch.linspace(1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
+    pairs = zip(_flat(whole)[1], _flat(back(u)[0])[1], strict=True)
+    right = all(bool(((torch.tensordot(u, rows, u.dim()) - row).abs() <= 1e-3 * row.norm()).all()) for rows, row in pairs)
+    return whole if right else torch.func.jacrev(f, chunk_size=1)(x)
 
 
 def hessian(f: Callable[..., Any], x: Point) -> Any:
@@ -165,6 +181,31 @@ def _differentiable() -> Iterator[None]:
         raise BadInput(f"torch cannot differentiate this function: {told}", fix="use operations that have a derivative") from error
 
 
+@contextmanager
+def _own_statistics() -> Iterator[None]:
+    """Norms in training mode use the statistics of their batch as ever, but do not write them down: a derivative leaves no trace."""
+    from torch.nn.modules.batchnorm import _NormBase
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    held: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
+
+    def still(module: nn.Module, given: Any) -> None:
+        if isinstance(module, _NormBase) and module.training and module.track_running_stats:
+            held[module] = module.running_mean, module.running_var
+            module.track_running_stats, module.running_mean, module.running_var = False, None, None
+
+    def again(module: nn.Module, given: Any, made: Any) -> None:
+        if isinstance(module, _NormBase) and module in held:
+            module.track_running_stats, (module.running_mean, module.running_var) = True, held.pop(module)
+
+    hooks = [register_module_forward_pre_hook(still), register_module_forward_hook(again, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 # What users hand in
 
 
@@ -188,12 +229,15 @@ def _guarded(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
 
     def watched(at: Any) -> Tensor:
         try:
-            y = f(at)
+            with _own_statistics():
+                y = f(at)
         except BadInput:
             raise
         except Exception as error:
             told = " ".join(str(error).split())[:160]
-            raise BadInput(f"the function cannot be run on {_sizes(x)}: {told}", fix="check the size of x") from error
+            raise BadInput(
+                f"the function cannot be run on {_sizes(x)}: {told}", fix="check the size of x, and that it writes to nothing but its own"
+            ) from error
         if not isinstance(y, Tensor) or not y.is_floating_point():
             kind = str(y.dtype).removeprefix("torch.") if isinstance(y, Tensor) else type(y).__name__
             raise BadInput(f"the function gives {kind}, not a tensor of floating-point numbers", fix="return one such tensor")

@@ -71,6 +71,32 @@ def test_named_parameters_and_costs_by_hand() -> None:
     assert forward < found.backward_multiplies <= forward + 4 * 4 + 12
 
 
+def pair(x: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (x["a"] * x["b"].sin()).sum()
+
+
+def test_a_claim_goes_by_its_names() -> None:
+    x = {"a": X, "b": X.flip(0)}
+    right = {"b": x["a"] * x["b"].cos(), "a": x["b"].sin()}
+    assert gradcheck(pair, x, lambda at: right).error < 1e-8
+    with pytest.raises(BadInput, match="wrong at"):
+        gradcheck(pair, x, lambda at: dict(zip(right, reversed(list(right.values())), strict=True)))
+
+
+def test_numbers_in_any_order_of_memory() -> None:
+    assert gradcheck(f, X.T, right).error < 1e-8
+    assert gradcheck(f, X[:, ::2]).passes == 8
+
+
+def test_a_small_element_beside_large_ones_is_checked_too() -> None:
+    slopes = torch.tensor([1e6, 1e-3, 1.0], dtype=torch.float64)
+    x = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    assert gradcheck(lambda x: slopes @ x, x, lambda x: slopes).error <= 1e-6
+    with pytest.raises(BadInput, match=r"wrong at x\[1\]: it says 0.002"):
+        gradcheck(lambda x: slopes @ x, x, lambda x: torch.tensor([1e6, 2e-3, 1.0], dtype=torch.float64))
+    assert gradcheck(lambda x: (x**3).sum(), torch.tensor([0.0, 1.0], dtype=torch.float64)).error <= 1e-6
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -79,6 +105,10 @@ def test_named_parameters_and_costs_by_hand() -> None:
         (lambda: gradcheck(f, X, lambda x: x.sum()), r"has size \(\), not \(2, 3\)"),
         (lambda: gradcheck(lambda x: x.log().sum(), X), "not finite"),
         (lambda: gradcheck(f, X, sides=3), "one side or two"),
+        (lambda: gradcheck(f, X[:0]), "no number to move"),
+        (lambda: gradcheck(f, X, lambda x: 3.0), "the gradient of x is a float"),
+        (lambda: gradcheck(pair, {"a": X, "b": X}, lambda x: {"a": X}), "must name a, b, not a; give"),
+        (lambda: gradcheck(pair, {"a": X, "b": X}, lambda x: X), "must name a, b, not a Tensor"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(call, words: str) -> None:

@@ -146,3 +146,37 @@ def test_bad_input_is_refused_in_one_line(call, words: str) -> None:
     with pytest.raises(BadInput, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(3), nn.InstanceNorm1d(3, track_running_stats=True)])
+def test_a_norm_in_training_mode_keeps_its_statistics(norm) -> None:
+    """Against autograd through the formula of a norm; nothing is written down."""
+    net, x, v = norm.double().train(), normal(5, 6, 3, 4), normal(6, 6, 3, 4)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    axes = (0, 2) if isinstance(net, nn.BatchNorm1d) else (2,)
+
+    def by_hand(x):
+        return (x - x.mean(axes, keepdim=True)) / (x.var(axes, correction=0, keepdim=True) + net.eps).sqrt()
+
+    _, wanted = torch.autograd.functional.jvp(by_hand, x, v)
+    torch.testing.assert_close(modes.jvp(net, x, v), wanted)
+    torch.testing.assert_close(modes.vjp(lambda x: net(x), x, v), torch.autograd.functional.vjp(by_hand, x, v)[1])
+    for mode in ("forward", "reverse", None):
+        whole = modes.jacobian(net, x[:2, :, :2], mode)
+        torch.testing.assert_close(whole, torch.autograd.functional.jacobian(by_hand, x[:2, :, :2]))
+    (slope,) = torch.autograd.grad(by_hand(leaf := x.clone().requires_grad_()).sin().sum(), leaf, create_graph=True)
+    torch.testing.assert_close(modes.hvp(lambda x: net(x).sin().sum(), x, v), torch.autograd.grad(slope, leaf, v)[0])
+    loss, theta = modes.of_parameters(net, lambda model: model(x).sin().sum())
+    modes.gradient(loss, theta) if theta else None
+    with pytest.raises(BadInput, match="cannot be run"):
+        modes.gradient(net, normal(7, 2, 9, 4, 4))
+    after = net.state_dict()
+    assert net.track_running_stats and after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_where_an_operation_has_no_forward_rule_the_plan_is_reverse_and_says_why() -> None:
+    a, x = normal(8, 4, 2), normal(9, 3, 2)
+    plan = modes.plan(lambda x: torch.cdist(x, a), x)
+    assert plan.mode == "reverse" and plan.forward is None and "columns cannot be had" in str(plan) and "cdist" in str(plan)
+    wanted = torch.autograd.functional.jacobian(lambda x: (x[:, None] - a).square().sum(-1).sqrt(), x)
+    torch.testing.assert_close(modes.jacobian(lambda x: torch.cdist(x, a), x), wanted)
