@@ -96,7 +96,7 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
         return None
     w = plain(sample_weight)
     with _translated():
-        w = check_array(np.full(len(X), w) if np.ndim(w) == 0 else w, dtype=np.float64, ensure_2d=False, input_name="sample_weight")
+        w = check_array(np.full(len(X), w) if np.isscalar(w) else w, dtype=np.float64, ensure_2d=False, input_name="sample_weight")
     if w.shape != (len(X),):
         raise BadValue(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
     if (w < 0).any():

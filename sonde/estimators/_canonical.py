@@ -170,8 +170,9 @@ def _some(rows: int, wanted: int) -> np.ndarray:
 
 def _near(X: np.ndarray, centre: bool) -> np.ndarray:
     """A weight for each row: 1, and less for one so far out that it would hide how all others lie."""
-    away = np.abs(X - np.median(X, 0)) if centre else np.abs(X)
-    usual = np.median(away, 0)
+    some = slice(None, None, max(1, len(X) // 512))  # enough for a median
+    away = np.abs(X - np.median(X[some], 0)) if centre else np.abs(X)
+    usual = np.median(away[some], 0)
     usual = np.where(usual > 0, usual, np.maximum(away.max(0), 1.0))
     return np.square(np.minimum(1.0, FAR / np.maximum((away / usual).max(1), FAR)))
 
