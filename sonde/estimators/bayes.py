@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ._base import features, finite, number, weights, with_targets
+from ._base import features, finite, number, sized, weights, with_targets
 from ._moments import EPS, Table
 from .least_squares import Solution, solve
 
@@ -37,8 +37,10 @@ class MAPRegression(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MAPRegression:
         """X (N, D), y (N,), and a weight for each row if some targets are measured better than others."""
         X, y = with_targets(self, X, y)
-        noise = number("sigma", self.sigma, 0.0, open_=True) ** 2
-        self.lambda_ = noise / number("tau", self.tau, 0.0, open_=True) ** 2
+        for name in ("sigma", "tau"):
+            sized(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
+        noise = float(self.sigma) ** 2
+        self.lambda_ = noise / float(self.tau) ** 2
         table = Table(X, y[:, None], weights(sample_weight, X), centre=self.fit_intercept)
         found = solve(table, self.lambda_)
         self.coef_ = found.weights[:, 0]
