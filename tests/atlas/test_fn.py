@@ -74,14 +74,19 @@ def test_fn_06_notices_a_small_ridge(monkeypatch):
 def test_fn_07_notices_rows_and_columns_swapped(monkeypatch):
     right = least_squares.flops
     monkeypatch.setattr(least_squares, "flops", lambda rows, columns: right(columns, rows))
-    monkeypatch.setattr(fn, "_seconds", lambda rows, columns: 1e-9 * rows * columns**2)
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns**2)
     names = wrong("FN-07")
     assert "X^T X" in names and "inverse" in names and "slope" not in names
 
 
 def test_fn_07_notices_a_cost_that_is_linear_in_the_width(monkeypatch):
-    monkeypatch.setattr(fn, "_seconds", lambda rows, columns: 1e-9 * rows * columns)
-    assert wrong("FN-07") == "log-log slope of the time in D, N >> D"
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns)
+    assert wrong("FN-07") == "log-log slope of the time in D, N >> D; the whole solution: slope in D"
+
+
+def test_fn_07_notices_a_solution_that_costs_more_than_its_product(monkeypatch):
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns ** (3 if whole else 2))
+    assert wrong("FN-07") == "the whole solution: slope in D"
 
 
 def test_fn_08_notices_a_bias_that_is_shrunk(monkeypatch):

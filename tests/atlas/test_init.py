@@ -92,6 +92,8 @@ def test_init_07_notices_a_residual_that_is_left_out(monkeypatch) -> None:
     monkeypatch.setattr(
         flow,
         "of_deep",
-        lambda weights, act, remedy="plain": right(weights, act, remedy.replace("residual and ", "").replace("residual", "plain")),
+        lambda weights, act, remedy="plain", seed=0: right(
+            weights, act, remedy.replace("residual and ", "").replace("residual", "plain"), seed
+        ),
     )
     assert "residual: orders of magnitude gained" in wrong("INIT-07")
