@@ -38,7 +38,7 @@ LARGE = 2_000_000
 """from this many numbers on, the first steps of L-BFGS read them in float32"""
 ROUGH = 3e-4
 """gradient down to which float32 can be trusted: rounding of the mean loss lies far below its square"""
-FAR = 10.0
+FAR = 100.0
 """rows further out than so many times the usual deviation count less when coordinates are chosen"""
 LEAN = 1e-8
 """least curvature of a coordinate beside the others that is stretched to 1; what is leaner is stretched no further"""
