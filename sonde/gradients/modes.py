@@ -9,6 +9,7 @@ f is a function of one argument: a tensor, or named tensors such as the paramete
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,11 +30,11 @@ class Plan:
 
     inputs: int
     outputs: int
-    column: int | None
-    """multiplications of one forward pass of tangents, which gives one column; None where an operation has no forward rule"""
+    column: float
+    """multiplications of one forward pass of tangents, which gives one column; infinite where an operation has no forward rule"""
     row: int
     """multiplications of one reverse pass of adjoints, which gives one row"""
-    forward: int | None
+    forward: float
     """the whole Jacobian by columns, and f itself once"""
     reverse: int
     """the whole Jacobian by rows, and f itself once"""
@@ -72,7 +73,7 @@ def plan(f: Callable[..., Any], x: Point) -> Plan:
     except BadInput as error:  # the function itself ran above, so what fails is its forward mode
         told = str(error.__cause__ or error).split(". ")[0]
         why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(told.split())[:160]}"
-        return Plan(n, m, None, row, None, reverse, "reverse", why)
+        return Plan(n, m, math.inf, row, math.inf, reverse, "reverse", why)
     column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
     forward = values + n * column
     mode: Mode = "forward" if forward < reverse or (forward == reverse and n < m) else "reverse"
