@@ -181,11 +181,17 @@ def _text(words: str, style: str = "") -> Text:
     return Text(words, style=style)
 
 
+def _reader_left() -> None:
+    """rich would end the process here; the command line knows what to do."""
+    raise BrokenPipeError
+
+
 def _console() -> Console:
     from rich.console import Console
 
     # Formulas hold square brackets, so nothing is read as markup; a pipe has no width, so it gets a generous one.
     console = Console(markup=False, highlight=False, soft_wrap=False)
+    console.on_broken_pipe = _reader_left  # type: ignore[method-assign]
     if not console.is_terminal:
         console.width = 180
     return console

@@ -65,12 +65,19 @@ def _read(path: Path) -> Glance:
     return Glance(
         path,
         recipe=str(recipe.get("name") or Path(str(recipe.get("file", "-"))).name),
-        status="done" if result.get("status") == "done" else "running" if busy(path) else f"stopped at step {step}",
+        status="done" if result.get("status") == "done" else "running" if busy(path) else _stopped(folder, step),
         step=step,
         figures=_numbers(result.get("figures")) or {name: value for name, value in _numbers(last).items() if name in FIGURES},
         seconds=_seconds(folder.rows("events.jsonl")),
         dials={**_mapping(info.get("dials")), "seed": info.get("seed")},
     )
+
+
+def _stopped(folder: Any, step: int) -> str:
+    """How far it came, and where it would go on."""
+    saved = [int(entry.name.removeprefix("step-")) for entry in folder.checkpoints.glob("step-*") if entry.name[5:].isdigit()]
+    last = max(saved, default=0)
+    return f"stopped at step {step}" if last == step else f"stopped at step {step}, goes on from {last}"
 
 
 def _seconds(events: Iterable[Mapping[str, Any]]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -145,7 +146,8 @@ class ArrayReader:
     def __call__(self, path: str | Path) -> Batch:
         path = Path(path)
         found = self._read(path)
-        x = layout(self._batched(found.x), path.name)
+        flat = found.x.ndim == 2 and len(self.shape) > 1 and found.x.shape[1] == math.prod(self.shape)
+        x = torch.as_tensor(found.x).reshape(-1, *self.shape) if flat else layout(self._batched(found.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
             wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
             raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")

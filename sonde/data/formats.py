@@ -78,7 +78,10 @@ def read_idx(path: Path) -> np.ndarray:
 
 def parse_idx(data: bytes, path: Path) -> np.ndarray:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or not 1 <= data[3] <= 8:
-        raise BadInput(f"'{path.name}' is not an idx file: it starts with {data[:4].hex() or 'nothing'}", fix="give a file in idx format")
+        raise BadInput(
+            f"'{path.name}' is not an idx file: it starts with {data[:4].hex() or 'nothing'}",
+            fix="give images as NPY, NPZ, idx or a folder",
+        )
     dtype, head = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < head:
         raise BadInput(f"'{path.name}' ends inside its idx header", fix="get the whole file")

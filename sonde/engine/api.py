@@ -492,16 +492,24 @@ class Run:
         predict = getattr(self.recipe.objective, "predict", None)
         return predict(output) if predict is not None else output
 
-    def subject(self, split: str = "valid", n: int = 512) -> Subject:
-        """Model and examples for a lens: the first `n` of a part of the data."""
-        source = self.data.splits.get(split) or self.data.train
+    def subject(self, split: str | None = None, n: int = 512) -> Subject:
+        """Model and examples for a lens: the first `n` of a part of the data, by default of the part nobody trained on."""
+        split = split or self.shown_split
+        if split not in self.data.splits:
+            raise BadInput(f"the data of run '{self.name}' has no part '{split}'", fix=nearest(split, self.data.splits))
+        source = self.data.splits[split]
         batch = source[torch.arange(min(n, len(source)))]
         return Subject(self.model(), batch, self.recipe.objective, self.data, self.metrics, self.name)
 
-    def look(self, lens: str, **options: Any) -> list[Reading]:
-        """Look through a lens."""
+    @property
+    def shown_split(self) -> str:
+        """The part of the data that reports and lenses show: test where there is one, else valid, else train."""
+        return next(name for name in ("test", "valid", "train") if len(self.data.splits.get(name, ())))
+
+    def look(self, lens: str, *, split: str | None = None, n: int = 512, **options: Any) -> list[Reading]:
+        """Look through a lens at the first `n` examples of a part of the data."""
         module = shelf.load("lenses", lens)
-        found = module.read(self.subject(), **resolve_lens(module.read, options, lens))
+        found = module.read(self.subject(split, n), **resolve_lens(module.read, options, lens))
         return found if isinstance(found, list) else [found]
 
     def report(self) -> Path:

@@ -271,7 +271,7 @@ def test_runs_says_how_far_each_came(sonde: Callable, here: Path) -> None:
     assert answer.code == 0 and answer.err == ""
     lines = [[cell.strip() for cell in line.split("  ") if cell] for line in answer.out.splitlines()]
     assert lines[2] == ["a", "toy", "done", "90", "test/accuracy 0.975", "2 min 05 s", "lr=0.1"]
-    assert lines[3] == ["b", "toy", "stopped at step 20", "20", "valid/accuracy 0.5", "-", "lr=0.2"]
+    assert lines[3] == ["b", "toy", "stopped at step 20, goes on from 0", "20", "valid/accuracy 0.5", "-", "lr=0.2"]
     assert len(lines) == 4
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from ...core.dials import Dial
+from ...core.dials import Dial, Range
 from ...core.errors import BadInput
 from .. import _names
-from .._options import leading, parse, usable
+from .._options import by_name, flag, leading, option, parse, usable
 
-USAGE = "RUN [LENS] [--dial value ...]"
+USAGE = "RUN [LENS] [--split PART] [--n N] [--dial value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
     "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
@@ -18,7 +19,10 @@ EXAMPLES = (
 
 
 def options() -> list[Dial]:
-    return []
+    return [
+        option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
+        option("n", int, 512, "examples a lens looks at", Range(1)),
+    ]
 
 
 def described(words: list[str]) -> _names.Named | None:
@@ -29,19 +33,21 @@ def described(words: list[str]) -> _names.Named | None:
 def run(words: list[str]) -> int:
     from ...engine.rundir import find
 
-    found, rest = leading(words, {}, most=2)
+    own = by_name(options(), "sonde look")
+    found, rest = leading(words, own, most=2)
     if not found:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
+    lens = _names.lens(found[1]) if len(found) == 2 else None
+    _, given = parse(rest, {**own, **lens.dials}, lens.owner) if lens else parse(rest, own, "sonde look")
     folder = find(usable(Path(found[0]), "RUN"))
-    if len(found) == 1:
-        parse(rest, {}, "sonde look")
-        from ...engine.api import open_run
+    if lens:
+        return _show(folder.path, lens.target, given)
+    if given:
+        raise BadInput(f"the report takes no {', '.join(map(flag, given))}", fix="name a lens: sonde look RUN LENS")
+    from ...engine.api import open_run
 
-        print(open_run(folder.path).report())
-        return 0
-    lens = _names.lens(found[1])
-    _, given = parse(rest, lens.dials, lens.owner)
-    return _show(folder.path, lens.target, given)
+    print(open_run(folder.path).report())
+    return 0
 
 
 def _show(path: Path, lens: str, given: dict) -> int:
@@ -50,7 +56,11 @@ def _show(path: Path, lens: str, given: dict) -> int:
     from ...lenses._draw import draw
     from .._readings import text
 
-    readings = open_run(path).look(lens, **given)
+    run = open_run(path)
+    split, n = given.pop("split", None) or run.shown_split, given.pop("n", 512)
+    readings = run.look(lens, split=split, n=n, **given)
     (path / "figures").mkdir(exist_ok=True)
-    print(*map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
+    whole = len(run.data.splits[split])
+    told = f"{run.name}, {split} part, {min(n, whole)} of {whole} examples"
+    print(told, *map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
     return 0

@@ -13,7 +13,10 @@ from ...core.errors import BadInput
 from .._options import by_name, option, parse, usable
 
 USAGE = "RUN FILE [--out FILE.csv]"
-EXAMPLES = ("sonde predict digits_cnn-001 new.csv --out answers.csv",)
+EXAMPLES = (
+    "sonde predict table-001 new.csv --out answers.csv    a table with the columns of the training data",
+    "sonde predict digits_cnn-001 new.npy                 images as NPY, NPZ or idx; rows of numbers are brought into shape",
+)
 
 
 def options() -> list[Dial]:
