@@ -226,6 +226,13 @@ ROWS = [
 ]
 
 
+def test_a_panel_keeps_the_colours_it_is_given() -> None:
+    """Runs side by side: the third run has the third colour also where it is the only one with a figure."""
+    line = ([1.0, 2.0], [0.5, 0.4])
+    own, given = curves.panel("valid/loss", {"valid": line}), curves.panel("valid/f1", {"c": line}, {"a": 0, "b": 1, "c": 2})
+    assert given.extra["colours"]["c"] == 2 and own.extra["colours"]["valid"] == curves.COLOURS["valid"]
+
+
 def test_curves_share_a_panel_by_figure() -> None:
     panels = {each.axes[1]: each for each in curves.read(Subject(None, None, metrics=ROWS))}
     assert list(panels) == ["loss", "accuracy", "lr", "grad_norm"]
