@@ -345,15 +345,16 @@ def sweep() -> bool:
     from sonde.engine.sweep import sweep as run_sweep
 
     rates, seeds, steps = [5e-4, 1e-3, 2e-3, 4e-3], list(range(8)), 3000
-    found = {}
 
-    def measure(together: bool) -> float:
+    def measure(together: bool, steps: int = steps):
+        """Runs a second, and what the members reached."""
         folder = Path(tempfile.mkdtemp(prefix="sonde-bench-"))
         try:
             start = time.perf_counter()
             axes = {"lr": rates, "seed": seeds}
-            found[together] = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorise=together, steps=steps)
-            return 32 / (time.perf_counter() - start)
+            found = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorise=together, steps=steps)
+            assert not found.notices, found.notices
+            return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.figures["valid/loss"] for row in found.rows}
         finally:
             shutil.rmtree(folder)
 
@@ -370,19 +371,17 @@ def sweep() -> bool:
         return 32 / (time.perf_counter() - start)
 
     candidates = {
-        "sonde, 32 at once": lambda: measure(True),
-        "sonde, one after another": lambda: measure(False),
+        "sonde, 32 at once": lambda: measure(True)[0],
+        "sonde, one after another": lambda: measure(False)[0],
         "plain loops, one after another": by_hand,
     }
     best = turns({name: partial(lambda one: 60 * one(), one) for name, one in candidates.items()}, rounds=2)
-    worst = max(
-        abs(a - b) / abs(b)
-        for row, other in zip(found[True].rows, found[False].rows, strict=True)
-        for a, b in zip(row.figures["valid/loss"], other.figures["valid/loss"], strict=True)
-    )
-    print(f"  results per member: validation losses differ by at most {worst:.1e} of their value")
+    # Rounding grows with every step of training, so members are compared after a few hundred.
+    together, alone = (measure(way, steps=200)[1] for way in (True, False))
+    worst = max(abs(a - b) / abs(b) for lr in rates for a, b in zip(together[lr], alone[lr], strict=True))
+    print(f"  after 200 steps the validation losses of the 32 members differ by at most {worst:.1e} of their value")
     goals = {"sonde, one after another": 10.0, "plain loops, one after another": 10.0}
-    return table(f"Sweep of 32 tiny MLPs, {steps} steps each", best, "runs/min", "sonde, 32 at once", goals) and worst < 1e-2
+    return table(f"Sweep of 32 tiny MLPs, {steps} steps each", best, "runs/min", "sonde, 32 at once", goals) and worst < 1e-3
 
 
 def start() -> bool:

@@ -317,7 +317,8 @@ def compare_curves(runs: Sequence[Any]) -> list[Reading]:
             if len(line[0]) > 1:
                 found.setdefault(key, {})[name] = line
     keys = sorted(found, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
-    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", found[key]) for key in keys]
+    colours = {name: place for place, name in enumerate(_named(runs))}
+    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", found[key], colours) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
