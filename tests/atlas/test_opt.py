@@ -133,8 +133,8 @@ def test_opt_12_notices_a_switch_that_does_nothing(monkeypatch):
 
 
 def test_opt_13_notices_swapped_betas(monkeypatch):
-    right = Lion._update
-    monkeypatch.setattr(Lion, "_update", lambda self, p, g, group: right(self, p, g, {**group, "betas": group["betas"][::-1]}))
+    right = Lion.update
+    monkeypatch.setattr(Lion, "update", lambda self, p, g, group: right(self, p, g, {**group, "betas": group["betas"][::-1]}))
     names = wrong("OPT-13")
     assert any_of(names, "momenta after 3 steps") and not any_of(names, "size of all moves")
 
