@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..core import shelf
@@ -47,6 +48,22 @@ def untouched(model: Any = None) -> Iterator[None]:
                 parameter.grad = gradient
                 if gradient is not None:
                     gradient.copy_(value)
+
+
+@contextmanager
+def hooked(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
+    """While it lasts, `seen(name, module, inputs, output)` is called after every run of a module; what it returns replaces the output."""
+    handles = [module.register_forward_hook(partial(seen, name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def leaves(model: Any) -> dict[str, Any]:
+    """Modules without modules inside, by name."""
+    return {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
 
 
 def outputs(subject: Subject) -> Any:

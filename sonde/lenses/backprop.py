@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_gradient, untouched
+from ._untouched import hooked, leaves, need, no_gradient, untouched
 
 
 class Stored(NamedTuple):
@@ -43,17 +43,11 @@ def forward(model: Any, x: Any) -> list[Stored]:
 
     kept: list[Stored] = []
 
-    def keep(name: str) -> Any:
-        return lambda module, given, made: kept.append(Stored(name, module, given[0] if given else None, made))
+    def keep(name: str, module: Any, given: Any, made: Any) -> None:
+        kept.append(Stored(name, module, given[0] if given else None, made))
 
-    leaves = [(name, module) for name, module in model.named_modules() if next(module.children(), None) is None]
-    hooks = [module.register_forward_hook(keep(name)) for name, module in leaves]
-    try:
-        with torch.no_grad():
-            model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(leaves(model), keep), torch.no_grad():
+        model(x)
     return kept
 
 
@@ -102,11 +96,8 @@ def why_not(subject: Subject) -> str:
 def _chained(model: Any, x: Any) -> bool:
     """Whether x goes into the first layer, each result into the next layer, and the last one out, with nothing in between."""
     out: list[Any] = []
-    hook = model.register_forward_hook(lambda module, given, made: out.append(made))
-    try:
+    with hooked({"": model}, lambda name, module, given, made: out.append(made)):
         stored = forward(model, x)
-    finally:
-        hook.remove()
     made, wanted = [x, *(layer.made for layer in stored)], [*(layer.given for layer in stored), out[-1]]
     return bool(stored) and all(one is other for one, other in zip(made, wanted, strict=True))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import key
-from ._untouched import need, no_gradient, untouched
+from ._untouched import hooked, need, no_gradient, untouched
 from ._words import number
 
 if TYPE_CHECKING:
@@ -113,20 +113,15 @@ def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[
     layers = _layers(model)
     seen: dict[str, list[Tensor]] = {}
 
-    def note(name: str, out: Tensor) -> Tensor:
+    def note(name: str, layer: Any, given: Any, out: Tensor) -> Tensor:
         seen.setdefault(name, []).append(out)
         return out.clone()  # so that an activation that works in place leaves the values as they were
 
-    hooks = [layer.register_forward_hook(lambda _, __, out, name=name: note(name, out)) for name, layer in layers.items()]
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            loss = objective(model, batch).loss()
-            trained = [layer.get_parameter("weight") for layer in layers.values()]
-            values = [out for uses in seen.values() for out in uses]
-            slopes = torch.autograd.grad(loss, [*values, *trained], allow_unused=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(layers, note), torch.inference_mode(False), torch.enable_grad():
+        loss = objective(model, batch).loss()
+        trained = [layer.get_parameter("weight") for layer in layers.values()]
+        values = [out for uses in seen.values() for out in uses]
+        slopes = torch.autograd.grad(loss, [*values, *trained], allow_unused=True)
     norms = [0.0 if slope is None else float(slope.double().norm()) for slope in slopes]
     back = iter(norms)
     passed = {name: (float(_joined(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}

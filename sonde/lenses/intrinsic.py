@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from ._untouched import hooked, leaves, need, no_model, untouched
 
 LEAST = 10
 
@@ -71,20 +71,12 @@ def _outputs(model: Any, x: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
 
-    def keep(name: str) -> Any:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(x):
-                found[f"{name} {type(module).__name__}".strip()] = output.detach()
+    def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(x):
+            found[f"{name} {type(module).__name__}".strip()] = output.detach()
 
-        return hook
-
-    handles = [module.register_forward_hook(keep(name)) for name, module in model.named_modules() if not list(module.children())]
-    try:
-        with torch.no_grad():
-            model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(leaves(model), keep), torch.no_grad():
+        model(x)
     return found
 
 

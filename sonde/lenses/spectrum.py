@@ -15,7 +15,7 @@ from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
-from ._untouched import need, no_gradient, untouched
+from ._untouched import hooked, need, no_gradient, untouched
 from ._words import number
 
 if TYPE_CHECKING:
@@ -126,20 +126,13 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
 
     seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
 
-    def note(name: str, layer: nn.Module, x: Tensor) -> None:
-        seen[name] = (layer, tuple(x.shape[-1:] if isinstance(layer, nn.Linear) else x.shape[-layer.get_parameter("weight").dim() + 1 :]))
+    def note(name: str, layer: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> None:
+        axes = 1 if isinstance(layer, nn.Linear) else layer.get_parameter("weight").dim() - 1
+        seen[name] = (layer, tuple(given[0].shape[-axes:]))
 
-    hooks = [
-        layer.register_forward_hook(lambda layer, given, _, name=name: note(name, layer, given[0]))
-        for name, layer in subject.model.named_modules()
-        if isinstance(layer, (nn.Linear, _ConvNd))
-    ]
-    try:
-        with torch.no_grad():
-            subject.model(subject.batch.x[:2])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    maps = {name: layer for name, layer in subject.model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
+    with hooked(maps, note), torch.no_grad():
+        subject.model(subject.batch.x[:2])
     return seen
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def asked(closure: Callable[[], Any] | None) -> Any:
+    """The loss by a closure, where a step is given one, with its gradients."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 class Rule(torch.optim.Optimizer, ABC):
@@ -20,10 +29,7 @@ class Rule(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = asked(closure)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:

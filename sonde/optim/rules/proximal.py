@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ...core.errors import BadInput
+from ._rule import asked
 
 
 @final
@@ -37,10 +38,7 @@ class Proximal(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = asked(closure)
         self.inner.param_groups = [{**group, "weight_decay": 0.0} for group in self.param_groups]
         self.inner.state = self.state
         self.inner.step()
