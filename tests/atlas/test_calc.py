@@ -5,16 +5,9 @@ from __future__ import annotations
 import torch
 
 from sonde.atlas import calc
-from sonde.atlas._exhibit import run
 from sonde.gradients._rules import RULES
 from sonde.lenses import cost as cost_lens
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_the_sign_of_the_cosine(monkeypatch) -> None:

@@ -6,21 +6,10 @@ import pytest
 import torch
 
 from sonde.atlas import diff
-from sonde.atlas._exhibit import run
 from sonde.gradients import graph, modes
 from sonde.gradients._rules import RULES
 from sonde.lenses import backprop
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
-
-
-def any_of(names: list[str], word: str) -> bool:
-    return any(word in name for name in names)
+from tests.atlas.mistakes import any_of, wrong
 
 
 def test_a_second_path_that_overwrites_the_first_is_noticed(monkeypatch) -> None:

@@ -17,6 +17,7 @@ from sonde.engine.replica import Replica
 from sonde.gradients import mean
 from sonde.lenses.cost import _Walk
 from sonde.models.mlp import MLP
+from tests.atlas.mistakes import any_of, wrong
 
 
 @pytest.mark.parametrize("row", found())
@@ -35,17 +36,6 @@ def test_every_chapter_has_a_mistake_of_its_own():
     here = {name.split("_")[1] for name in globals() if name.startswith("mistake_")}
     own_files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     assert chapters <= here | own_files
-
-
-def wrong(row):
-    """Names of the expectations that did not hold."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
-
-
-def any_of(names, word):
-    return any(word in name for name in names)
 
 
 # A shard that divides by its own count: the sum of means, K times too big.

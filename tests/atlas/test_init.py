@@ -8,17 +8,10 @@ import pytest
 import torch
 
 from sonde.atlas import init
-from sonde.atlas._exhibit import run
 from sonde.gradients import mean
 from sonde.lenses import flow
 from sonde.optim import initialise
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold; an exception would be no verdict."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_init_01_notices_a_variance_in_place_of_a_deviation(monkeypatch) -> None:

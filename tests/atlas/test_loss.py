@@ -7,17 +7,10 @@ import math
 import torch
 
 from sonde.atlas import loss
-from sonde.atlas._exhibit import run
 from sonde.objectives import bernoulli, categorical, distribution, laplace, penalised
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.information import codes, measures
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold; an exception would be no verdict."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_loss_01_notices_another_link(monkeypatch) -> None:

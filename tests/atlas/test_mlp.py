@@ -8,17 +8,10 @@ import numpy as np
 import torch
 
 from sonde.atlas import mlp
-from sonde.atlas._exhibit import run
 from sonde.lenses import intrinsic
 from sonde.models import constructive, piecewise
 from sonde.models.mlp import MLP
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold; an exception would be no verdict."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_mlp_01_notices_phi_0_counted_thrice(monkeypatch) -> None:

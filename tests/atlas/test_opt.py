@@ -9,17 +9,7 @@ from sonde.atlas import opt
 from sonde.atlas._exhibit import run
 from sonde.optim import build, line_search, newton, race, schedules
 from sonde.optim.rules.lion import Lion
-
-
-def wrong(row):
-    """Names of the expectations that did not hold."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
-
-
-def any_of(names, word):
-    return any(word in name for name in names)
+from tests.atlas.mistakes import any_of, wrong
 
 
 def test_opt_01_notices_a_wrong_sign(monkeypatch):

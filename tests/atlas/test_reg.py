@@ -6,19 +6,12 @@ import pytest
 import torch
 
 from sonde.atlas import reg
-from sonde.atlas._exhibit import run
 from sonde.data import augment
 from sonde.lenses import diagnosis
 from sonde.nn import dropout
 from sonde.objectives import penalised
 from sonde.optim.rules import proximal
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold; an exception would be no verdict."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_reg_01_notices_a_gap_with_the_wrong_sign(monkeypatch) -> None:

@@ -9,17 +9,10 @@ import pytest
 from torch import nn
 
 from sonde.atlas import th
-from sonde.atlas._exhibit import run
 from sonde.core.errors import BadInput
 from sonde.models.mlp import MLP
 from sonde.nn import wide
-
-
-def wrong(row: str) -> list[str]:
-    """Names of the expectations that did not hold; an exception would be no verdict."""
-    result = run(row)
-    assert not result.passed and not result.error, result.why or f"{row} did not notice"
-    return [finding.name for finding in result.findings if not finding.passed]
+from tests.atlas.mistakes import wrong
 
 
 def test_th_01_notices_a_bound_too_good_to_be_true(monkeypatch) -> None:

@@ -1,0 +1,16 @@
+"""What the files of deliberate mistakes share: run an exhibit that must not pass, and see which expectations noticed."""
+
+from __future__ import annotations
+
+from sonde.atlas._exhibit import run
+
+
+def wrong(row: str) -> list[str]:
+    """Names of the expectations that did not hold."""
+    result = run(row)
+    assert not result.passed and not result.error, result.why or f"{row} did not notice"
+    return [finding.name for finding in result.findings if not finding.passed]
+
+
+def any_of(names: list[str], word: str) -> bool:
+    return any(word in name for name in names)
