@@ -1,0 +1,64 @@
+"""Builds the C kernels with the package.  Without a C compiler the install succeeds and Sonde's torch forms serve.
+
+Each level of CPU gets its own plain shared object, so a build is never illegal on another machine of the same kind:
+`sonde/kernels/_library.py` loads the best one the CPU can run.  Every source is compiled for float and for double.
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, ExecError, PlatformError
+
+LEVELS = {"base": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    LEVELS["avx2"] = ["-mavx2", "-mfma"]
+    LEVELS["avx512"] = [*LEVELS["avx2"], *"-mavx512f -mavx512vl -mavx512bw -mavx512dq -mprefer-vector-width=512".split()]
+# Apple's compiler has no OpenMP: there the kernels run on one thread.
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
+# No -ffast-math: infinite gates must stay exact, and not-a-numbers visible.
+FLAGS = "-std=gnu11 -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fvisibility=hidden -Wall".split()
+NOTICE = (
+    "notice: the C kernels were not built ({why}).  Sonde works without them and gives the same values, slower; "
+    "for the fast ones install a C compiler with OpenMP (gcc, or clang with libomp) and install Sonde again.\n"
+)
+
+
+class BuildKernels(build_ext):
+    """Compiles plain shared objects (no Python inside), and never fails the install."""
+
+    def get_ext_filename(self, fullname):
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def build_extensions(self):
+        for ext in self.extensions:
+            try:
+                self.build_extension(ext)
+            except (CCompilerError, ExecError, PlatformError) as error:
+                # A compiler too old for a higher level serves the lower ones; one that fails at the lowest serves none.
+                if ext is self.extensions[0]:
+                    sys.stderr.write(NOTICE.format(why=str(error).rpartition("' ")[2] or type(error).__name__))
+                return
+
+    def build_extension(self, ext):
+        flags = [*FLAGS, *OPENMP, *ext.extra_compile_args]
+        objects = []
+        for bits in ("32", "64"):
+            place = str(Path(self.build_temp, ext.name, bits))
+            objects += self.compiler.compile(ext.sources, output_dir=place, macros=[("REAL_BITS", bits)], extra_postargs=flags)
+        output = self.get_ext_fullpath(ext.name)
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(objects, output, libraries=["m"], extra_postargs=OPENMP)
+
+
+SOURCES = sorted(str(path) for path in Path("sonde/kernels").glob("*.c"))
+HEADERS = sorted(str(path) for path in Path("sonde/kernels").glob("*.h"))
+setup(
+    ext_modules=[
+        Extension(f"sonde.kernels._kernels_{level}", SOURCES, depends=HEADERS, extra_compile_args=flags, optional=True)
+        for level, flags in LEVELS.items()
+    ],
+    cmdclass={"build_ext": BuildKernels},
+)

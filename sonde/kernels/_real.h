@@ -1,0 +1,122 @@
+/* The number, the vector and the few operations every kernel is written with.
+
+   One source serves float and double (REAL_BITS is 32 or 64) and any CPU: vectors are the compiler's own vector
+   extensions, as wide as the target's registers.  `a * b + c` on vectors becomes one fused multiply-add. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
+#if REAL_BITS == 64
+typedef double real;
+typedef int64_t whole; /* the integer as wide as a real */
+#define SUFFIX _f64
+#else
+typedef float real;
+typedef int32_t whole;
+#define SUFFIX _f32
+#endif
+
+#define LANES ((int)(VECTOR_BYTES / sizeof(real)))
+
+/* The name of an exported function, as in `int EXPORT(separable_forward)(const arguments *a)`. */
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define EXPORT(name) __attribute__((visibility("default"))) JOIN(name, SUFFIX)
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef real vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef whole wvec __attribute__((vector_size(VECTOR_BYTES)));
+typedef vec vec_anywhere __attribute__((aligned(sizeof(real)), may_alias));
+
+/* A tensor [row, head, time, width]: strides count elements, the last axis is contiguous, data NULL means absent. */
+typedef struct {
+    real *data;
+    int64_t row, head, time;
+} view;
+
+INLINE real *at(view x, int64_t row, int64_t head, int64_t time) {
+    return x.data + row * x.row + head * x.head + time * x.time;
+}
+
+INLINE vec load(const real *p) { return *(const vec_anywhere *)p; }
+INLINE void store(real *p, vec x) { *(vec_anywhere *)p = x; }
+INLINE vec broadcast(real x) { return x - (vec){0}; }
+
+/* The first n lanes; the others are 0 (load) or left alone (store). */
+INLINE vec load_some(const real *p, int n) {
+    vec x = {0};
+    memcpy(&x, p, (size_t)n * sizeof(real));
+    return x;
+}
+INLINE void store_some(real *p, vec x, int n) { memcpy(p, &x, (size_t)n * sizeof(real)); }
+
+INLINE vec choose(wvec mask, vec yes, vec no) { return (vec)((mask & (wvec)yes) | (~mask & (wvec)no)); }
+INLINE vec vmax(vec a, vec b) { return choose(a > b, a, b); }
+INLINE vec vmin(vec a, vec b) { return choose(a < b, a, b); }
+
+INLINE real total(vec x) {
+    real sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+}
+
+/* exp to the last digit or two.  -inf and anything below the smallest normal number give 0, +inf gives inf,
+   not-a-number stays one. */
+INLINE vec vexp(vec x) {
+#if REAL_BITS == 64
+    const real low = -708.3, high = 709.79, magic = 0x1.8p52, ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
+    enum { MANTISSA = 52, DEGREE = 12 };
+#else
+    const real low = -87.33f, high = 88.73f, magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    enum { MANTISSA = 23, DEGREE = 7 };
+#endif
+    static const real inverse_factorial[] = {1.0,           1.0,            1.0 / 2,        1.0 / 6,         1.0 / 24,
+                                             1.0 / 120,     1.0 / 720,      1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
+                                             1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
+    vec y = choose(x < low, broadcast(low), choose(x > high, broadcast(high), x));
+    /* y = n ln 2 + r: adding `magic` rounds to a whole number n and leaves it in the low bits. */
+    vec rounded = y * (real)1.44269504088896340736 + magic;
+    wvec n = (wvec)rounded - (wvec)broadcast(magic);
+    vec m = rounded - magic;
+    vec r = (y - m * ln2_high) - m * ln2_low;
+    vec p = broadcast(inverse_factorial[DEGREE]);
+    for (int i = DEGREE - 1; i >= 0; i--) p = p * r + inverse_factorial[i];
+    /* 2^n in two factors: n may be one more than the largest exponent. */
+    const whole bias = ((whole)1 << (8 * sizeof(real) - 2 - MANTISSA)) - 1;
+    wvec half = n >> 1;
+    p = p * (vec)((half + bias) << MANTISSA) * (vec)((n - half + bias) << MANTISSA);
+    return choose(x < low, (vec){0}, p);
+}
+
+/* The exponential of one number, equal to a lane of vexp. */
+INLINE real rexp(real x) { return vexp(broadcast(x))[0]; }
+
+/* Space for n reals at the start of a cache line; release with free. */
+INLINE real *reals(size_t n) {
+    void *space = NULL;
+    return posix_memalign(&space, 64, (n + 16) * sizeof(real)) ? NULL : space;
+}
+
+/* Which thread of the parallel region this is. */
+INLINE int worker(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
