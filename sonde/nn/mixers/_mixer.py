@@ -1,0 +1,94 @@
+"""What every mixer is: x (B, T, D) and an optional state -> y (B, T, D) and the next state.
+
+Feeding a sequence at once, in pieces of any length, or token by token gives the same outputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core import shelf
+from ...core.dials import resolve
+from ...core.errors import BadInput, nearest
+from ..recurrence import FORMS, Rule, State, run, watching
+from ..spans import Spans
+
+
+class Mixer(nn.Module, ABC):
+    """Moves information along a sequence.  A member writes `mix` and says which `forms` it has."""
+
+    width: int
+    causal: bool = True
+    """no output looks at a later input; then it can be fed in pieces, with a state"""
+    form: str = "auto"
+    """how it is computed; `use` sets it"""
+
+    def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """x (B, T, D) -> y (B, T, D) and the state after it; `spans` says which stretches of x are sequences of their own."""
+        if x.dim() != 3 or x.shape[-1] != self.width:
+            raise BadInput(
+                f"x is {tuple(x.shape)}, {type(self).__name__} takes (batch, time, {self.width})",
+                where="axis 2 (width)" if x.dim() == 3 else "axes",
+                fix=f"make the last axis {self.width}",
+            )
+        if spans is not None:
+            return spans.each(self.mix, x, state)
+        for name, s in (state or {}).items():
+            if len(s) != len(x):
+                raise BadInput(
+                    f"state '{name}' is for a batch of {len(s)}, x for {len(x)}", where="axis 0 (batch)", fix="begin with state=None"
+                )
+        return self.mix(x, state, None)
+
+    @abstractmethod
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """The same for sequences that begin at the left edge; of each the first `lengths` (B,) tokens count."""
+
+    @abstractmethod
+    def forms(self) -> tuple[str, ...]:
+        """Ways it can be computed, all of which give the same numbers."""
+
+    def use(self, form: str) -> Mixer:
+        """Choose how it is computed: one of `forms`, or 'auto'."""
+        if form != "auto" and form not in self.forms():
+            if form not in FORMS:
+                raise BadInput(f"no form '{form}'", fix=nearest(form, ["auto", *FORMS]))
+            raise BadInput(f"{type(self).__name__} has no form '{form}'", fix="it has " + ", ".join(self.forms()))
+        self.form = form
+        return self
+
+
+class Recurrent(Mixer, ABC):
+    """A mixer whose work is one or two linear recurrences; its forms follow from the steps it takes."""
+
+    def recur(self, rule: Rule, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """Run a rule in this mixer's form."""
+        return run(rule, state, form=self.form, lengths=lengths)
+
+    def forms(self) -> tuple[str, ...]:
+        like = next(self.parameters())
+        kept, self.form = self.form, "step"
+        try:
+            with watching() as watch, torch.no_grad():
+                self.mix(torch.zeros(1, 2, self.width, dtype=like.dtype, device=like.device), None, None)
+        finally:
+            self.form = kept
+        first, *others = [steps.forms for steps, _ in watch.seen]
+        return tuple(form for form in first if all(form in other for other in others))
+
+
+def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:
+    """A new mixer by name; further dials are those of its class."""
+    module = shelf.load("nn.mixers", name)
+    wanted = name.replace("_", "")
+    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, Mixer)]
+    make = next((kind for kind in kinds if kind.__name__.lower() == wanted), None)
+    if make is None:
+        raise BadInput(f"nn/mixers/{name}.py has no class of its name", fix=f"name it like {name.title().replace('_', '')}")
+    made: Mixer = make(**resolve(make, {"width": width, **dials}, f"mixer '{name}'"))
+    return made if form == "auto" else made.use(form)

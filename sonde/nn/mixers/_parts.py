@@ -1,0 +1,93 @@
+"""What several mixers are made of: heads, the short convolution before them, rotations by position.
+
+B batch, T time, D width, H heads, W taps of the short convolution.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ...core.errors import BadInput
+
+Heads = Annotated[int, Range(1, 4096)]
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """(B, T, H d) -> (B, H, T, d), a view."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """(B, H, T, d) -> (B, T, H d)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def divides(width: int, heads: int, owner: str) -> int:
+    """width / heads, or an error that says which heads would do."""
+    if width % heads:
+        able = [n for n in range(1, width + 1) if width % n == 0 and n <= 64]
+        raise BadInput(f"a width of {width} cannot be cut into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, able))}")
+    return width // heads
+
+
+@final
+class ShortConv(nn.Module):
+    """Each channel over the last few tokens, then SiLU; the state is the tail of W - 1 inputs.
+
+    width: channels
+    taps: tokens looked at, this one included
+    bias: a number added to each channel
+    """
+
+    def __init__(self, width: int, taps: int = 4, bias: bool = False) -> None:
+        super().__init__()
+        self.taps = taps
+        self.weight = nn.Parameter(torch.empty(taps, width).uniform_(-(taps**-0.5), taps**-0.5))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor, tail: Tensor | None = None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, D), tail (B, W - 1, D) -> y like x, and the tail after it."""
+        if tail is None:
+            tail = x.new_zeros(len(x), self.taps - 1, x.shape[-1])
+        whole = torch.cat([tail.to(x.dtype), x], 1)
+        T = x.shape[1]
+        y = whole[:, :T] * self.weight[0]
+        for i in range(1, self.taps):
+            y = torch.addcmul(y, whole[:, i : i + T], self.weight[i])
+        return F.silu(y if self.bias is None else y + self.bias), tail_of(whole, self.taps - 1, lengths)
+
+
+def tail_of(whole: Tensor, n: int, lengths: Tensor | None) -> Tensor:
+    """The last n tokens of sequences that came with a tail of n in front: of all T, or of the first `lengths` of them."""
+    T = whole.shape[1] - n
+    if lengths is None:
+        return whole[:, T:]
+    places = lengths.unsqueeze(1) + torch.arange(n, device=whole.device)
+    return whole.gather(1, places.unsqueeze(-1).expand(-1, -1, whole.shape[-1]))
+
+
+def advanced(position: Tensor | None, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B,) how many tokens each sequence has seen after x (B, T, D)."""
+    seen = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
+    return seen if position is None else position + seen
+
+
+def rotated(x: Tensor, position: Tensor | None, base: float = 10000.0, interleaved: bool = False) -> Tensor:
+    """x (B, H, T, d) with pairs of channels turned by an angle that grows with time; position (B,) is where x begins.
+
+    interleaved: pairs are neighbours (0, 1), (2, 3), ..; otherwise channel i goes with channel i + d/2
+    """
+    T, d = x.shape[-2:]
+    time = torch.arange(T, device=x.device, dtype=torch.float64)
+    time = time.unsqueeze(0) if position is None else position.unsqueeze(1) + time  # (B, T)
+    speed = base ** (-torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d)
+    angle = (time.unsqueeze(-1) * speed).unsqueeze(1)  # (B, 1, T, d/2)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)

@@ -1,0 +1,49 @@
+"""Gated linear attention: each row of the state forgets at its own rate, S_t = Diag(a_t) S_{t-1} + k_t (x) v_t.
+
+Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training, 2023.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..recurrence import Rule, State, Steps
+from ._mixer import Recurrent
+from ._parts import Heads, merge, split
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
+    """S = Diag(a) S + k (x) v, o = S^T q: q, k, log_a (B, H, L, K), v (B, H, L, V)."""
+    return (yield Steps(q, k, v, log_key=log_a))
+
+
+@final
+class GLA(Recurrent):
+    """The layer: keys of half the width, a gate of low rank, a norm for each head, a swish gate at the output.
+
+    width: numbers per token
+    heads: independent states
+    rank: width of the bottleneck that makes the forget gate
+    """
+
+    def __init__(self, width: int = 64, heads: Heads = 4, rank: int = 16) -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.q, self.k = nn.Linear(width, width // 2, bias=False), nn.Linear(width, width // 2, bias=False)
+        self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.forget = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width // 2))
+        self.norm = nn.RMSNorm(width // heads, eps=1e-5)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        log_a = split(F.logsigmoid(self.forget(x)), self.heads) / 16
+        o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a), state, lengths)
+        return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), state
+
+
+def tiny() -> GLA:
+    return GLA(width=12, heads=3, rank=2)

@@ -1,0 +1,23 @@
+"""One engine for linear recurrences: a rule says what each step does, the engine supplies every way to compute it."""
+
+from .choose import Choice, choose
+from .run import FORMS, Rule, State, Watch, compute, divide, normalised, run, watching, with_ones
+from .scan import scan
+from .steps import Steps
+
+__all__ = [
+    "FORMS",
+    "Choice",
+    "Rule",
+    "State",
+    "Steps",
+    "Watch",
+    "choose",
+    "compute",
+    "divide",
+    "normalised",
+    "run",
+    "scan",
+    "watching",
+    "with_ones",
+]

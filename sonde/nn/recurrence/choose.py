@@ -1,0 +1,99 @@
+"""Which form runs fastest: a small cost model with figures measured on a CPU.
+
+The time of a form is a fixed price per call, a price per round that must wait for the one before, and its arithmetic
+at the rate it was measured to reach.  `benchmarks/mixers.py forms` prints estimate beside measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import NamedTuple, final
+
+from . import fused
+from .forms import CHUNK, PIECE
+from .steps import Steps
+
+
+class Price(NamedTuple):
+    """What a form costs: seconds per call, seconds per round, arithmetic per second."""
+
+    call: float
+    round: float
+    rate: float
+
+
+PRICES = {
+    "fused": Price(60e-6, 0.0, 60e9),
+    "step": Price(20e-6, 90e-6, 8e9),
+    "parallel": Price(300e-6, 250e-6, 40e9),
+    "chunk": Price(400e-6, 40e-6, 25e9),
+    "scan": Price(800e-6, 300e-6, 12e9),
+    "convolution": Price(200e-6, 60e-6, 4e9),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """The form taken, why, and what each was expected to take, in seconds for a forward pass."""
+
+    form: str
+    why: str
+    estimates: dict[str, float]
+
+
+def choose(s: Steps) -> Choice:
+    """The form with the lowest estimate among those that can run here."""
+    problem = fused.why_not(s)
+    able = [form for form in s.forms if form != "fused" or not problem]
+    estimates = {form: estimate(s, form) for form in able}
+    best = min(estimates, key=lambda form: estimates[form])
+    if best == "fused":
+        others = {form: seconds for form, seconds in estimates.items() if form != "fused"}
+        second = min(others, key=lambda form: others[form])
+        why = f"about {max(others[second] / estimates[best], 1):.0f}x faster than the next best form, {second}"
+    elif problem and "fused" in s.forms:
+        why = f"the fastest without fused kernels: {problem}"
+    else:
+        why = f"the fastest for {s.v.shape[2]} steps"
+    return Choice(best, why, estimates)
+
+
+def estimate(s: Steps, form: str) -> float:
+    """Expected seconds of a forward pass."""
+    price = PRICES[form]
+    return price.call + rounds(s, form) * price.round + flops(s, form) / price.rate
+
+
+def rounds(s: Steps, form: str) -> int:
+    """How many operations have to wait for the one before."""
+    L = max(s.v.shape[2], 1)
+    if form == "step":
+        return L
+    if form == "scan":
+        return 2 * ceil(log2(max(L if s.kind == "hadamard" else ceil(L / 16), 2)))
+    if form == "chunk":
+        return ceil(L / PIECE) * 2 * ceil(log2(PIECE)) if s.kind == "hadamard" else ceil(L / CHUNK)
+    if form == "parallel":
+        return ceil(log2(max(L, 2)))
+    return ceil(L / CHUNK) if form == "convolution" else 1
+
+
+def flops(s: Steps, form: str) -> float:
+    """Arithmetic of a forward pass: one multiplication and one addition count as two."""
+    B, H, L, K, V = s.sizes
+    heads = float(B * H)
+    decays = 1 if any(x is not None for x in (s.log_head, s.log_key, s.log_value)) else 0
+    if s.kind == "hadamard":
+        if form == "convolution":
+            return heads * V * (15 * L * log2(max(2 * L, 2)) + 10 * K * L)
+        work = 5 * K * V + 10 * K * V * (0 if s.constant else 1)  # the exponential counts as ten
+        return heads * L * (work + (8 * K * V * (2 if form == "scan" else 1) if form in ("scan", "chunk") else 0))
+    if form in ("step", "fused"):
+        return heads * L * K * V * ((6 if s.kind == "delta" else 4) + decays)
+    C = {"parallel": L, "chunk": CHUNK, "scan": 16}[form]
+    pairs = C * (K + V) + (4 * C * K if s.kind == "delta" else 0)
+    states = 0 if form == "parallel" else (6 if s.kind == "delta" else 4) * K * V
+    joins = 0.0 if form != "scan" else (4 * K * K * (K + V) / C if s.kind == "delta" else 4 * K * V / C)
+    return heads * L * (pairs + states + joins)

@@ -1,0 +1,47 @@
+"""The fused form: one compiled kernel over the whole sequence, the state in cache from the first step to the last.
+
+On a CPU these are the kernels of `sonde.kernels`; on a GPU those of flash-linear-attention, where it is installed.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...core.errors import BadInput
+from .steps import Steps
+
+
+def why_not(s: Steps) -> str:
+    """Why these steps cannot be fused here; '' if they can."""
+    if "fused" not in s.forms:
+        return f"there is no fused kernel for '{s.name}'"
+    if s.v.device.type == "cpu":
+        from ... import kernels
+
+        return "" if kernels.available() else kernels.why_not()
+    if s.v.device.type == "cuda":
+        from . import gpu
+
+        return gpu.why_not(s)
+    return f"there is no fused kernel for the device '{s.v.device.type}'"
+
+
+def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the kernel of this kind of recurrence."""
+    problem = why_not(s)
+    if problem:
+        raise BadInput(f"the form 'fused' cannot run: {problem}", fix="use form='auto', or 'chunk'")
+    if s.v.device.type == "cuda":
+        from . import gpu
+
+        return gpu.run(s, state)
+    from ...kernels.delta import delta
+    from ...kernels.hadamard import hadamard
+    from ...kernels.separable import separable
+
+    s = s.by_step()
+    if s.kind == "hadamard":
+        return hadamard(s.q, s.k, s.v, s.log_value, s.rate, s.weight, state)
+    if s.kind == "delta":
+        return delta(s.q, s.k, s.v, s.beta, s.log_head, state)
+    return separable(s.q, s.k, s.v, s.log_head, s.log_key, s.log_value, state, before=s.read == "before")

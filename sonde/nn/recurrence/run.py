@@ -1,0 +1,160 @@
+"""Run a rule: each record of steps it yields is computed in the form asked for, and the output handed back to it.
+
+A rule is a generator.  It turns its inputs into `Steps`, yields them, receives the output (B, H, L, V), and returns what
+it makes of it; it never sees which form ran, how long the sequences are, or where the state came from:
+
+    def gla(q, k, v, log_a):
+        return (yield Steps(q, k, v, log_key=log_a))
+
+A rule may yield twice (ABC, GSA), and may carry numbers of its own from one piece of a sequence to the next (a running
+maximum): it then takes `state` and returns (output, {"m": m}) with m (B, H, L); the last one goes into the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from ...core.errors import BadInput, nearest
+from . import forms
+from .choose import choose
+from .fused import fused
+from .steps import Steps
+
+State = dict[str, Tensor]
+"""What a mixer remembers: tensors whose first axis is the sequence."""
+Rule = Generator[Steps, Tensor, "Tensor | tuple[Tensor, State]"]
+
+FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
+    "step": forms.step,
+    "fused": fused,
+    "parallel": forms.parallel,
+    "chunk": forms.chunk,
+    "scan": forms.scanned,
+    "convolution": forms.convolution,
+}
+
+
+def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, State]:
+    """Drive a rule to its end: its output, and the state after the last step.
+
+    form: one of FORMS, or 'auto' for the fastest that can run
+    lengths: (B,) how many steps of each sequence count; the rest changes no state
+    """
+    old, new = state or {}, State()
+    try:
+        steps = next(rule)
+        while True:
+            name = f"S{len(new)}"
+            out, new[name] = compute(steps, old.get(name), form, lengths)
+            steps = rule.send(out)
+    except StopIteration as end:
+        result = end.value
+    if isinstance(result, tuple):
+        out, carried = result
+        new.update({name: _last(x, old.get(name), lengths) for name, x in carried.items()})
+        return out, new
+    return result, new
+
+
+def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One recurrence: (out (B, H, L, V), state (B, H, K, V)).  The state is float32 or float64, whatever the inputs are."""
+    state = _fitting(s, state)
+    taken = choose(s).form if form == "auto" else form
+    if taken not in s.forms:
+        if taken not in FORMS:
+            raise BadInput(f"no form '{taken}'", fix=nearest(taken, FORMS))
+        raise BadInput(f"a recurrence of kind '{s.name}' has no form '{taken}'", fix="it has " + ", ".join(s.forms))
+    for watch in _WATCHING:
+        watch.seen.append((s, taken))
+    if taken == "fused":
+        out, state = fused(s if lengths is None else s.ended(lengths), state)
+    else:
+        wide = _widened(s)
+        if taken == "convolution":
+            out, state = forms.convolution(wide, state, lengths)
+        else:
+            out, state = FORMS[taken](wide if lengths is None else wide.ended(lengths), state)
+    bonus = s.bonus()
+    return (out if bonus is None else out + bonus).to(s.v.dtype), state
+
+
+def _fitting(s: Steps, state: Tensor | None) -> Tensor:
+    """The state to begin with; one of another size is refused by the axis that does not fit."""
+    B, H, _, K, V = s.sizes
+    if state is None:
+        return s.empty_state()
+    for i, (axis, found, wanted) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
+        if found != wanted:
+            raise BadInput(
+                f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {wanted}", where="state", fix="begin with state=None"
+            )
+    if state.dim() != 4:
+        raise BadInput(f"the state has {state.dim()} axes instead of 4", where="state", fix="begin with state=None")
+    return state.to(s.state_dtype)
+
+
+def _widened(s: Steps) -> Steps:
+    """Half-precision inputs as float32, in which they are summed."""
+    real = torch.float64 if s.v.dtype == torch.float64 else torch.float32
+    narrow = {
+        f.name: x.to(real) for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point() and x.dtype != real
+    }
+    return replace(s, **narrow) if narrow else s  # type: ignore[arg-type]
+
+
+def _last(x: Tensor, old: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """The entry of (B, H, L) that belongs to the last step of each sequence."""
+    if lengths is None:
+        return x[:, :, -1]
+    last = x.gather(2, (lengths - 1).clamp_min(0)[:, None, None].expand(-1, x.shape[1], 1)).squeeze(2)
+    begun = (lengths > 0).unsqueeze(1)
+    return torch.where(begun, last, x.new_full((), float("-inf")) if old is None else old)
+
+
+@final
+@dataclass
+class Watch:
+    """What ran while it was watched: the steps with the form taken, and how often a denominator was too small."""
+
+    seen: list[tuple[Steps, str]] = field(default_factory=list)
+    denominators: int = 0
+    guarded: int = 0
+
+
+_WATCHING: list[Watch] = []
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Look at every recurrence that runs inside the `with`."""
+    watch = Watch()
+    _WATCHING.append(watch)
+    try:
+        yield watch
+    finally:
+        _WATCHING.remove(watch)
+
+
+def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
+    """top / bottom with |bottom| held at `floor` or above, the sign kept; `watching` counts how often that was needed."""
+    small = bottom.abs() < floor
+    for watch in _WATCHING:
+        watch.denominators += small.numel()
+        watch.guarded += int(small.sum())
+    return top / torch.where(small, torch.where(bottom < 0, -floor, floor), bottom)
+
+
+def with_ones(v: Tensor) -> Tensor:
+    """v with one more column of ones: what the recurrence makes of it is the sum of the weights, a normaliser."""
+    return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], -1)
+
+
+def normalised(out: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
+    """The output of `with_ones` values divided by its last column."""
+    return divide(out[..., :-1], out[..., -1:], floor)

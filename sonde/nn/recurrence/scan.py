@@ -1,0 +1,72 @@
+"""Prefixes under an associative operation in logarithmic depth.
+
+    scan(combine, x)[i] = x_0 o x_1 o ... o x_i
+
+For a linear recurrence the operation joins two stretches of steps: a stretch turns the state S into P S + H, so
+
+    (P1, H1) o (P2, H2) = (P2 P1, P2 H1 + H2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Element = tuple[Tensor, ...]
+Combine = Callable[[Element, Element], Element]
+
+
+def scan(combine: Combine, x: Element, method: Literal["tree", "shallow"] = "tree") -> Element:
+    """All prefixes of the elements along axis 0.
+
+    tree     about 2 L combinations in at most 2 ceil(log2 L) - 1 rounds
+    shallow  ceil(log2 L) rounds, the fewest there can be, with L log2 L combinations
+    """
+    return _tree(combine, x) if method == "tree" else _shallow(combine, x)
+
+
+def _tree(combine: Combine, x: Element) -> Element:
+    """Join neighbours, scan the half as many joined ones, and fill in the places between."""
+    n = len(x[0])
+    if n <= 1:
+        return x
+    odd = _tree(combine, combine(_cut(x, slice(0, n - 1, 2)), _cut(x, slice(1, n, 2))))
+    if n == 2:
+        return tuple(torch.cat([first[:1], last]) for first, last in zip(x, odd))
+    even = combine(_cut(odd, slice(0, (n - 1) // 2)), _cut(x, slice(2, n, 2)))
+    return tuple(_weave(torch.cat([first[:1], rest]), between) for first, rest, between in zip(x, even, odd))
+
+
+def _shallow(combine: Combine, x: Element) -> Element:
+    """In each round every place takes in the prefix that ends a power of two before it."""
+    reach = 1
+    while reach < len(x[0]):
+        joined = combine(_cut(x, slice(None, -reach)), _cut(x, slice(reach, None)))
+        x = tuple(torch.cat([old[:reach], new]) for old, new in zip(x, joined))
+        reach *= 2
+    return x
+
+
+def _cut(x: Element, part: slice) -> Element:
+    return tuple(one[part] for one in x)
+
+
+def _weave(even: Tensor, odd: Tensor) -> Tensor:
+    """even_0, odd_0, even_1, odd_1, ..."""
+    both = torch.stack([even[: len(odd)], odd], 1).flatten(0, 1)
+    return both if len(even) == len(odd) else torch.cat([both, even[-1:]])
+
+
+def elementwise(first: Element, second: Element) -> Element:
+    """Join two stretches whose transition multiplies each entry of the state by a number."""
+    (P1, H1), (P2, H2) = first, second
+    return P2 * P1, P2 * H1 + H2
+
+
+def matrices(first: Element, second: Element) -> Element:
+    """Join two stretches whose transition is a matrix."""
+    (P1, H1), (P2, H2) = first, second
+    return P2 @ P1, P2 @ H1 + H2

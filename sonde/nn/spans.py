@@ -1,0 +1,119 @@
+"""Which stretches of a batch are sequences of their own: padded rows, or several documents packed into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.errors import BadInput
+
+State = dict[str, Tensor]
+Mix = Callable[[Tensor, "State | None", Tensor], tuple[Tensor, State]]
+
+
+@final
+class Spans:
+    """N stretches: row, start and stop of each, (N,) whole numbers.  Make one with `of_lengths`, `of_mask` or `packed`."""
+
+    def __init__(self, row: Tensor, start: Tensor, stop: Tensor) -> None:
+        self.row, self.start, self.stop = row.long(), start.long(), stop.long()
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.stop - self.start
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @classmethod
+    def of_lengths(cls, lengths: Tensor) -> Spans:
+        """Rows that each begin at 0 and end after their length; padding on the right."""
+        if lengths.dim() != 1 or lengths.is_floating_point() or bool((lengths < 0).any()):
+            raise BadInput("lengths must be one whole number >= 0 for each row", where="Spans", fix="give a tensor of shape (batch,)")
+        return cls(torch.arange(len(lengths), device=lengths.device), torch.zeros_like(lengths), lengths)
+
+    @classmethod
+    def of_mask(cls, mask: Tensor) -> Spans:
+        """Rows of a mask (B, T), true where a token counts; padding on the left or on the right."""
+        if mask.dim() != 2:
+            raise BadInput(f"a padding mask is (batch, time), not {tuple(mask.shape)}", where="Spans", fix="give one flag for each token")
+        mask = mask.bool()
+        start, count = mask.int().argmax(1), mask.sum(1)
+        places = torch.arange(mask.shape[1], device=mask.device)
+        whole = (places >= start.unsqueeze(1)) & (places < (start + count).unsqueeze(1))
+        if not torch.equal(whole, mask):
+            row = int((whole != mask).any(1).int().argmax())
+            raise BadInput(f"row {row} of the mask has a hole", where="Spans", fix="pad on the left or on the right only")
+        return cls(torch.arange(len(mask), device=mask.device), start, start + count)
+
+    @classmethod
+    def packed(cls, bounds: Tensor) -> Spans:
+        """Documents laid end to end in one row; bounds 0, n1, n1+n2, .. (also called cu_seqlens)."""
+        if bounds.dim() != 1 or len(bounds) < 2 or bounds.is_floating_point():
+            raise BadInput("cu_seqlens must be a row of two or more whole numbers", where="Spans", fix="give 0, n1, n1 + n2, ...")
+        if int(bounds[0]) != 0 or bool((bounds.diff() < 0).any()):
+            raise BadInput(
+                f"cu_seqlens must begin at 0 and never fall, not {bounds.tolist()[:8]}", where="Spans", fix="give 0, n1, n1 + n2, ..."
+            )
+        return cls(torch.zeros(len(bounds) - 1, dtype=torch.long, device=bounds.device), bounds[:-1], bounds[1:])
+
+    def each(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Apply `mix(x, state, lengths)` to every stretch of x (B, T, D): y like x with zeros between, and one state for each.
+
+        Stretches of similar length run together as a padded batch, so at most half of it is padding.
+        """
+        self._check(x, state)
+        y: Tensor | None = None
+        states: list[tuple[Tensor, State]] = []
+        for which in self._groups():
+            lengths = self.lengths[which]
+            places = torch.arange(max(int(lengths.max()), 1), device=x.device)
+            inside = places < lengths.unsqueeze(1)
+            time = (self.start[which].unsqueeze(1) + places).clamp_max(x.shape[1] - 1)
+            row = self.row[which].unsqueeze(1).expand_as(time)
+            out, after = mix(x[row, time], None if state is None else {name: s[which] for name, s in state.items()}, lengths)
+            if y is None:
+                y = out.new_zeros(*x.shape[:2], *out.shape[2:])
+            y = y.index_put((row[inside], time[inside]), out[inside])
+            states.append((which, after))
+        return (torch.zeros_like(x) if y is None else y), _joined(states)
+
+    def _groups(self) -> Iterator[Tensor]:
+        """Numbers of the stretches, by falling length; each group's longest is at most twice its shortest."""
+        left = self.lengths.argsort(descending=True, stable=True)
+        while len(left):
+            longest = int(self.lengths[left[0]])
+            n = int((self.lengths[left] * 2 >= longest).sum()) if longest > 1 else len(left)
+            yield left[:n]
+            left = left[n:]
+
+    def _check(self, x: Tensor, state: State | None) -> None:
+        if len(self) and (int(self.stop.max()) > x.shape[1] or int(self.row.max()) >= x.shape[0]):
+            raise BadInput(
+                f"spans reach row {int(self.row.max())} and time {int(self.stop.max())}, x is {tuple(x.shape)}",
+                where="Spans",
+                fix="packed documents lie in one row of x",
+            )
+        for name, s in (state or {}).items():
+            if len(s) != len(self):
+                raise BadInput(
+                    f"state '{name}' is for {len(s)} sequences, not {len(self)}", where="axis 0 (batch)", fix="begin with state=None"
+                )
+
+
+def _joined(parts: list[tuple[Tensor, State]]) -> State:
+    """One state from those of the groups, in the order of the stretches; a cache that is shorter is filled with zeros."""
+    if not parts:
+        return {}
+    order = torch.cat([which for which, _ in parts]).argsort()
+    joined = {}
+    for name in parts[0][1]:
+        tensors = [state[name] for _, state in parts]
+        largest = [max(sizes) for sizes in zip(*(t.shape[1:] for t in tensors))]
+        padded = [F.pad(t, [n for want, have in zip(reversed(largest), reversed(t.shape[1:])) for n in (0, want - have)]) for t in tensors]
+        joined[name] = torch.cat(padded)[order]
+    return joined
