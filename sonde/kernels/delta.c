@@ -1,0 +1,598 @@
+/* The delta rule with a scalar decay, forward, backward and one decode step.
+
+       S' = exp(gate) S;   r = v - S'^T k;   u = beta r;   S = S' + k (x) u;   out = S^T q
+
+   Time runs in chunks of CHUNK steps.  With S the state before the chunk, a_t = exp(gate_t), reach[i][j] the product
+   of a over j < t <= i, start[i] the product over t <= i and end[j] = reach[last][j]:
+
+       r_i = v_i - start_i S^T k_i - sum_{j<i} reach_ij (k_i . k_j) u_j        (forward substitution)
+       out_i = start_i S^T q_i + sum_{j<=i} reach_ij (q_i . k_j) u_j
+       S <- start_last S + sum_j end_j k_j (x) u_j
+
+   so that all work on the K x V state is small matrix products that stay in cache.  Decays are products, never
+   differences of sums, so a gate of -inf is exact, and a gate's gradient is a sum of the terms that cross it.
+
+   Legend: K, V widths of keys and values; Kp, Vp the same rounded up to whole strips (the padding holds zeros).
+   Matrices of a chunk are row-major [CHUNK][Kp or Vp].  A state lies in strips of STRIP columns, each [rows][STRIP]:
+   forward keeps S itself (rows are key channels), backward keeps its transpose and the transpose of its gradient. */
+#include "_real.h"
+
+enum { STRIP = 2 * LANES, CHUNK = STRIP > 16 ? STRIP : 16 };
+
+typedef struct {
+    view q, k, v, beta, gate, state;          /* inputs; gate and state may be absent */
+    view out, final, residual, states;        /* forward's results; states: one every `interval` steps, in strips */
+    view dout, dfinal;                        /* gradients that flow in; either may be absent */
+    view dq, dk, dv, dbeta, dgate, dstate;    /* backward's results; dq, dk, dbeta and dgate once per value block */
+    int64_t dq_block, dk_block, dgate_block;  /* strides between value blocks */
+    int64_t rows, heads, groups, length, key_width, value_width;
+    int64_t interval, blocks, threads;
+} arguments;
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t whole_strips(int64_t n) { return (n + STRIP - 1) / STRIP * STRIP; }
+INLINE int64_t whole_chunks(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
+
+/* ---- register tiles: M rows of one strip ---- */
+
+/* Runs the body for row blocks i, i + M, ... of n rows (a multiple of 4) with M = 6 or 4, upwards or downwards. */
+#define ROWS(n, i, ...)                                   \
+    for (int64_t i = 0, i##_left; (i##_left = (n) - i);)  \
+        if (i##_left == 4 || i##_left == 8) {             \
+            enum { M = 4 };                               \
+            __VA_ARGS__;                                  \
+            i += M;                                       \
+        } else {                                          \
+            enum { M = 6 };                               \
+            __VA_ARGS__;                                  \
+            i += M;                                       \
+        }
+#define ROWS_DOWN(n, i, ...)                              \
+    for (int64_t i##_left = (n), i; i##_left;)            \
+        if (i##_left == 4 || i##_left == 8) {             \
+            enum { M = 4 };                               \
+            i = i##_left -= M;                            \
+            __VA_ARGS__;                                  \
+        } else {                                          \
+            enum { M = 6 };                               \
+            i = i##_left -= M;                            \
+            __VA_ARGS__;                                  \
+        }
+#define EACH(i, n) _Pragma("GCC unroll 6") for (int i = 0; i < (n); i++)
+
+typedef vec tile[6][2];
+
+INLINE void tile_zero(int m, tile x) { EACH(i, m) x[i][0] = x[i][1] = (vec){0}; }
+INLINE void tile_load(int m, tile x, const real *p, int64_t step) {
+    EACH(i, m) x[i][0] = load(p + i * step), x[i][1] = load(p + i * step + LANES);
+}
+INLINE void tile_store(int m, tile x, real *p, int64_t step) {
+    EACH(i, m) store(p + i * step, x[i][0]), store(p + i * step + LANES, x[i][1]);
+}
+INLINE void tile_scale(int m, tile x, const real *by) { EACH(i, m) x[i][0] *= by[i], x[i][1] *= by[i]; }
+
+/* x[i] += sum_s a(i, s) b(s), where a(i, s) = a[i * ar + s * as] and row s of the strip b is b + s * bs. */
+INLINE void tile_product(int m, tile x, const real *a, int64_t ar, int64_t as, const real *b, int64_t bs, int64_t n) {
+    for (int64_t s = 0; s < n; s++) {
+        vec left = load(b + s * bs), right = load(b + s * bs + LANES);
+        EACH(i, m) {
+            vec f = broadcast(a[i * ar + s * as]);
+            x[i][0] += f * left;
+            x[i][1] += f * right;
+        }
+    }
+}
+
+/* sums[i] += lanewise x[i] * y(i) */
+INLINE void tile_dots(int m, tile x, const real *y, int64_t step, vec *sums) {
+    EACH(i, m) sums[i] += x[i][0] * load(y + i * step) + x[i][1] * load(y + i * step + LANES);
+}
+
+/* ---- moving blocks ---- */
+
+#if VECTOR_BYTES * 8 / REAL_BITS == 2
+#define LOW_HALVES 0, 2
+#define HIGH_HALVES 1, 3
+#elif VECTOR_BYTES * 8 / REAL_BITS == 4
+#define LOW_HALVES 0, 4, 1, 5
+#define HIGH_HALVES 2, 6, 3, 7
+#elif VECTOR_BYTES * 8 / REAL_BITS == 8
+#define LOW_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (wvec){__VA_ARGS__})
+#endif
+
+/* to[c][r] = from[r][c]; rows and columns are multiples of LANES. */
+static void transpose(real *to, int64_t to_step, const real *from, int64_t from_step, int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < rows; r += LANES)
+        for (int64_t c = 0; c < columns; c += LANES) {
+            vec x[LANES], y[LANES];
+            for (int i = 0; i < LANES; i++) x[i] = load(from + (r + i) * from_step + c);
+            for (int width = 1; width < LANES; width *= 2) { /* interleaving log2(LANES) times transposes */
+                for (int i = 0; i < LANES / 2; i++) {
+                    y[2 * i] = SHUFFLE(x[i], x[i + LANES / 2], LOW_HALVES);
+                    y[2 * i + 1] = SHUFFLE(x[i], x[i + LANES / 2], HIGH_HALVES);
+                }
+                for (int i = 0; i < LANES; i++) x[i] = y[i];
+            }
+            for (int i = 0; i < LANES; i++) store(to + (c + i) * to_step + r, x[i]);
+        }
+}
+
+/* Copies rows x width (rows of `from` are from_step apart) into [CHUNK][step], zeros around it. */
+static void gather(real *to, int64_t step, const real *from, int64_t from_step, int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < CHUNK; i++) {
+        int64_t filled = i < rows ? width : 0;
+        if (filled) memcpy(to + i * step, from + i * from_step, (size_t)filled * sizeof(real));
+        memset(to + i * step + filled, 0, (size_t)(step - filled) * sizeof(real));
+    }
+}
+
+static void scatter(real *to, int64_t to_step, const real *from, int64_t step, int64_t rows, int64_t width) {
+    for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_step, from + i * step, (size_t)width * sizeof(real));
+}
+
+/* The state [K, columns] (its rows `step` apart) from strips or into them; `across` strips hold the transpose. */
+static void state_in(real *strips, const real *state, int64_t step, int64_t K, int64_t columns, int across) {
+    int64_t Kp = whole_strips(K), Vp = whole_strips(columns);
+    memset(strips, 0, (size_t)(Kp * Vp) * sizeof(real));
+    if (!state) return;
+    for (int64_t c = 0; c < K; c++)
+        for (int64_t w = 0; w < columns; w++)
+            strips[across ? (c / STRIP * Vp + w) * STRIP + c % STRIP : (w / STRIP * Kp + c) * STRIP + w % STRIP] = state[c * step + w];
+}
+
+static void state_out(real *state, int64_t step, const real *strips, int64_t K, int64_t columns, int across) {
+    int64_t Kp = whole_strips(K), Vp = whole_strips(columns);
+    for (int64_t c = 0; c < K; c++)
+        for (int64_t w = 0; w < columns; w++)
+            state[c * step + w] = strips[across ? (c / STRIP * Vp + w) * STRIP + c % STRIP : (w / STRIP * Kp + c) * STRIP + w % STRIP];
+}
+
+/* ---- what a chunk needs of its keys, queries and gates ---- */
+
+typedef struct {
+    int64_t K, Kp, rows;                             /* rows: steps of the chunk inside the sequence */
+    real *k, *q, *kT;                                /* [CHUNK][Kp], [CHUNK][Kp], [Kp][CHUNK] */
+    real start[CHUNK], beta[CHUNK];                  /* decay from the chunk's start; beta */
+    real reach[CHUNK][CHUNK];                        /* decay from after j to i; 0 above the diagonal */
+    real erase[CHUNK][CHUNK], read[CHUNK][CHUNK];    /* -reach k.k and reach q.k */
+} chunk;
+
+static const real identity[CHUNK][CHUNK] = {
+#define ONE(i) [i][i] = 1
+    ONE(0), ONE(1), ONE(2), ONE(3), ONE(4), ONE(5), ONE(6), ONE(7), ONE(8), ONE(9), ONE(10), ONE(11), ONE(12), ONE(13), ONE(14), ONE(15),
+#if VECTOR_BYTES * 8 / REAL_BITS == 16
+    ONE(16), ONE(17), ONE(18), ONE(19), ONE(20), ONE(21), ONE(22), ONE(23), ONE(24), ONE(25), ONE(26), ONE(27), ONE(28), ONE(29), ONE(30), ONE(31),
+#endif
+};
+
+#define END(x) ((x)->reach[CHUNK - 1])
+#define CARRY(x) ((x)->start[CHUNK - 1])
+
+/* Keys, beta and decays of the chunk at time t: all that rebuilding a state needs. */
+static void chunk_keys(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
+    int64_t group = head / (a->heads / a->groups);
+    x->rows = least(CHUNK, a->length - t);
+    gather(x->k, x->Kp, at(a->k, row, group, t), a->k.time, x->rows, x->K);
+    real decay[CHUNK] = {0};
+    for (int64_t i = 0; i < CHUNK; i++) x->beta[i] = i < x->rows ? *at(a->beta, row, head, t + i) : 0;
+    if (a->gate.data)
+        for (int64_t i = 0; i < x->rows; i++) decay[i] = *at(a->gate, row, head, t + i);
+    for (int i = 0; i < CHUNK; i += LANES) store(decay + i, vexp(load(decay + i)));
+    vec line[CHUNK / LANES] = {0};
+    real reached = 1;
+    for (int i = 0; i < CHUNK; i++) {
+        x->start[i] = reached *= decay[i];
+        for (int j = 0; j < CHUNK / LANES; j++) {
+            line[j] = line[j] * decay[i] + load(identity[i] + j * LANES);
+            store(x->reach[i] + j * LANES, line[j]);
+        }
+    }
+}
+
+/* Queries and the score matrices, after chunk_keys. */
+static void chunk_scores(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
+    int64_t group = head / (a->heads / a->groups), Kp = x->Kp;
+    gather(x->q, Kp, at(a->q, row, group, t), a->q.time, x->rows, x->K);
+    transpose(x->kT, CHUNK, x->k, Kp, CHUNK, Kp);
+    for (int s = 0; s < CHUNK; s += STRIP) ROWS(CHUNK, i, {
+        tile scores;
+        tile_zero(M, scores);
+        tile_product(M, scores, x->k + i * Kp, Kp, 1, x->kT + s, CHUNK, Kp);
+        EACH(r, M) EACH(half, 2) {
+            vec reach = load(x->reach[i + r] + s + half * LANES);
+            store(x->erase[i + r] + s + half * LANES, -scores[r][half] * reach);
+        }
+        tile_zero(M, scores);
+        tile_product(M, scores, x->q + i * Kp, Kp, 1, x->kT + s, CHUNK, Kp);
+        EACH(r, M) EACH(half, 2) {
+            vec reach = load(x->reach[i + r] + s + half * LANES);
+            store(x->read[i + r] + s + half * LANES, scores[r][half] * reach);
+        }
+    })
+}
+
+/* ---- forward ---- */
+
+/* Rows i .. i + m of residuals and writes of one strip; earlier rows of `u` are ready.  r may be NULL. */
+INLINE void residual_rows(int m, int64_t i, const chunk *x, const real *S, const real *v, int64_t v_step, real *r, int64_t r_step,
+                          real *u, real *ended) {
+    tile y;
+    tile_zero(m, y);
+    tile_product(m, y, x->k + i * x->Kp, x->Kp, 1, S, STRIP, x->Kp);
+    EACH(n, m) EACH(half, 2) y[n][half] = load(v + (i + n) * v_step + half * LANES) - x->start[i + n] * y[n][half];
+    tile_product(m, y, x->erase[i], CHUNK, 1, u, STRIP, i);
+    EACH(n, m) {
+        EACH(l, m) if (l < n) {
+            vec f = broadcast(x->erase[i + n][i + l]);
+            y[n][0] += f * y[l][0];
+            y[n][1] += f * y[l][1];
+        }
+        if (r) store(r + (i + n) * r_step, y[n][0]), store(r + (i + n) * r_step + LANES, y[n][1]);
+        y[n][0] *= x->beta[i + n];
+        y[n][1] *= x->beta[i + n];
+    }
+    tile_store(m, y, u + i * STRIP, STRIP);
+    tile_scale(m, y, END(x) + i);
+    tile_store(m, y, ended + i * STRIP, STRIP);
+}
+
+INLINE void out_rows(int m, int64_t i, const chunk *x, const real *S, const real *u, real *out, int64_t step) {
+    tile y;
+    tile_zero(m, y);
+    tile_product(m, y, x->q + i * x->Kp, x->Kp, 1, S, STRIP, x->Kp);
+    tile_scale(m, y, x->start + i);
+    tile_product(m, y, x->read[i], CHUNK, 1, u, STRIP, i + m);
+    tile_store(m, y, out + i * step, step);
+}
+
+/* Rows c .. c + m of a strip of the next state: carry * from + sum_s a(c, s) b(s). */
+INLINE void state_rows(int m, real carry, const real *from, const real *a, int64_t as, const real *b, int64_t bs, real *to) {
+    tile y;
+    tile_load(m, y, from, STRIP);
+    EACH(n, m) y[n][0] *= carry, y[n][1] *= carry;
+    tile_product(m, y, a, 1, as, b, bs, CHUNK);
+    tile_store(m, y, to, STRIP);
+}
+
+/* One strip of one chunk. */
+static void forward_strip(const chunk *x, real *S, const real *v, int64_t v_step, real *r, int64_t r_step, real *out, int64_t out_step) {
+    real u[CHUNK * STRIP] __attribute__((aligned(64))), ended[CHUNK * STRIP] __attribute__((aligned(64)));
+    ROWS(CHUNK, i, residual_rows(M, i, x, S, v, v_step, r, r_step, u, ended))
+    ROWS(CHUNK, i, out_rows(M, i, x, S, u, out, out_step))
+    ROWS(x->Kp, c, state_rows(M, CARRY(x), S + c * STRIP, x->k + c, x->Kp, ended, STRIP, S + c * STRIP))
+}
+
+/* Value channels first .. last of one head. */
+static void forward_task(const arguments *a, int64_t row, int64_t head, int64_t first, int64_t last, chunk *x, real *S) {
+    int64_t K = x->K, Kp = x->Kp, size = Kp * whole_strips(last - first);
+    state_in(S, a->state.data ? at(a->state, row, head, 0) + first : NULL, a->state.time, K, last - first, 0);
+    for (int64_t t = 0; t < a->length; t += CHUNK) {
+        if (a->states.data && t % a->interval == 0) memcpy(at(a->states, row, head, t / a->interval) + first * Kp, S, (size_t)size * sizeof(real));
+        chunk_keys(x, a, row, head, t);
+        chunk_scores(x, a, row, head, t);
+        for (int64_t w = first; w < last; w += STRIP) {
+            real *strip = S + (w - first) * Kp, *out = at(a->out, row, head, t) + w;
+            const real *v = at(a->v, row, head, t) + w;
+            real *r = a->residual.data ? at(a->residual, row, head, t) + w : NULL;
+            int64_t width = least(STRIP, last - w);
+            if (width == STRIP && x->rows == CHUNK) {
+                forward_strip(x, strip, v, a->v.time, r, a->residual.time, out, a->out.time);
+                continue;
+            }
+            real edge[3][CHUNK * STRIP];
+            gather(edge[0], STRIP, v, a->v.time, x->rows, width);
+            forward_strip(x, strip, edge[0], STRIP, edge[1], STRIP, edge[2], STRIP);
+            if (r) scatter(r, a->residual.time, edge[1], STRIP, x->rows, width);
+            scatter(out, a->out.time, edge[2], STRIP, x->rows, width);
+        }
+    }
+    state_out(at(a->final, row, head, 0) + first, a->final.time, S, K, last - first, 0);
+}
+
+/* ---- backward ---- */
+
+typedef struct {
+    int64_t Vp;
+    real *dout, *started;          /* [CHUNK][Vp]: the output's gradient; times start */
+    real *r, *u, *ended;           /* residuals; writes; writes times end */
+    real *dr, *dprior;             /* gradients of r and of S^T k: dprior = -start dr */
+    real *du, *duT, *uT;           /* what the next state wants of the writes, [CHUNK][Vp] and [Vp][CHUNK]; u transposed */
+    real dread[CHUNK][CHUNK];      /* gradients of q.k and k.k */
+    real derase[CHUNK][CHUNK];
+    real cross[CHUNK][CHUNK];      /* what each pair (i, j) gives to every gate between */
+    vec of_beta[CHUNK], from_start[CHUNK], to_end[CHUNK], through; /* lanewise sums */
+} adjoint;
+
+static void writes(adjoint *y, const chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t, int64_t first, int64_t width) {
+    gather(y->r, y->Vp, at(a->residual, row, head, t) + first, a->residual.time, x->rows, width);
+    for (int64_t i = 0; i < CHUNK; i++)
+        for (int64_t w = i * y->Vp; w < (i + 1) * y->Vp; w += LANES) {
+            vec u = load(y->r + w) * x->beta[i];
+            store(y->u + w, u);
+            store(y->ended + w, u * END(x)[i]);
+        }
+}
+
+/* Rows i .. i + m of the strip at column w of dr; later rows are ready. */
+INLINE void solve_rows(int m, int64_t i, const chunk *x, adjoint *y, int64_t w) {
+    int64_t Vp = y->Vp, here = i * Vp + w;
+    tile z;
+    tile_load(m, z, y->du + here, Vp);
+    tile_scale(m, z, END(x) + i);
+    tile_dots(m, z, y->u + here, Vp, y->to_end + i);
+    tile_product(m, z, x->read[i] + i, 1, CHUNK, y->dout + here, Vp, CHUNK - i);
+    tile_product(m, z, x->erase[0] + (i + m) * CHUNK + i, 1, CHUNK, y->dr + here + m * Vp, Vp, CHUNK - i - m);
+    _Pragma("GCC unroll 6") for (int n = m - 1; n >= 0; n--) {
+        const real *r = y->r + here + n * Vp;
+        y->of_beta[i + n] += z[n][0] * load(r) + z[n][1] * load(r + LANES);
+        z[n][0] *= x->beta[i + n];
+        z[n][1] *= x->beta[i + n];
+        EACH(l, m) if (l < n) {
+            vec f = broadcast(x->erase[i + n][i + l]);
+            z[l][0] += f * z[n][0];
+            z[l][1] += f * z[n][1];
+        }
+    }
+    tile_store(m, z, y->dr + here, Vp);
+    EACH(n, m) EACH(half, 2) store(y->dprior + here + n * Vp + half * LANES, z[n][half] * -x->start[i + n]);
+}
+
+/* Gradients of the scores, and what they give to the gates. */
+static void score_gradients(const chunk *x, adjoint *y) {
+    int64_t Vp = y->Vp;
+    transpose(y->uT, CHUNK, y->u, Vp, CHUNK, Vp);
+    for (int s = 0; s < CHUNK; s += STRIP) ROWS(CHUNK, i, {
+        tile d;
+        tile_zero(M, d);
+        tile_product(M, d, y->dout + i * Vp, Vp, 1, y->uT + s, CHUNK, Vp);
+        EACH(n, M) EACH(half, 2) {
+            int64_t j = s + half * LANES;
+            store(y->cross[i + n] + j, d[n][half] * load(x->read[i + n] + j));
+            store(y->dread[i + n] + j, d[n][half] * load(x->reach[i + n] + j));
+        }
+        tile_zero(M, d);
+        tile_product(M, d, y->dr + i * Vp, Vp, 1, y->uT + s, CHUNK, Vp);
+        EACH(n, M) EACH(half, 2) {
+            int64_t j = s + half * LANES;
+            vec before = load(x->reach[i + n] + j) - load(identity[i + n] + j);
+            store(y->cross[i + n] + j, load(y->cross[i + n] + j) + d[n][half] * load(x->erase[i + n] + j));
+            store(y->derase[i + n] + j, -d[n][half] * before);
+        }
+    })
+}
+
+INLINE void dq_rows(int m, int64_t i, const chunk *x, adjoint *y, const real *T, int64_t c, real *dq, int64_t step) {
+    tile d;
+    tile_zero(m, d);
+    tile_product(m, d, y->started + i * y->Vp, y->Vp, 1, T, STRIP, y->Vp);
+    tile_dots(m, d, x->q + i * x->Kp + c, x->Kp, y->from_start + i);
+    tile_product(m, d, y->dread[i], CHUNK, 1, x->k + c, x->Kp, i + m);
+    tile_store(m, d, dq + i * step, step);
+}
+
+INLINE void dk_rows(int m, int64_t i, const chunk *x, adjoint *y, const real *T, const real *dT, int64_t c, real *dk, int64_t step) {
+    int64_t Kp = x->Kp, Vp = y->Vp;
+    tile d;
+    tile_zero(m, d);
+    tile_product(m, d, y->dprior + i * Vp, Vp, 1, T, STRIP, Vp);
+    tile_dots(m, d, x->k + i * Kp + c, Kp, y->from_start + i);
+    tile_product(m, d, y->ended + i * Vp, Vp, 1, dT, STRIP, Vp);
+    tile_product(m, d, y->derase[i], CHUNK, 1, x->k + c, Kp, i + m);
+    tile_product(m, d, y->derase[i] + i, 1, CHUNK, x->k + i * Kp + c, Kp, CHUNK - i);
+    tile_product(m, d, y->dread[i] + i, 1, CHUNK, x->q + i * Kp + c, Kp, CHUNK - i);
+    tile_store(m, d, dk + i * step, step);
+}
+
+/* Rows w .. w + m of a strip of the state's gradient before the chunk, in place. */
+INLINE void dstate_rows(int m, int64_t w, const chunk *x, adjoint *y, const real *T, real *dT, int64_t c) {
+    tile d;
+    tile_load(m, d, dT, STRIP);
+    EACH(n, m) EACH(half, 2) {
+        y->through += d[n][half] * load(T + n * STRIP + half * LANES);
+        d[n][half] *= CARRY(x);
+    }
+    tile_product(m, d, y->started + w, 1, y->Vp, x->q + c, x->Kp, CHUNK);
+    tile_product(m, d, y->dprior + w, 1, y->Vp, x->k + c, x->Kp, CHUNK);
+    tile_store(m, d, dT, STRIP);
+}
+
+/* Every gate's gradient: the sum of all terms whose decay passes through it; nothing cancels. */
+static void gate_gradients(const chunk *x, const adjoint *y, real *dgate) {
+    real d[CHUNK] = {0}, before = total(y->through) * CARRY(x);
+    for (int t = 0; t < CHUNK; t++) d[t] = before, before += total(y->to_end[t]);
+    for (int i = 0; i < CHUNK; i++) {
+        real crossing = total(y->from_start[i]);
+        for (int t = 0; t <= i; t++) d[t] += crossing, crossing += y->cross[i][t];
+    }
+    memcpy(dgate, d, (size_t)x->rows * sizeof(real));
+}
+
+/* One chunk backwards: T is the transposed state before it, dT the transposed gradient, after it and then before it. */
+static void backward_chunk(const arguments *a, int64_t row, int64_t head, int64_t block, int64_t t, int64_t first, int64_t width, chunk *x,
+                           adjoint *y, const real *T, real *dT) {
+    int64_t Kp = x->Kp, Vp = y->Vp;
+    chunk_keys(x, a, row, head, t);
+    chunk_scores(x, a, row, head, t);
+    writes(y, x, a, row, head, t, first, width);
+    gather(y->dout, Vp, a->dout.data ? at(a->dout, row, head, t) + first : NULL, a->dout.time, a->dout.data ? x->rows : 0, width);
+    for (int64_t i = 0; i < CHUNK; i++)
+        for (int64_t w = i * Vp; w < (i + 1) * Vp; w += LANES) store(y->started + w, load(y->dout + w) * x->start[i]);
+    memset(y->of_beta, 0, sizeof y->of_beta);
+    memset(y->from_start, 0, sizeof y->from_start);
+    memset(y->to_end, 0, sizeof y->to_end);
+    y->through = (vec){0};
+
+    for (int s = 0; s < CHUNK; s += STRIP) ROWS(Vp, w, {
+        tile d;
+        tile_zero(M, d);
+        for (int64_t c = 0; c < Kp; c += STRIP)
+            tile_product(M, d, dT + c * Vp + w * STRIP, STRIP, 1, x->kT + c * CHUNK + s, CHUNK, STRIP);
+        tile_store(M, d, y->duT + w * CHUNK + s, CHUNK);
+    })
+    transpose(y->du, Vp, y->duT, CHUNK, Vp, CHUNK);
+    for (int64_t w = 0; w < Vp; w += STRIP) ROWS_DOWN(CHUNK, i, solve_rows(M, i, x, y, w))
+    scatter(at(a->dv, row, head, t) + first, a->dv.time, y->dr, Vp, x->rows, width);
+    for (int64_t i = 0; i < x->rows; i++) at(a->dbeta, row, head, t)[block * a->dgate_block + i] = total(y->of_beta[i]);
+
+    score_gradients(x, y);
+    for (int64_t c = 0; c < Kp; c += STRIP) {
+        const real *from = T + c * Vp;
+        real *dq = at(a->dq, row, head, t) + block * a->dq_block + c, *dk = at(a->dk, row, head, t) + block * a->dk_block + c;
+        real *into = dT + c * Vp;
+        if (x->K - c >= STRIP && x->rows == CHUNK) {
+            ROWS(CHUNK, i, dq_rows(M, i, x, y, from, c, dq, a->dq.time))
+            ROWS(CHUNK, i, dk_rows(M, i, x, y, from, into, c, dk, a->dk.time))
+        } else {
+            real edge[CHUNK * STRIP];
+            ROWS(CHUNK, i, dq_rows(M, i, x, y, from, c, edge, STRIP))
+            scatter(dq, a->dq.time, edge, STRIP, x->rows, least(STRIP, x->K - c));
+            ROWS(CHUNK, i, dk_rows(M, i, x, y, from, into, c, edge, STRIP))
+            scatter(dk, a->dk.time, edge, STRIP, x->rows, least(STRIP, x->K - c));
+        }
+        ROWS(Vp, w, dstate_rows(M, w, x, y, from + w * STRIP, into + w * STRIP, c))
+    }
+    if (a->dgate.data) gate_gradients(x, y, at(a->dgate, row, head, t) + block * a->dgate_block);
+}
+
+/* Value channels first .. last of one head, from the last segment between saved states to the first. */
+static void backward_task(const arguments *a, int64_t row, int64_t head, int64_t block, int64_t first, int64_t last, chunk *x, adjoint *y,
+                          real *states, real *dT) {
+    int64_t width = last - first, Kp = x->Kp, Vp = y->Vp = whole_strips(width), size = Kp * Vp;
+    state_in(dT, a->dfinal.data ? at(a->dfinal, row, head, 0) + first : NULL, a->dfinal.time, x->K, width, 1);
+    for (int64_t segment = (a->length + a->interval - 1) / a->interval; segment--;) {
+        int64_t begin = segment * a->interval, chunks = whole_chunks(least(a->interval, a->length - begin));
+        const real *saved = at(a->states, row, head, segment) + first * Kp;
+        for (int64_t c = 0; c < Kp; c += STRIP)
+            for (int64_t w = 0; w < Vp; w += STRIP)
+                transpose(states + c * Vp + w * STRIP, STRIP, saved + w * Kp + c * STRIP, STRIP, STRIP, STRIP);
+        for (int64_t n = 0; n + 1 < chunks; n++) {
+            const real *from = states + n * size;
+            chunk_keys(x, a, row, head, begin + n * CHUNK);
+            writes(y, x, a, row, head, begin + n * CHUNK, first, width);
+            for (int64_t c = 0; c < Kp; c += STRIP)
+                ROWS(Vp, w, {
+                    int64_t here = c * Vp + w * STRIP;
+                    state_rows(M, CARRY(x), from + here, y->ended + w, Vp, x->k + c, Kp, (real *)from + size + here);
+                })
+        }
+        for (int64_t n = chunks; n--;)
+            backward_chunk(a, row, head, block, begin + n * CHUNK, first, width, x, y, states + n * size, dT);
+    }
+    state_out(at(a->dstate, row, head, 0) + first, a->dstate.time, dT, x->K, width, 1);
+}
+
+/* ---- the parallel region: tasks are heads, cut into blocks of value channels ---- */
+
+typedef struct {
+    int64_t row, head, block, first, last;
+} task;
+
+static task task_of(const arguments *a, int64_t index) {
+    int64_t block = index % a->blocks, place = index / a->blocks;
+    int64_t strips = whole_strips(a->value_width) / STRIP;
+    task x = {place / a->heads, place % a->heads, block, strips * block / a->blocks * STRIP, strips * (block + 1) / a->blocks * STRIP};
+    x.last = least(x.last, a->value_width);
+    return x;
+}
+
+/* Cuts the next n reals, a whole number of cache lines, from the scratch. */
+INLINE real *take(real **scratch, int64_t n) {
+    real *space = *scratch;
+    *scratch += (n + 15) / 16 * 16;
+    return space;
+}
+
+INLINE int run(const arguments *a, int backward) {
+    int64_t tasks = a->rows * a->heads * a->blocks, K = a->key_width, Kp = whole_strips(K);
+    int64_t strips = whole_strips(a->value_width) / STRIP, Vp = (strips + a->blocks - 1) / a->blocks * STRIP, size = Kp * Vp;
+    int64_t need = 3 * CHUNK * Kp + size;
+    if (backward) need += 10 * CHUNK * Vp + whole_chunks(least(a->interval, a->length)) * size;
+    int failed = 0, threads = (int)least(a->threads, tasks);
+    if (tasks == 0) return 0;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        real *scratch = reals((size_t)need), *rest = scratch;
+        if (!scratch) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp barrier
+        if (!failed) {
+            chunk x = {.K = K, .Kp = Kp};
+            adjoint y = {.Vp = Vp};
+            x.k = take(&rest, CHUNK * Kp), x.q = take(&rest, CHUNK * Kp), x.kT = take(&rest, CHUNK * Kp);
+            real *S = take(&rest, size);
+            if (backward) {
+                real **parts[] = {&y.dout, &y.started, &y.r, &y.u, &y.ended, &y.dr, &y.dprior, &y.du, &y.duT, &y.uT};
+                for (int i = 0; i < 10; i++) *parts[i] = take(&rest, CHUNK * Vp);
+            }
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t i = 0; i < tasks; i++) {
+                task job = task_of(a, i);
+                if (backward)
+                    backward_task(a, job.row, job.head, job.block, job.first, job.last, &x, &y, rest, S);
+                else
+                    forward_task(a, job.row, job.head, job.first, job.last, &x, S);
+            }
+        }
+        free(scratch);
+    }
+    return failed;
+}
+
+int EXPORT(delta_forward)(const arguments *a) { return run(a, 0); }
+int EXPORT(delta_backward)(const arguments *a) { return run(a, 1); }
+
+/* One step in place on `state`: one pass reads it for key and query, a second updates it. */
+int EXPORT(delta_step)(const arguments *a) {
+    int64_t K = a->key_width, V = a->value_width;
+#pragma omp parallel for collapse(2) num_threads((int)a->threads) if (a->threads > 1)
+    for (int64_t row = 0; row < a->rows; row++)
+        for (int64_t head = 0; head < a->heads; head++) {
+            int64_t group = head / (a->heads / a->groups);
+            const real *q = at(a->q, row, group, 0), *k = at(a->k, row, group, 0), *v = at(a->v, row, head, 0);
+            real *out = at(a->out, row, head, 0), *S = at(a->state, row, head, 0);
+            real decay = a->gate.data ? rexp(*at(a->gate, row, head, 0)) : 1, beta = *at(a->beta, row, head, 0), score = 0;
+            for (int64_t c = 0; c < K; c++) score += q[c] * k[c];
+            enum { WIDE = 4 };
+            int64_t w = 0;
+            for (; w + WIDE * LANES <= V; w += WIDE * LANES) {
+                vec by_k[WIDE] = {0}, by_q[WIDE] = {0};
+                for (int64_t c = 0; c < K; c++)
+                    EACH(n, WIDE) {
+                        vec x = load(S + c * a->state.time + w + n * LANES);
+                        by_k[n] += k[c] * x;
+                        by_q[n] += q[c] * x;
+                    }
+                EACH(n, WIDE) {
+                    by_k[n] = beta * (load(v + w + n * LANES) - decay * by_k[n]);
+                    store(out + w + n * LANES, decay * by_q[n] + score * by_k[n]);
+                }
+                for (int64_t c = 0; c < K; c++)
+                    EACH(n, WIDE) {
+                        real *x = S + c * a->state.time + w + n * LANES;
+                        store(x, decay * load(x) + k[c] * by_k[n]);
+                    }
+            }
+            for (; w < V; w++) {
+                real by_k = 0, by_q = 0;
+                for (int64_t c = 0; c < K; c++) {
+                    by_k += k[c] * S[c * a->state.time + w];
+                    by_q += q[c] * S[c * a->state.time + w];
+                }
+                by_k = beta * (v[w] - decay * by_k);
+                out[w] = decay * by_q + score * by_k;
+                for (int64_t c = 0; c < K; c++) S[c * a->state.time + w] = decay * S[c * a->state.time + w] + k[c] * by_k;
+            }
+        }
+    return 0;
+}

@@ -1,0 +1,229 @@
+"""The delta rule with a scalar decay as a torch op, and its decode step.
+
+    S' = exp(log_head) S;   u = beta (v - S'^T k);   S = S' + k (x) u;   out = S^T q
+
+B batch, H heads, G key groups (head h reads group h // (H / G)), L length, K key width, V value width.
+A decay per key channel (Kimi delta attention) is not supported here: the decay is one number per head and step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import final
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ._library import SUFFIX, View, function, view
+
+_VIEWS = "q k v beta gate state out final residual states dout dfinal dq dk dv dbeta dgate dstate".split()
+_COUNTS = "dq_block dk_block dgate_block rows heads groups length key_width value_width interval blocks threads".split()
+_STATES_BYTES = 2**24  # all saved states together; the torch allocator reuses blocks below 32 MiB
+_STEP_WORK = 2**18  # state entries below which a decode step is faster on one thread
+
+
+class _Arguments(ctypes.Structure):
+    """Mirror of `arguments` in delta.c."""
+
+    _fields_ = [(name, View) for name in _VIEWS] + [(name, ctypes.c_int64) for name in _COUNTS]
+
+
+def delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_head: Tensor | None = None, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The outputs [B, H, L, V] and the final state [B, H, K, V] of the delta rule, by the fused kernel.
+
+    q, k: [B, G, L, K]; v: [B, H, L, V]; beta, log_head: [B, H, L]; state: [B, H, K, V].  Half precision is computed in
+    float32: the state is then float32, and `out` has the dtype of v.
+    """
+    _check(dict(q=q, k=k, v=v, beta=beta, log_head=log_head, state=state))
+    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
+    inputs = [x if x is None else x.to(dtype) for x in (q, k, v, beta, log_head, state)]
+    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    out, last, _, _ = _delta(*inputs, save)
+    return out.to(v.dtype), last
+
+
+def _check(tensors: dict[str, Tensor | None]) -> None:
+    """Names the first tensor whose dtype, device or shape does not fit."""
+    present = {name: x for name, x in tensors.items() if x is not None}
+    for name, x in present.items():
+        if x.dtype not in (*SUFFIX, torch.bfloat16, torch.float16):
+            raise BadInput(f"'{name}' of the delta kernel is {x.dtype}", fix="cast it to a floating dtype: float32, float64, bfloat16, float16")
+        if x.device.type != "cpu":
+            raise BadInput(f"'{name}' of the delta kernel is on {x.device}", fix="the kernel runs on the CPU; use a torch form there")
+    if present["v"].dim() != 4 or present["q"].dim() != 4:
+        raise BadInput("'q' and 'v' of the delta kernel need four axes", fix="pass q, k as [B, G, L, K] and v as [B, H, L, V]")
+    sizes = dict(zip("BHLV", present["v"].shape, strict=True)) | {"G": present["q"].shape[1], "K": present["q"].shape[3]}
+    layout = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV"}
+    meaning = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
+    for name, x in present.items():
+        axes = layout[name]
+        if x.dim() != len(axes):
+            raise BadInput(f"'{name}' of the delta kernel has {x.dim()} axes", fix=f"it must be [{', '.join(axes)}]")
+        for axis, got in zip(axes, x.shape, strict=True):
+            if got != sizes[axis]:
+                raise BadInput(
+                    f"'{name}' of the delta kernel has {meaning[axis]} {got} where q and v have {sizes[axis]}",
+                    fix=f"make it [{', '.join(axes)}] = {[sizes[a] for a in axes]}",
+                )
+    if sizes["H"] and (not sizes["G"] or sizes["H"] % sizes["G"]):
+        raise BadInput(f"{sizes['H']} heads of v cannot share {sizes['G']} key groups", where="delta kernel", fix="make groups divide heads")
+
+
+def _steady(x: Tensor) -> Tensor:
+    """The tensor with a contiguous last axis, copied only if it has not."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _new(like: Tensor, heads: int, width: int, blocks: int = 1) -> Tensor:
+    """An empty [blocks, B, heads, L, width] in [blocks, B, L, heads, width] memory order, so merging heads is free."""
+    batch, _, length, _ = like.shape
+    return like.new_empty(blocks, batch, length, heads, width).transpose(2, 3)
+
+
+def _interval(v: Tensor, k: Tensor) -> int:
+    """Steps between saved states: as few as keep all of them small, a multiple of every build's chunk."""
+    batch, heads, length, _ = v.shape
+    bytes_per_state = _state_size(v, k) * v.element_size() * batch * heads
+    return 128 * max(1, -(-length * bytes_per_state // (128 * _STATES_BYTES)))
+
+
+def _state_size(v: Tensor, k: Tensor) -> int:
+    """Room for one saved state, whose axes a build rounds up to its strips of at most 32."""
+    return -(-k.shape[-1] // 32) * 32 * -(-v.shape[-1] // 32) * 32
+
+
+def _arguments(tensors: dict[str, Tensor | None], blocks: int, interval: int = 1, **strides: int) -> _Arguments:
+    """The filled struct.  The caller keeps the tensors alive."""
+    q, v = tensors["q"], tensors["v"]
+    assert q is not None and v is not None
+    flat = ("beta", "gate", "dbeta", "dgate")
+    views = {name: view(x, width=name not in flat) for name, x in tensors.items()}
+    batch, heads, length, value_width = v.shape
+    return _Arguments(
+        **views, **strides, rows=batch, heads=heads, groups=q.shape[1], length=length, key_width=q.shape[-1], value_width=value_width,
+        interval=interval, blocks=blocks, threads=torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _blocks(v: Tensor, tasks: int) -> int:
+    """Into how many blocks of value channels, at least 32 wide, each head is cut to make this many tasks."""
+    return max(1, min(v.shape[-1] // 32, -(-tasks // max(1, v.shape[0] * v.shape[1]))))
+
+
+@torch.library.custom_op("sonde::delta", mutates_args=(), device_types="cpu")
+def _delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_head: Tensor | None, state: Tensor | None, save: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Out, final state and, if `save`, what backward needs: the residuals v - S'^T k and a state every interval."""
+    results = _results(q, k, v, beta, log_head, state, save)
+    out, last, residual, states = results
+    tensors = dict(q=_steady(q), k=_steady(k), v=_steady(v), beta=beta, gate=log_head, state=None if state is None else _steady(state))
+    tensors |= dict(out=out, final=last, residual=residual if save else None, states=states if save else None)
+    # Value channels do not depend on each other here: any number of blocks gives the same bits.
+    arguments = _arguments(tensors, _blocks(v, 2 * torch.get_num_threads()), _interval(v, k))
+    function("delta_forward", v.dtype)(ctypes.byref(arguments))
+    return results
+
+
+@_delta.register_fake
+def _results(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_head: Tensor | None, state: Tensor | None, save: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, length, width = v.shape
+    out, last = _new(v, heads, width)[0], v.new_empty(batch, heads, k.shape[-1], width)
+    if not save:
+        return out, last, v.new_empty(0), v.new_empty(0)
+    saved = -(-length // _interval(v, k))
+    return out, last, _new(v, heads, width)[0], v.new_empty(batch, heads, saved, _state_size(v, k))
+
+
+@torch.library.custom_op("sonde::delta_backward", mutates_args=(), device_types="cpu")
+def _delta_backward(  # noqa: PLR0913 - the inputs of the forward, what it saved, and two gradients
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_head: Tensor | None,
+    residual: Tensor, states: Tensor, dout: Tensor | None, dlast: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, beta, log_head (empty without one) and state."""
+    dq, dk, dv, dbeta, dgate, dstate = buffers = _gradient_buffers(q, v)
+    tensors: dict[str, Tensor | None] = dict(q=_steady(q), k=_steady(k), v=v, beta=beta, gate=log_head, residual=residual, states=states)
+    tensors |= dict(dout=None if dout is None else _steady(dout), dfinal=None if dlast is None else _steady(dlast))
+    tensors |= dict(dq=dq[0], dk=dk[0], dv=dv, dbeta=dbeta[0], dgate=None if log_head is None else dgate[0], dstate=dstate)
+    strides = dict(dq_block=dq.stride(0), dk_block=dk.stride(0), dgate_block=dgate.stride(0))
+    arguments = _arguments(tensors, len(dq), _interval(v, k), **strides)
+    function("delta_backward", v.dtype)(ctypes.byref(arguments))
+    return _gradients(buffers, q.shape[1], log_head is not None)
+
+
+@_delta_backward.register_fake
+def _(q, k, v, beta, log_head, residual, states, dout, dlast):  # noqa: PLR0913 - the op's own signature
+    return _gradients(_gradient_buffers(q, v), q.shape[1], log_head is not None)
+
+
+def _gradient_buffers(q: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Empty dq, dk, dv, dbeta, dgate, dstate; all but dv and dstate once per block of value channels, dq and dk per head."""
+    batch, heads, length, width = v.shape
+    blocks = _blocks(v, 8)  # by the sizes alone: sums over blocks must not depend on the number of threads
+    dq, dk = (_new(v, heads, q.shape[-1], blocks) for _ in range(2))
+    dbeta, dgate = (v.new_empty(blocks, batch, heads, length) for _ in range(2))
+    return dq, dk, _new(v, heads, width)[0], dbeta, dgate, v.new_empty(batch, heads, q.shape[-1], width)
+
+
+def _gradients(buffers: tuple[Tensor, ...], groups: int, gated: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients, summed over blocks of value channels and over the heads of a key group."""
+    dq, dk, dv, dbeta, dgate, dstate = buffers
+    if groups != dq.shape[2]:
+        dq, dk = (x.unflatten(2, (groups, -1)).sum(3) for x in (dq, dk))
+    dq, dk, dbeta, dgate = (x[0] if len(x) == 1 else x.sum(0) for x in (dq, dk, dbeta, dgate))
+    return dq, dk, dv, dbeta, dgate if gated else dgate.new_empty(0), dstate
+
+
+def _keep(ctx, inputs, output) -> None:
+    q, k, v, beta, log_head, state, save = inputs
+    if not save:
+        raise BadInput("gradients of sonde::delta were asked of a call without 'save'", fix="call sonde.kernels.delta.delta")
+    ctx.set_materialize_grads(False)
+    ctx.has_state = state is not None
+    ctx.save_for_backward(q, k, v, beta, log_head, *output[2:])
+
+
+def _backward(ctx, dout, dlast, _dresidual, _dstates):
+    dq, dk, dv, dbeta, dgate, dstate = _delta_backward(*ctx.saved_tensors, dout, dlast)
+    gated = ctx.saved_tensors[4] is not None
+    return dq, dk, dv, dbeta, dgate if gated else None, dstate if ctx.has_state else None, None
+
+
+_delta.register_autograd(_backward, setup_context=_keep)
+
+
+@final
+class DeltaStep:
+    """One decode step on buffers it holds: reads q, k, v, beta and log_head, changes `state` and `out` in place.
+
+    q, k: [B, G, K]; v, out: [B, H, V]; beta, log_head: [B, H]; state: [B, H, K, V]; all float32 or all float64, last
+    axes contiguous.  Fill the buffers, then call: the struct the kernel reads is made once.
+    """
+
+    def __init__(  # noqa: PLR0913 - the tensors of the formula
+        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, out: Tensor, log_head: Tensor | None = None
+    ) -> None:
+        self.buffers = dict(q=q, k=k, v=v, beta=beta, log_head=log_head, state=state, out=out)
+        with_time = {name: x if x is None or name == "state" else x.unsqueeze(2) for name, x in self.buffers.items()}
+        made = with_time.pop("out")
+        _check(with_time)
+        for name, x in self.buffers.items():
+            if x is not None and (x.dtype != state.dtype or x.dtype not in SUFFIX):
+                raise BadInput(f"'{name}' of DeltaStep is {x.dtype}", fix="make all buffers float32, or all float64")
+            if x is not None and name not in ("beta", "log_head") and x.stride(-1) != 1 and x.shape[-1] > 1:
+                raise BadInput(f"the last axis of '{name}' of DeltaStep is not contiguous", fix="pass a buffer whose last axis is")
+        if out.shape != v.shape:
+            raise BadInput(f"'out' of DeltaStep is {list(out.shape)}", fix=f"make it {list(v.shape)} like v")
+        with_time["gate"] = with_time.pop("log_head")
+        self._arguments = _arguments(with_time | {"out": made}, 1)
+        self._arguments.threads = min(self._arguments.threads, max(1, state.numel() // _STEP_WORK))
+        self._address = ctypes.addressof(self._arguments)
+        self._run = function("delta_step", state.dtype)
+
+    def __call__(self) -> None:
+        self._run(self._address)
