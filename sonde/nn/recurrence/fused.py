@@ -41,6 +41,7 @@ def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
     s = s.by_step()
     if s.kind == "hadamard":
+        s = s.ungrouped()
         return hadamard(s.q, s.k, s.v, s.log_value, s.rate, s.weight, state)
     if s.kind == "delta":
         return delta(s.q, s.k, s.v, s.beta, s.log_head, state)

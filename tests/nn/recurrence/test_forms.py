@@ -17,42 +17,34 @@ LENGTHS = [1, 2, 63, 64, 65, 100, 257]
 
 
 def naive(s: Steps, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence by the book, one entry of the batch, one head and one step at a time."""
-    outs, states = [], []
-    for b in range(B):
-        for h in range(H):
-            state, rows = S[b, h], []
-            for t in range(s.v.shape[2]):
-                q = torch.ones(K).to(state) if s.q is None else s.q[b, h * s.q.shape[1] // H, t].to(state)
-                k = torch.ones(K).to(state) if s.k is None else s.k[b, h * s.k.shape[1] // H, t].to(state)
-                v = s.v[b, h, t].to(state)
-                log = torch.zeros(K, V).to(state)
-
-                place = (b, h, t)
-                if s.log_head is not None:
-                    log = log + _gate(s.log_head, 1, place)
-                if s.log_key is not None:
-                    log = log + _gate(s.log_key, 2, place)[:, None]
-                if s.log_value is not None:
-                    log = log + _gate(s.log_value, 2, place)[None, :] * (1 if s.rate is None else s.rate[h])
-                old, state = state, log.exp() * state
-                if s.beta is not None:
-                    v = s.beta[b, h, t] * (v - state.T @ k)
-                state = state + torch.outer(k, v)
-                seen = old if s.read == "before" else state
-                out = (seen if s.weight is None else seen * s.weight[h]).T @ q
-                if s.bonus_key is not None:
-                    out = out + (q @ (s.bonus_key[h] * k)) * v
-                if s.bonus_value is not None:
-                    out = out + (q @ k) * s.bonus_value[h] * v
-                rows.append(2 * out.real if out.is_complex() else out)
-            outs.append(torch.stack(rows))
-            states.append(state)
-    return torch.stack(outs).unflatten(0, (B, H)), torch.stack(states).unflatten(0, (B, H))
-
-
-def _gate(x: Tensor, constant: int, place: tuple[int, int, int]) -> Tensor:
-    return x[place[1]] if x.dim() == constant else x[place]
+    """The recurrence by the book, one step at a time."""
+    repeat = H // s.q.shape[1] if s.q is not None else 1
+    ones = torch.ones(B, H, s.v.shape[2], K).to(S)
+    qs = ones if s.q is None else s.q.repeat_interleave(repeat, 1).to(S)
+    ks = ones if s.k is None else s.k.repeat_interleave(repeat, 1).to(S)
+    log = torch.zeros(()).to(S)
+    if s.log_head is not None:
+        log = log + (s.log_head[:, None] if s.log_head.dim() == 1 else s.log_head)[..., None, None]
+    if s.log_key is not None:
+        log = log + s.log_key[..., None]
+    if s.log_value is not None:
+        times = (s.log_value[:, None] if s.log_value.dim() == 2 else s.log_value)[..., None, :]
+        log = log + (times if s.rate is None else times * s.rate[:, None])
+    decays = log.exp().expand(B, H, s.v.shape[2], K, V).unbind(2)
+    outs = []
+    for t, (q, k, v) in enumerate(zip(qs.unbind(2), ks.unbind(2), s.v.to(S).unbind(2))):
+        old, S = S, decays[t] * S
+        if s.beta is not None:
+            v = s.beta[:, :, t, None] * (v - (S * k[..., None]).sum(-2))
+        S = S + k[..., None] * v[..., None, :]
+        seen = old if s.read == "before" else S
+        out = ((seen if s.weight is None else seen * s.weight) * q[..., None]).sum(-2)
+        if s.bonus_key is not None:
+            out = out + (q * s.bonus_key * k).sum(-1, keepdim=True) * v
+        if s.bonus_value is not None:
+            out = out + (q * k).sum(-1, keepdim=True) * s.bonus_value * v
+        outs.append(2 * out.real if out.is_complex() else out)
+    return torch.stack(outs, 2), S
 
 
 def make(kind: str, L: int, G: int = H) -> Steps:
