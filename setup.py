@@ -15,11 +15,11 @@ from setuptools.errors import CCompilerError, ExecError, PlatformError
 LEVELS = {"base": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     LEVELS["avx2"] = ["-mavx2", "-mfma"]
-    LEVELS["avx512"] = [*LEVELS["avx2"], *"-mavx512f -mavx512vl -mavx512bw -mavx512dq -mprefer-vector-width=512".split()]
+    LEVELS["avx512"] = [*LEVELS["avx2"], "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mprefer-vector-width=512"]
 # Apple's compiler has no OpenMP: there the kernels run on one thread.
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 # No -ffast-math: infinite gates must stay exact, and not-a-numbers visible.
-FLAGS = "-std=gnu11 -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fvisibility=hidden -Wall".split()
+FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall"]
 NOTICE = (
     "notice: the C kernels were not built ({why}).  Sonde works without them and gives the same values, slower; "
     "for the fast ones install a C compiler with OpenMP (gcc, or clang with libomp) and install Sonde again.\n"

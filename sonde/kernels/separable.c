@@ -1,2 +1,508 @@
+/* The separable recurrence, forward, backward and one step.
+
+       S_t[c,w] = exp(head_t + key_t[c] + value_t[w]) S_{t-1}[c,w] + k_t[c] v_t[w]        out_t[w] = sum_c q_t[c] S_t[c,w]
+
+   Everything is one sweep: a state is written with an outer product and read with a vector, step after step.
+
+       out   forward in time    reads with q      writes k (x) v
+       dq    forward in time    reads with dout   writes v (x) k
+       dv    backward in time   reads with k      writes q (x) dout
+       dk    backward in time   reads with v      writes dout (x) q
+
+   Vector lanes always run over the axis that is kept, so there are no sums across lanes.
+
+   A sweep goes in blocks of a few steps.  Inside a block the decays are taken out of the state: with b_t the sum of the
+   log decays from the block's first step (not counted) to step t, and r half of its last value, what is read at t is
+   scaled by exp(b_t - r) (q, dout) and what is written by exp(r - b_t) (k, v); the state then only grows, in registers,
+   and a block's step costs two multiply-adds per entry.  The decay of the first step and both halves r are applied to
+   the state between blocks.  A block ends early where its decays would leave the range of the numbers, so any decay is
+   exact, even exp(-inf): in the extreme every block is one step.
+
+   Read "before" (out_t = S_{t-1}^T q_t) is the same with all reads one step later: step n writes time n - 1 and reads
+   at time n, from n = 0 to L; nothing is written at step 0.
+
+   A sweep reads the state just before the step's own write, and the step's own term (out_t += (q_t . k_t) v_t) is added
+   at the end.  That is for the gates: with db = q dq - k dk (key axis) or out dout - v dv (value axis), the gradient of a
+   gate is the sum of db from its step to the end.  Own terms would cancel in db, and under strong decay they are nearly
+   all of it, so db is made without them.  Long sums cancel too, so they begin again at every checkpoint from the exact
+   <S, dS>. */
 #include "_real.h"
-int EXPORT(vexp_probe)(real *p) { store(p, vexp(load(p))); return 0; }
+
+typedef struct {
+    view q, k, v, log_head, log_key, log_value, state;
+    view out, final, past;  /* forward; past is out without the step's own term, wanted for the gradient of log_value */
+    view dout, dfinal, dq, dk, dv, dlog_head, dlog_key, dlog_value, dstate; /* backward */
+    int64_t rows, heads, share, length, key, value, before, threads; /* share: heads that use the same q and k */
+} arguments;
+
+enum { STEPS = 16, CHUNK = 64, ROWS = VECTOR_BYTES == 64 ? 8 : 4, PANEL = 2 * LANES, PAD = LANES > ROWS ? LANES : ROWS };
+
+#if REAL_BITS == 64
+#define RANGE 500   /* nats of decay inside a block: exp(RANGE / 2) and products of it stay far from overflow */
+#define FORGOTTEN 72 /* nats after which nothing of the state is left above rounding, squared */
+#else
+#define RANGE 60
+#define FORGOTTEN 32
+#endif
+#define CHECKPOINT_BYTES ((int64_t)8 << 20) /* per thread */
+
+INLINE int64_t padded(int64_t n) { return (n + PAD - 1) / PAD * PAD; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- one block of a sweep ---- */
+
+/* ROWS rows of the state, `wide` vectors each, in registers over all steps.  `read` and `write` go down the rows. */
+INLINE void tile(const int wide, int64_t steps, const real *read, const real *write, int64_t row_step, const real *cols,
+                 real *out, int64_t col_step, real *state, const real *row_factor, const real *col_factor) {
+    vec s[ROWS][2];
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < wide; j++) s[i][j] = load(state + (i * wide + j) * LANES) * load(col_factor + j * LANES) * row_factor[i];
+    for (int64_t t = 0; t < steps; t++, read += row_step, write += row_step, cols += col_step, out += col_step) {
+        vec x[2], y[2];
+        for (int j = 0; j < wide; j++) x[j] = load(cols + j * LANES), y[j] = load(out + j * LANES);
+        for (int i = 0; i < ROWS; i++) {
+            vec w = broadcast(write[i]), r = broadcast(read[i]);
+            for (int j = 0; j < wide; j++) y[j] += r * s[i][j];
+            for (int j = 0; j < wide; j++) s[i][j] += w * x[j];
+        }
+        for (int j = 0; j < wide; j++) store(out + j * LANES, y[j]);
+    }
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < wide; j++) store(state + (i * wide + j) * LANES, s[i][j]);
+}
+
+/* The whole state.  It is kept in panels of PANEL columns (the last may be one vector wide), all rows of a panel together. */
+static void sweep(int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
+                  int64_t width, real *state, const real *row_factor, const real *col_factor) {
+    memset(out, 0, (size_t)(steps * width) * sizeof(real));
+    int64_t row_step = rows, col_step = width;
+    if (backward) {
+        int64_t last = steps - 1;
+        read += last * rows, write += last * rows, cols += last * width, out += last * width;
+        row_step = -rows, col_step = -width;
+    }
+    for (int64_t w = 0; w < width; w += PANEL) {
+        const int64_t panel = least(PANEL, width - w);
+        for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel)
+            if (panel == PANEL)
+                tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
+            else
+                tile(1, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
+    }
+}
+
+/* What the step itself adds: read . write of each step. */
+static void own_terms(int64_t steps, const real *read, const real *write, int64_t rows, real *own) {
+    for (int64_t t = 0; t < steps; t++) {
+        vec sum = {0};
+        for (int64_t c = 0; c < rows; c += LANES) sum += load(read + t * rows + c) * load(write + t * rows + c);
+        own[t] = total(sum);
+    }
+}
+
+/* Where entry (row, column) of a state of so many padded rows and columns is kept. */
+INLINE int64_t place(int64_t rows, int64_t width, int64_t row, int64_t column) {
+    int64_t start = column / PANEL * PANEL, panel = least(PANEL, width - start);
+    return start * rows + row * panel + column - start;
+}
+
+/* ---- decays of one axis inside a block ---- */
+
+typedef struct {
+    int64_t width, pad;
+    int full, any;      /* a gate per channel; any gate at all */
+    view gate, head;    /* of this row and head; absent ones are NULL */
+    real *read, *write; /* [STEPS, pad] scales of what is read and written */
+    real *factor;       /* [pad] the state's scale from block to block */
+    real *carry;        /* [pad] log of the scale the state still lacks */
+} axis;
+
+INLINE vec gate_at(const axis *x, int64_t time, int64_t c) {
+    if (time < 0) return (vec){0};
+    vec g = {0};
+    if (x->full) {
+        const real *p = x->gate.data + time * x->gate.time + c;
+        g = c + LANES <= x->width ? load(p) : c < x->width ? load_some(p, (int)(x->width - c)) : g;
+    }
+    return x->head.data ? g + x->head.data[time * x->head.time] : g;
+}
+
+/* How many nats the channel that decays most loses in the block beginning at `time`, its first step not counted. */
+static real span(const axis *x, int64_t time, int64_t steps) {
+    vec worst = {0};
+    for (int64_t c = 0; c < (x->full ? x->width : 1) && x->any; c += LANES) {
+        vec sum = {0};
+        for (int64_t t = 1; t < steps; t++) {
+            vec g = gate_at(x, time + t, c);
+            sum += vmax(g, -g);
+        }
+        worst = vmax(sum, worst);
+    }
+    real result = 0;
+    for (int i = 0; i < LANES; i++)
+        if (worst[i] > result) result = worst[i];
+    return result;
+}
+
+/* Scales of the block beginning at `time`, and the factor that brings the state into it. */
+static void enter(axis *x, int64_t time, int64_t steps, int backward) {
+    if (!x->any) return;
+    const int64_t pad = x->pad, width = x->full ? pad : LANES;
+    for (int64_t c = 0; c < width; c += LANES) {
+        vec decay[STEPS], sum = {0}, first = gate_at(x, time, c);
+        for (int64_t t = 1; t < steps; t++) {
+            vec g = gate_at(x, time + t, c);
+            sum += g;
+            decay[t] = vexp(g);
+        }
+        vec half = sum * (real)0.5, scale = vexp(-half);
+        store(x->read + c, scale);
+        for (int64_t t = 1; t < steps; t++) store(x->read + t * pad + c, scale *= decay[t]);
+        scale = vexp(-half);
+        for (int64_t t = steps - 1; t > 0; t--) {
+            store(x->write + t * pad + c, scale);
+            scale *= decay[t];
+        }
+        store(x->write + c, scale);
+        vec carry = load(x->carry + c);
+        store(x->factor + c, vexp(backward ? carry + half : carry + first + half));
+        store(x->carry + c, backward ? half + first : half);
+    }
+    if (!x->full)
+        for (int64_t c = LANES; c < pad; c++) x->factor[c] = x->factor[0], x->carry[c] = x->carry[0];
+}
+
+static void restart(axis *x) {
+    for (int64_t c = 0; c < x->pad; c++) x->carry[c] = 0, x->factor[c] = 1;
+}
+
+/* The scale of step t, channels c.., `scales` being x->read or x->write. */
+INLINE vec scale_at(const axis *x, const real *scales, int64_t t, int64_t c) {
+    return !x->any ? broadcast(1) : x->full ? load(scales + t * x->pad + c) : broadcast(scales[t * x->pad]);
+}
+
+/* ---- between the caller's tensors and a block ---- */
+
+/* Rows time.. of a tensor, scaled, into [steps, pad]; times outside the sequence are zero. */
+static void take(const axis *x, view from, int64_t time, int64_t steps, int64_t length, const real *scales, real *to) {
+    for (int64_t t = 0; t < steps; t++, to += x->pad) {
+        const real *p = from.data + (time + t) * from.time;
+        const int inside = time + t >= 0 && time + t < length;
+        int64_t c = 0;
+        if (inside)
+            for (; c + LANES <= x->width; c += LANES) store(to + c, load(p + c) * scale_at(x, scales, t, c));
+        for (; c < x->pad; c += LANES) {
+            int some = inside && c < x->width ? (int)(x->width - c) : 0;
+            store(to + c, load_some(p + (some ? c : 0), some) * scale_at(x, scales, t, c));
+        }
+    }
+}
+
+/* The rows made by a sweep, with the steps' own terms when `own` is given, to rows time.. of a tensor. */
+static void give(const axis *x, const real *from, const real *own, const real *cols, int64_t time, int64_t steps, int64_t length,
+                 const real *scales, view to) {
+    for (int64_t t = 0; t < steps; t++, from += x->pad, cols += x->pad) {
+        if (time + t < 0 || time + t >= length) continue;
+        real *p = to.data + (time + t) * to.time;
+        for (int64_t c = 0; c < x->width; c += LANES) {
+            vec y = (own ? load(from + c) + own[t] * load(cols + c) : load(from + c)) * scale_at(x, scales, t, c);
+            if (c + LANES <= x->width)
+                store(p + c, y);
+            else
+                store_some(p + c, y, (int)(x->width - c));
+        }
+    }
+}
+
+/* A state [K, V] of the caller into panels (rows x columns, either axis may be the rows), and back with the scale it lacks. */
+static void take_state(const axis *rows, const axis *cols, const real *from, int64_t row_step, int64_t col_step, real *to) {
+    memset(to, 0, (size_t)(rows->pad * cols->pad) * sizeof(real));
+    if (!from) return;
+    for (int64_t r = 0; r < rows->width; r++)
+        for (int64_t c = 0; c < cols->width; c++) to[place(rows->pad, cols->pad, r, c)] = from[r * row_step + c * col_step];
+}
+
+static void give_state(const axis *rows, const axis *cols, const real *from, real *to, int64_t row_step) {
+    for (int64_t r = 0; r < rows->pad; r += LANES) store(rows->factor + r, vexp(load(rows->carry + r)));
+    for (int64_t c = 0; c < cols->pad; c += LANES) store(cols->factor + c, vexp(load(cols->carry + c)));
+    for (int64_t r = 0; r < rows->width; r++)
+        for (int64_t c = 0; c < cols->width; c++)
+            to[r * row_step + c] = from[place(rows->pad, cols->pad, r, c)] * rows->factor[r] * cols->factor[c];
+}
+
+/* ---- one thread's working memory ---- */
+
+typedef struct {
+    axis key, value;
+    real *q, *k, *v, *dout, *made; /* a block of each, scaled; `made` is what a sweep puts out */
+    real *state, *turned;          /* [key, value] and [value, key] panels */
+    real *suffix_key, *suffix_value, *checkpoints;
+    int64_t *starts; /* first step of every block */
+} bench;
+
+INLINE view of(view x, int64_t row, int64_t head) {
+    if (x.data) x.data += row * x.row + head * x.head;
+    return x;
+}
+
+/* Cuts one allocation into the parts; with base NULL it only counts. */
+static size_t lay_out(bench *b, const arguments *a, int backward, int64_t chunks, real *base) {
+    const int64_t key = padded(a->key), value = padded(a->value), wide = most(key, value), steps = a->length + 1;
+    real *p = base;
+#define PART(name, n) b->name = p, p += ((size_t)(n) + 15) / 16 * 16
+    PART(key.read, STEPS * key), PART(key.write, STEPS * key), PART(key.factor, key), PART(key.carry, key);
+    PART(value.read, STEPS * value), PART(value.write, STEPS * value), PART(value.factor, value), PART(value.carry, value);
+    PART(q, STEPS * key), PART(k, STEPS * key), PART(v, STEPS * value), PART(made, STEPS * wide), PART(state, key * value);
+    if (backward) {
+        PART(dout, STEPS * value), PART(turned, key * value), PART(suffix_key, key), PART(suffix_value, value);
+        PART(checkpoints, chunks * key * value);
+        b->starts = (int64_t *)p, p += (size_t)(steps + 1) * sizeof(int64_t) / sizeof(real);
+    }
+#undef PART
+    return (size_t)(p - base);
+}
+
+static void sit_down(bench *b, const arguments *a, int64_t row, int64_t head) {
+    axis *key = &b->key, *value = &b->value;
+    key->width = a->key, key->pad = padded(a->key), value->width = a->value, value->pad = padded(a->value);
+    key->gate = of(a->log_key, row, head), key->head = of(a->log_head, row, head), value->gate = of(a->log_value, row, head);
+    value->head = (view){0};
+    key->full = key->gate.data != NULL, value->full = value->gate.data != NULL;
+    key->any = key->full || key->head.data, value->any = value->full;
+    restart(key), restart(value);
+}
+
+/* How long the block beginning at step n may be. */
+static int64_t block(const bench *b, int64_t time, int64_t room) {
+    int64_t steps = least(STEPS, room);
+    while (steps > 1 && span(&b->key, time, steps) + span(&b->value, time, steps) > RANGE) steps /= 2;
+    return steps;
+}
+
+/* ---- forward ---- */
+
+static void forward(bench *b, const arguments *a, int64_t row, int64_t head) {
+    sit_down(b, a, row, head);
+    axis *key = &b->key, *value = &b->value;
+    const view q = of(a->q, row, head / a->share), k = of(a->k, row, head / a->share), v = of(a->v, row, head);
+    const view out = of(a->out, row, head), past = of(a->past, row, head);
+    const view state = of(a->state, row, head), final = of(a->final, row, head);
+    const int64_t late = a->before ? 1 : 0, end = a->length + late;
+    real own[STEPS];
+    take_state(key, value, state.data, state.time, 1, b->state);
+    for (int64_t n = 0, steps; n < end; n += steps) {
+        const int64_t time = n - late;
+        steps = block(b, time, end - n);
+        enter(key, time, steps, 0), enter(value, time, steps, 0);
+        take(key, q, n, steps, a->length, key->read, b->q);
+        take(key, k, time, steps, a->length, key->write, b->k);
+        take(value, v, time, steps, a->length, value->write, b->v);
+        sweep(steps, 0, b->q, b->k, key->pad, b->v, b->made, value->pad, b->state, key->factor, value->factor);
+        if (past.data) give(value, b->made, NULL, b->v, n, steps, a->length, value->read, past);
+        own_terms(steps, b->q, b->k, key->pad, own);
+        give(value, b->made, own, b->v, n, steps, a->length, value->read, out);
+    }
+    give_state(key, value, b->state, final.data, final.time);
+}
+
+/* ---- backward ---- */
+
+/* <S, dS> summed over each axis: where the sums of gate gradients begin again.  dS is still to be scaled by the factors. */
+static void meet(bench *b, const real *saved) {
+    const axis *key = &b->key, *value = &b->value;
+    memset(b->suffix_key, 0, (size_t)key->pad * sizeof(real));
+    for (int64_t w = 0; w < value->pad; w++) {
+        vec across = {0};
+        for (int64_t c = 0; c < key->pad; c += LANES) {
+            int64_t i = place(value->pad, key->pad, w, c);
+            vec both = load(saved + i) * (load(b->turned + i) * value->factor[w] * load(key->factor + c));
+            store(b->suffix_key + c, load(b->suffix_key + c) + both);
+            across += both;
+        }
+        b->suffix_value[w] = total(across);
+    }
+}
+
+/* The gradients of an axis's gates in a block: db added to the running sums, last step first.  `write` and `made` are in
+   the block's scale, which cancels in their product.  A gate that forgets everything has no gradient, and what came
+   before it is a sum of its own. */
+static void settle(const axis *x, const real *write, const real *made, view read, view dread, int64_t n, int64_t time, int64_t steps,
+                   int64_t length, real *suffix, view to, view to_head) {
+    for (int64_t t = steps - 1; t >= 0; t--) {
+        vec sum = {0};
+        for (int64_t c = 0; c < x->width; c += LANES) {
+            const int some = (int)least(LANES, x->width - c);
+            const int64_t i = t * x->pad + c;
+            vec here = load(suffix + c) - load(write + i) * load(made + i);
+            if (n + t < length) {
+                const real *p = read.data + (n + t) * read.time + c, *dp = dread.data + (n + t) * dread.time + c;
+                here += some == LANES ? load(p) * load(dp) : load_some(p, some) * load_some(dp, some);
+            }
+            here = choose(gate_at(x, time + t, c) < (real)-FORGOTTEN, (vec){0}, here);
+            store(suffix + c, here);
+            sum += here;
+            if (!to.data || time + t < 0) continue;
+            if (some == LANES)
+                store(to.data + (time + t) * to.time + c, here);
+            else
+                store_some(to.data + (time + t) * to.time + c, here, some);
+        }
+        if (to_head.data && time + t >= 0) to_head.data[(time + t) * to_head.time] = total(sum);
+    }
+}
+
+/* Adds the steps' own terms to rows already given. */
+static void add_own(const axis *x, const real *own, const real *cols, int64_t time, int64_t steps, int64_t length, const real *scales,
+                    view to) {
+    for (int64_t t = 0; t < steps; t++, cols += x->pad) {
+        if (time + t >= length) continue;
+        real *p = to.data + (time + t) * to.time;
+        for (int64_t c = 0; c < x->width; c += LANES) {
+            vec y = own[t] * load(cols + c) * scale_at(x, scales, t, c);
+            if (c + LANES <= x->width)
+                store(p + c, load(p + c) + y);
+            else
+                store_some(p + c, load_some(p + c, (int)(x->width - c)) + y, (int)(x->width - c));
+        }
+    }
+}
+
+static void backward(bench *b, const arguments *a, int64_t row, int64_t head, int64_t chunk) {
+    sit_down(b, a, row, head);
+    axis *key = &b->key, *value = &b->value;
+    const view q = of(a->q, row, head / a->share), k = of(a->k, row, head / a->share), v = of(a->v, row, head);
+    const view past = of(a->past, row, head), dout = of(a->dout, row, head), state = of(a->state, row, head);
+    const view dq = of(a->dq, row, head), dk = of(a->dk, row, head), dv = of(a->dv, row, head);
+    const view dfinal = of(a->dfinal, row, head), dstate = of(a->dstate, row, head);
+    const view dhead = of(a->dlog_head, row, head), dkey = of(a->dlog_key, row, head), dvalue = of(a->dlog_value, row, head);
+    const int64_t late = a->before ? 1 : 0, end = a->length + late, size = key->pad * value->pad;
+    const int gated = key->any || value->any;
+    real own[STEPS];
+
+    int64_t blocks = 0, chunks = 0;
+    take_state(value, key, state.data, 1, state.time, b->turned);
+    for (int64_t n = 0, steps; n < end; n += steps) {
+        const int64_t time = n - late, stop = least(end, (n / chunk + 1) * chunk);
+        steps = block(b, time, stop - n);
+        b->starts[blocks++] = n;
+        enter(key, time, steps, 0), enter(value, time, steps, 0);
+        take(value, dout, n, steps, a->length, value->read, b->dout);
+        take(value, v, time, steps, a->length, value->write, b->v);
+        take(key, k, time, steps, a->length, key->write, b->k);
+        sweep(steps, 0, b->dout, b->v, value->pad, b->k, b->made, key->pad, b->turned, value->factor, key->factor);
+        give(key, b->made, NULL, b->k, n, steps, a->length, key->read, dq);
+        if (gated && n + steps == stop) memcpy(b->checkpoints + size * chunks++, b->turned, (size_t)size * sizeof(real));
+    }
+    b->starts[blocks] = end;
+
+    restart(key), restart(value);
+    take_state(key, value, dfinal.data, dfinal.time, 1, b->state);
+    take_state(value, key, dfinal.data, 1, dfinal.time, b->turned);
+    while (blocks-- > 0) {
+        const int64_t n = b->starts[blocks], stop = b->starts[blocks + 1], time = n - late, steps = stop - n;
+        enter(key, time, steps, 1), enter(value, time, steps, 1);
+        if (gated && (stop % chunk == 0 || stop == end)) meet(b, b->checkpoints + size * --chunks);
+        take(key, q, n, steps, a->length, key->read, b->q);
+        take(key, k, time, steps, a->length, key->write, b->k);
+        take(value, v, time, steps, a->length, value->write, b->v);
+        take(value, dout, n, steps, a->length, value->read, b->dout);
+
+        sweep(steps, 1, b->v, b->dout, value->pad, b->q, b->made, key->pad, b->turned, value->factor, key->factor);
+        if (key->any) settle(key, b->k, b->made, q, dq, n, time, steps, a->length, b->suffix_key, dkey, dhead);
+        own_terms(steps, b->v, b->dout, value->pad, own);
+        give(key, b->made, own, b->q, time, steps, a->length, key->write, dk);
+        add_own(key, own, b->k, n, steps, a->length, key->read, dq);
+
+        sweep(steps, 1, b->k, b->q, key->pad, b->dout, b->made, value->pad, b->state, key->factor, value->factor);
+        if (value->any) settle(value, b->v, b->made, past, dout, n, time, steps, a->length, b->suffix_value, dvalue, (view){0});
+        own_terms(steps, b->k, b->q, key->pad, own);
+        give(value, b->made, own, b->dout, time, steps, a->length, value->write, dv);
+    }
+    give_state(key, value, b->state, dstate.data, dstate.time);
+}
+
+/* ---- what Python calls ---- */
+
+static int run(const arguments *a, int back) {
+    const int64_t steps = a->length + 1, tasks = a->rows * a->heads;
+    const int64_t most_chunks = most(1, CHECKPOINT_BYTES / (int64_t)sizeof(real) / (padded(a->key) * padded(a->value)));
+    const int64_t chunk = most(CHUNK, (steps + most_chunks - 1) / most_chunks), chunks = (steps + chunk - 1) / chunk;
+    const int threads = (int)most(1, least(a->threads, tasks));
+    bench plan = {0};
+    const size_t each = lay_out(&plan, a, back, chunks, NULL);
+    real *space = reals(each * (size_t)threads);
+    if (!space) return 1;
+#pragma omp parallel num_threads(threads)
+    {
+        bench own = {0};
+        lay_out(&own, a, back, chunks, space + each * (size_t)worker());
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < tasks; task++) {
+            if (back)
+                backward(&own, a, task / a->heads, task % a->heads, chunk);
+            else
+                forward(&own, a, task / a->heads, task % a->heads);
+        }
+    }
+    free(space);
+    return 0;
+}
+
+int EXPORT(separable_forward)(const arguments *a) { return run(a, 0); }
+int EXPORT(separable_backward)(const arguments *a) { return run(a, 1); }
+
+/* One step on the caller's own state, without scratch. */
+static void step(const arguments *a, int64_t row, int64_t head) {
+    const real *q = at(a->q, row, head / a->share, 0), *k = at(a->k, row, head / a->share, 0), *v = at(a->v, row, head, 0);
+    const real *log_key = a->log_key.data ? at(a->log_key, row, head, 0) : NULL;
+    const real *log_value = a->log_value.data ? at(a->log_value, row, head, 0) : NULL;
+    const real log_head = a->log_head.data ? *at(a->log_head, row, head, 0) : 0;
+    real *out = at(a->out, row, head, 0), *state = at(a->state, row, head, 0);
+    enum { GROUP = 64 };
+    for (int64_t c = 0; c < a->key; c += GROUP) {
+        const int64_t rows = least(GROUP, a->key - c);
+        real decay[GROUP];
+        for (int64_t i = 0; i < rows; i += LANES) {
+            const int some = (int)least(LANES, rows - i);
+            vec g = broadcast(log_head);
+            if (log_key) g += some == LANES ? load(log_key + c + i) : load_some(log_key + c + i, some);
+            store(decay + i, vexp(g));
+        }
+        for (int64_t w = 0; w < a->value; w += 4 * LANES) {
+            vec x[4], y[4], fade[4];
+            int some[4];
+            for (int j = 0; j < 4; j++) {
+                const int64_t from = w + j * LANES;
+                some[j] = (int)most(0, least(LANES, a->value - from));
+                x[j] = load_some(v + from, some[j]);
+                y[j] = c ? load_some(out + from, some[j]) : (vec){0};
+                fade[j] = log_value ? vexp(load_some(log_value + from, some[j])) : broadcast(1);
+            }
+            const int whole_group = some[3] == LANES;
+            for (int64_t i = 0; i < rows; i++) {
+                real *s = state + (c + i) * a->state.time + w;
+                const vec read = broadcast(q[c + i]), write = broadcast(k[c + i]), f = broadcast(decay[i]);
+                for (int j = 0; j < 4; j++) {
+                    vec old = whole_group ? load(s + j * LANES) : load_some(s + j * LANES, some[j]);
+                    vec new = old * (f * fade[j]) + write * x[j];
+                    y[j] += read * (a->before ? old : new);
+                    if (whole_group)
+                        store(s + j * LANES, new);
+                    else
+                        store_some(s + j * LANES, new, some[j]);
+                }
+            }
+            for (int j = 0; j < 4; j++) store_some(out + w + j * LANES, y[j], some[j]);
+        }
+    }
+}
+
+int EXPORT(separable_step)(const arguments *a) {
+    const int64_t tasks = a->rows * a->heads;
+    /* Below a few tens of microseconds of work a second thread costs more than it saves. */
+    const int threads = tasks * a->key * a->value >= 1 << 18 ? (int)least(a->threads, tasks) : 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t task = 0; task < tasks; task++) step(a, task / a->heads, task % a->heads);
+    return 0;
+}

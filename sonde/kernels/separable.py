@@ -1,0 +1,229 @@
+"""The separable recurrence: a matrix state that decays per head, per key channel and per value channel.
+
+    S_t[c,w] = exp(log_head_t + log_key_t[c] + log_value_t[w]) S_{t-1}[c,w] + k_t[c] v_t[w]
+    out_t[w] = sum_c q_t[c] S_t[c,w]              (before=True reads S_{t-1} instead)
+
+B batch, H heads, G key groups (head h uses q and k of group h // (H/G)), L length, K key width, V value width.
+`separable` runs whole sequences with gradients; `SeparableStep` runs one step in place, for decoding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ._library import SUFFIX, View, function, view
+
+_SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
+_GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
+_SIZES = ("rows", "heads", "share", "length", "key", "value", "before", "threads")
+
+
+class _Arguments(ctypes.Structure):
+    """The struct `arguments` of separable.c."""
+
+    _fields_ = [(name, View) for name in _SEQUENCE + _GRADIENT] + [(name, ctypes.c_int64) for name in _SIZES]
+
+
+def separable(  # noqa: PLR0913 - the terms of one formula
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_head: Tensor | None = None,
+    log_key: Tensor | None = None,
+    log_value: Tensor | None = None,
+    state: Tensor | None = None,
+    before: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Runs the recurrence over a sequence: (out [B, H, L, V], final state [B, H, K, V]).
+
+    q, k [B, G, L, K], v [B, H, L, V], log_head [B, H, L], log_key [B, H, L, K], log_value [B, H, L, V] and
+    state [B, H, K, V]; log decays are at most 0, -inf forgets all.  Computes in float32 (float64 if any input is),
+    which is also the dtype of the state; `out` has the dtype of v.  Any order of axes in memory is taken as it is.
+    """
+    given = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
+    _check(given)
+    dtype = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
+    keep = log_value is not None and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given.values())
+    out, last, _ = _forward(*(None if x is None else x.to(dtype) for x in given.values()), before, keep)
+    return out.to(v.dtype), last
+
+
+def _check(given: dict[str, Tensor | None]) -> None:
+    """Every tensor has the axes the formula gives it."""
+    axes = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "log_head": "BHL", "log_key": "BHLK", "log_value": "BHLV", "state": "BHKV"}
+    names = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
+    known: dict[str, tuple[int, str]] = {}
+    for name, tensor in given.items():
+        if tensor is None:
+            continue
+        wanted = "[" + ", ".join(axes[name]) + "]"
+        if tensor.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            raise BadInput(f"{name} has dtype {tensor.dtype}", fix="use float32, float64, bfloat16 or float16")
+        if tensor.device.type not in ("cpu", "meta"):
+            raise BadInput(f"{name} is on {tensor.device}, and this kernel runs on the CPU", fix="move it with .cpu()")
+        if tensor.ndim != len(axes[name]):
+            raise BadInput(f"{name} has {tensor.ndim} axes {tuple(tensor.shape)}", fix=f"give {wanted}")
+        for axis, size in zip(axes[name], tensor.shape):
+            expected, giver = known.setdefault(axis, (size, name))
+            if size != expected:
+                raise BadInput(
+                    f"{name} {tuple(tensor.shape)} has {names[axis]} {size}, but {giver} has {expected}",
+                    fix=f"make axis {axis} of {name} {wanted} {expected}",
+                )
+    groups, heads = known["G"][0], known["H"][0]
+    if heads and (not groups or heads % groups):
+        raise BadInput(f"v has {heads} heads and q has {groups} key groups", fix="make the groups divide the heads")
+
+
+def _rows(x: Tensor | None) -> Tensor | None:
+    """The tensor with its last axis contiguous, copied only when it is not."""
+    return x if x is None or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
+    """Fills the struct and runs a compiled function; every tensor in `tensors` stays alive until it returns."""
+    k, v = tensors["k"], tensors["v"]
+    assert k is not None and v is not None
+    (rows, groups, length, key), (heads, value) = k.shape, v.shape[1::2]
+    if rows * heads:
+        views = {name: view(x, width=x is None or x.ndim == 4) for name, x in tensors.items()}
+        share = heads // groups
+        sizes = dict(zip(_SIZES, (rows, heads, share, length, key, value, int(before), torch.get_num_threads())))
+        function(name, v.dtype)(ctypes.byref(_Arguments(**views, **sizes)))  # type: ignore[arg-type]
+
+
+def _empty_outputs(k: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """`out` in [B, L, H, V] memory order, so that joining heads afterwards is free; the state; and what backward wants kept."""
+    B, H, L, V = v.shape
+    return v.new_empty(B, L, H, V).transpose(1, 2), v.new_empty(B, H, k.shape[-1], V), v.new_empty(B, H, L, V if keep else 0)
+
+
+@torch.library.custom_op("sonde::separable", mutates_args=(), device_types="cpu")
+def _forward(  # noqa: PLR0913 - the terms of one formula
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_head: Tensor | None,
+    log_key: Tensor | None,
+    log_value: Tensor | None,
+    state: Tensor | None,
+    before: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Also gives, with `keep`, what was read before the steps' own writes: the gradient of log_value is made from it."""
+    inputs = dict(zip(_SEQUENCE, (_rows(q), _rows(k), _rows(v), log_head, _rows(log_key), _rows(log_value), _rows(state))))
+    out, last, past = _empty_outputs(k, v, keep)
+    _call("separable_forward", {**inputs, "out": out, "final": last, "past": past if keep else None}, before)
+    return out, last, past
+
+
+@_forward.register_fake
+def _(q, k, v, log_head, log_key, log_value, state, before, keep):  # noqa: PLR0913
+    return _empty_outputs(k, v, keep)
+
+
+def _empty_gradients(k: Tensor, v: Tensor, gates: list[bool]) -> list[Tensor]:
+    """Gradients of q, k (per head), v, the three gates (empty where absent) and the state."""
+    B, H, L, V = v.shape
+    K = k.shape[-1]
+    widths = [K, K, V, *(width if there else 0 for width, there in zip((1, K, V), gates))]
+    return [*(v.new_empty(B, L, H, width).transpose(1, 2) for width in widths), v.new_empty(B, H, K, V)]
+
+
+@torch.library.custom_op("sonde::separable_backward", mutates_args=(), device_types="cpu")
+def _backward(  # noqa: PLR0913 - the terms of one formula
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_head: Tensor | None,
+    log_key: Tensor | None,
+    log_value: Tensor | None,
+    state: Tensor | None,
+    before: bool,
+    past: Tensor,
+    dout: Tensor,
+    dfinal: Tensor,
+) -> list[Tensor]:
+    given = (_rows(q), _rows(k), _rows(v), log_head, _rows(log_key), _rows(log_value), _rows(state))
+    gates = [log_head is not None, log_key is not None, log_value is not None]
+    made = _empty_gradients(k, v, gates)
+    results = [x if x.shape[-1] else None for x in made]
+    tensors = dict(zip((*_SEQUENCE[:7], "past", *_GRADIENT), (*given, past, _rows(dout), _rows(dfinal), *results)))
+    _call("separable_backward", tensors, before)
+    return made
+
+
+@_backward.register_fake
+def _(q, k, v, log_head, log_key, log_value, state, before, past, dout, dfinal):  # noqa: PLR0913
+    return _empty_gradients(k, v, [log_head is not None, log_key is not None, log_value is not None])
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    *tensors, ctx.before, _keep = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.mark_non_differentiable(output[2])
+
+
+def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple:
+    *inputs, past = ctx.saved_tensors
+    q, log_head, log_key, log_value, state = inputs[0], *inputs[3:]
+    dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
+    if q.shape[1] != dq.shape[1]:
+        dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))
+    gates = (dhead.squeeze(-1) if log_head is not None else None, *(x if g is not None else None for x, g in ((dkey, log_key), (dvalue, log_value))))
+    return dq, dk, dv, *gates, dstate if state is not None else None, None, None
+
+
+def _no_second_order(ctx: Any, *gradients: Any) -> tuple:
+    raise BadInput("the separable kernel has no second derivative", fix="use a torch form, such as form='chunkwise'")
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+_backward.register_autograd(_no_second_order)
+
+
+@final
+class SeparableStep:
+    """One step of the recurrence on held buffers: fill the inputs, call, read `out`; the state is updated in place.
+
+    q, k [B, G, K], v [B, H, V], log_head [B, H], log_key [B, H, K], log_value [B, H, V], state [B, H, K, V] and
+    out [B, H, V], all float32 or all float64 with the last axis contiguous.  A call costs microseconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - the terms of one formula
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: Tensor,
+        out: Tensor,
+        log_head: Tensor | None = None,
+        log_key: Tensor | None = None,
+        log_value: Tensor | None = None,
+        before: bool = False,
+    ) -> None:
+        steps = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value}
+        sequences = {name: None if x is None else x.unsqueeze(2) for name, x in steps.items()}
+        _check({**sequences, "state": state})
+        _check({"q": sequences["q"], "k": sequences["k"], "v": out.unsqueeze(2)})
+        held = {**sequences, "out": out.unsqueeze(2), "state": state}
+        for name, x in held.items():
+            if x is not None and (x.dtype != v.dtype or x.dtype not in SUFFIX):
+                raise BadInput(f"{name} has dtype {x.dtype} and v {v.dtype}", fix="make all float32 or all float64")
+            if x is not None and x.ndim == 4 and x.shape[-1] != 1 and x.stride(-1) != 1:
+                raise BadInput(f"the last axis of {name} is not contiguous", fix="make the buffer contiguous")
+        views = {name: view(x, width=x is None or x.ndim == 4) for name, x in held.items()}
+        (rows, groups, key), (heads, value) = k.shape, v.shape[1:]
+        sizes = dict(zip(_SIZES, (rows, heads, heads // max(groups, 1), 1, key, value, int(before), torch.get_num_threads())))
+        self._held = (held, arguments := _Arguments(**views, **sizes))  # type: ignore[arg-type]
+        self._address = ctypes.addressof(arguments)
+        self._run = function("separable_step", v.dtype)
+
+    def __call__(self) -> None:
+        """Decays and writes the state, and puts what was read into `out`."""
+        self._run(self._address)
