@@ -1,0 +1,145 @@
+"""Language model: tokens -> blocks of any mixer -> logits of the next token at every place.
+
+The same matrix turns tokens into vectors and vectors into logits.  `forward` is for training; `advance` goes on from a
+state, in pieces of any length, and gives the same logits.
+
+B batch, T time, D width.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.block import RMS, Block, FeedForward
+from ..nn.mixers import Mixer, mixer
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+
+Count = Annotated[int, Range(least=1)]
+
+
+@final
+class LanguageModel(nn.Module):
+    """A stack of pre-norm blocks between an embedding and the same matrix transposed.
+
+    vocabulary: how many tokens there are
+    width: numbers per token
+    depth: blocks
+    mixer: what moves information along the sequence, by name; its dials may follow: 'gla heads=8 rank=4'
+    ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
+    places: learn a vector for each of so many positions, which are then the longest sequence; a mixer that does not
+        see the order of tokens needs them
+    dropout: share of numbers set to 0 in each block while training
+    ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+    """
+
+    def __init__(
+        self,
+        vocabulary: Count = 256,
+        width: Count = 128,
+        depth: Count = 4,
+        mixer: str = "attention",
+        ffn: Annotated[float, Range(least=0)] = 4.0,
+        places: Count | None = None,
+        dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+        ahead: bool = False,
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.width = vocabulary, width
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.place = None if places is None else nn.Embedding(places, width)
+        for table in (self.embedding, self.place):
+            if table is not None:  # with the factor of `advance` a token begins with numbers near 1, and logits do too
+                nn.init.normal_(table.weight, std=width**-0.5)
+        self.blocks = nn.ModuleList(
+            Block(mixer_of(mixer, width), FeedForward(width, ffn) if ffn else None, dropout=dropout) for _ in range(depth)
+        )
+        self.norm = RMS(width)
+        if not (self.causal or ahead):
+            raise BadInput(
+                f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict",
+                where="LanguageModel",
+                fix="hide tokens and predict these instead, with ahead=True",
+            )
+
+    @property
+    def causal(self) -> bool:
+        """No logit depends on a later token."""
+        return all(block.mixer.causal for block in self.blocks)  # type: ignore[union-attr]
+
+    def forward(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
+        """tokens (B, T) -> logits (B, T, vocabulary)."""
+        return self._run(tokens, None, spans)[0]
+
+    def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """The same, going on from the state that a call before this one returned."""
+        if not self.causal:
+            raise BadInput("a model that looks at later tokens cannot go on from earlier ones", where="LanguageModel", fix="use forward")
+        return self._run(tokens, state, spans)
+
+    def _run(self, tokens: Tensor, state: State | None, spans: Spans | None) -> tuple[Tensor, State]:
+        if tokens.dim() != 2 or tokens.is_floating_point():
+            raise BadInput(
+                f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
+                where="LanguageModel",
+                fix="give one row of token numbers for each sequence",
+            )
+        x, after = F.embedding(tokens, self.embedding.weight) * self.width**0.5, State()
+        if self.place is not None:
+            old = _part(state, "place")
+            x, new = self._placed(x, old, None) if spans is None else spans.each(self._placed, x, old)
+            after |= _named("place", new)
+        for i, block in enumerate(self.blocks):
+            x, new = block(x, _part(state, f"{i}"), spans=spans)
+            after |= _named(f"{i}", new)
+        return F.linear(self.norm(x), self.embedding.weight), after
+
+    def _placed(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """Add to each token the vector of its place; the state is how many came before."""
+        assert self.place is not None
+        B, T, D = x.shape
+        before = torch.zeros(B, dtype=torch.long, device=x.device) if state is None else state["seen"]
+        after = before + (T if lengths is None else lengths)
+        most = self.place.num_embeddings
+        longest = T if state is None else int(after.max())
+        if longest > most:
+            raise BadInput(
+                f"the sequence has {longest} tokens, the model learned {most} places",
+                where="LanguageModel",
+                fix="give shorter sequences, or train with more places",
+            )
+        where = (before.unsqueeze(1) + torch.arange(T, device=x.device)).clamp_max(most - 1)  # padding may lie beyond
+        return x + self.place(where) * D**0.5, {"seen": after}
+
+
+def mixer_of(text: str, width: int) -> Mixer:
+    """A mixer from its name and any dials after it: 'gla', 'gla heads=8 rank=4'."""
+    name, *words = text.split() or [""]
+    given: dict[str, Any] = {}
+    for word in words:
+        dial, equals, value = word.partition("=")
+        if not (dial and equals and value):
+            raise BadInput(f"'{word}' after mixer '{name}' is no dial", where=f"mixer '{text}'", fix=f"write '{name} heads=4'")
+        try:
+            given[dial] = json.loads(value)
+        except ValueError:
+            given[dial] = value
+    return mixer(name, width, **given)
+
+
+def _part(state: State | None, name: str) -> State | None:
+    """The state of one part out of that of the whole model."""
+    if state is None:
+        return None
+    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+
+
+def _named(name: str, state: State) -> State:
+    return {f"{name}.{key}": value for key, value in state.items()}
