@@ -17,10 +17,13 @@ Mix = Callable[[Tensor, "State | None", Tensor], tuple[Tensor, State]]
 
 @final
 class Spans:
-    """N stretches: row, start and stop of each, (N,) whole numbers.  Make one with `of_lengths`, `of_mask` or `packed`."""
+    """N stretches of a batch of `rows`: row, start and stop of each, (N,) whole numbers.
 
-    def __init__(self, row: Tensor, start: Tensor, stop: Tensor) -> None:
-        self.row, self.start, self.stop = row.long(), start.long(), stop.long()
+    Make one with `of_lengths`, `of_mask` or `packed`.
+    """
+
+    def __init__(self, row: Tensor, start: Tensor, stop: Tensor, rows: int) -> None:
+        self.row, self.start, self.stop, self.rows = row.long(), start.long(), stop.long(), rows
 
     @property
     def lengths(self) -> Tensor:
@@ -34,7 +37,7 @@ class Spans:
         """Rows that each begin at 0 and end after their length; padding on the right."""
         if lengths.dim() != 1 or lengths.is_floating_point() or bool((lengths < 0).any()):
             raise BadInput("lengths must be one whole number >= 0 for each row", where="Spans", fix="give a tensor of shape (batch,)")
-        return cls(torch.arange(len(lengths), device=lengths.device), torch.zeros_like(lengths), lengths)
+        return cls(torch.arange(len(lengths), device=lengths.device), torch.zeros_like(lengths), lengths, len(lengths))
 
     @classmethod
     def of_mask(cls, mask: Tensor) -> Spans:
@@ -48,7 +51,7 @@ class Spans:
         if not torch.equal(whole, mask):
             row = int((whole != mask).any(1).int().argmax())
             raise BadInput(f"row {row} of the mask has a hole", where="Spans", fix="pad on the left or on the right only")
-        return cls(torch.arange(len(mask), device=mask.device), start, start + count)
+        return cls(torch.arange(len(mask), device=mask.device), start, start + count, len(mask))
 
     @classmethod
     def packed(cls, bounds: Tensor) -> Spans:
@@ -59,7 +62,7 @@ class Spans:
             raise BadInput(
                 f"cu_seqlens must begin at 0 and never fall, not {bounds.tolist()[:8]}", where="Spans", fix="give 0, n1, n1 + n2, ..."
             )
-        return cls(torch.zeros(len(bounds) - 1, dtype=torch.long, device=bounds.device), bounds[:-1], bounds[1:])
+        return cls(torch.zeros(len(bounds) - 1, dtype=torch.long, device=bounds.device), bounds[:-1], bounds[1:], 1)
 
     def each(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Apply `mix(x, state, lengths)` to every stretch of x (B, T, D): y like x with zeros between, and one state for each.
@@ -92,11 +95,15 @@ class Spans:
             left = left[n:]
 
     def _check(self, x: Tensor, state: State | None) -> None:
-        if len(self) and (int(self.stop.max()) > x.shape[1] or int(self.row.max()) >= x.shape[0]):
+        # A row that no span speaks of would come out as zeros, unsaid.
+        if len(x) != self.rows:
+            said = "packed documents lie in one row" if self.rows == 1 else f"the spans are for {self.rows} rows"
+            raise BadInput(f"x has {len(x)} rows, {said}", where="axis 0 (batch)", fix=f"make x ({self.rows}, time, width)")
+        if len(self) and int(self.stop.max()) > x.shape[1]:
             raise BadInput(
-                f"spans reach row {int(self.row.max())} and time {int(self.stop.max())}, x is {tuple(x.shape)}",
-                where="Spans",
-                fix="packed documents lie in one row of x",
+                f"a span ends at {int(self.stop.max())}, x has {x.shape[1]} tokens",
+                where="axis 1 (time)",
+                fix="give all of x",
             )
         for name, s in (state or {}).items():
             if len(s) != len(self):
