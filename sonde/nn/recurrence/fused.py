@@ -40,9 +40,11 @@ def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     from ...kernels.separable import separable
 
     s = s.by_step()
-    if s.kind == "hadamard":
+    if s.rate is not None and s.log_value is not None:
         s = s.ungrouped()
+        assert s.rate is not None and s.log_value is not None
         return hadamard(s.q, s.k, s.v, s.log_value, s.rate, s.weight, state)
-    if s.kind == "delta":
+    assert s.q is not None and s.k is not None
+    if s.beta is not None:
         return delta(s.q, s.k, s.v, s.beta, s.log_head, state)
     return separable(s.q, s.k, s.v, s.log_head, s.log_key, s.log_value, state, before=s.read == "before")
