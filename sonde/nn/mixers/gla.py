@@ -5,14 +5,16 @@ Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Trainin
 
 from __future__ import annotations
 
-from typing import final
+from typing import Annotated, final
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...core.dials import Range
+from ..gates import log_sigmoid
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, merge, split
+from ._parts import Heads, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
@@ -22,25 +24,27 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
 
 @final
 class GLA(Recurrent):
-    """The layer: keys of half the width, a gate of low rank, a norm for each head, a swish gate at the output.
+    """The layer: keys half as wide as values, a gate of low rank, a norm for each head, a swish gate at the output.
 
     width: numbers per token
     heads: independent states
     rank: width of the bottleneck that makes the forget gate
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, rank: int = 16) -> None:
+    def __init__(self, width: int = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:
         super().__init__()
         self.width, self.heads = width, heads
-        self.q, self.k = nn.Linear(width, width // 2, bias=False), nn.Linear(width, width // 2, bias=False)
+        value = divides(width, heads, "GLA")
+        keys = heads * max(value // 2, 1)
+        self.q, self.k = nn.Linear(width, keys, bias=False), nn.Linear(width, keys, bias=False)
         self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.forget = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width // 2))
-        self.norm = nn.RMSNorm(width // heads, eps=1e-5)
+        self.forget = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, keys))
+        self.norm = nn.RMSNorm(value, eps=1e-5)
         self.out = nn.Linear(width, width, bias=False)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_a = split(F.logsigmoid(self.forget(x)), self.heads) / 16
+        log_a = split(log_sigmoid(self.forget(x), 16), self.heads)
         o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a), state, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), state
 

@@ -1,0 +1,80 @@
+"""Attention with bounded memory: tokens are written into a fixed number of slots, and a softmax over the slots reads them.
+
+    Sk_t = Sk_{t-1} + k_t (x) phi_t        Sv_t = Sv_{t-1} + phi_t (x) v_t        o_t = Sv_t^T softmax(Sk_t^T q_t)
+
+With a slot for each token it is softmax attention.  phi = exp(s) grows without end, so the published model divides both
+memories by the running sum of phi: each slot is then a mean of the tokens in it.  That is `gsa` with the gate
+
+    a_t = sigmoid(log sum_{i<t} phi_i - s_t)        and        phi_t / sum_{i<=t} phi_i = 1 - a_t
+
+which never leaves (0, 1).  Peng et al., ABC: Attention with Bounded-memory Control, 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ..gates import complement, log_sigmoid
+from ..recurrence import Rule, State
+from . import gsa
+from ._mixer import Recurrent
+from ._parts import Heads, advanced, divides, merge, rotated, split
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
+    """The sums as they stand: q, k (B, H, L, K), v (B, H, L, V), phi (B, H, L, slots)."""
+    return (yield from gsa.rule(q, k, v, phi, None))
+
+
+def averaged(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None = None) -> Rule:
+    """The same with phi = exp(s) and both memories divided by the sum of phi; s (B, H, L, slots).
+
+    The state carries the log of that sum, z (B, H slots).
+    """
+    old = s.new_full((), float("-inf")) if state is None else state["z"].unflatten(1, (s.shape[1], -1)).unsqueeze(2)
+    z = torch.logaddexp(s.logcumsumexp(2), old)
+    log_a = log_sigmoid(torch.cat([old.expand_as(s[:, :, :1]), z[:, :, :-1]], 2) - s)
+    out = yield from gsa.rule(q, k, v, complement(log_a), log_a)
+    return out, {"z": z.transpose(2, 3).flatten(1, 2)}
+
+
+@final
+class ABC(Recurrent):
+    """The layer: rotated keys half as wide as values, slots averaged, a norm for each head, a swish gate at the output.
+
+    width: numbers per token
+    heads: independent memories
+    slots: of each memory
+    average: divide the memories by the sum of what was written; without it they grow with the length
+    """
+
+    def __init__(self, width: int = 64, heads: Heads = 4, slots: Annotated[int, Range(least=1)] = 16, average: bool = True) -> None:
+        super().__init__()
+        self.width, self.heads, self.average = width, heads, average
+        value = divides(width, heads, "ABC")
+        keys = heads * max(value // 4 * 2, 2)  # rotated in pairs
+        self.q, self.k = nn.Linear(width, keys, bias=False), nn.Linear(width, keys, bias=False)
+        self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.slot = nn.Linear(width, heads * slots, bias=False)
+        self.norm = nn.RMSNorm(value, eps=1e-5)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        position = None if state is None else state["position"]
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        q, k = (rotated(one, position) for one in (q * q.shape[-1] ** -0.5, k))
+        s = split(self.slot(x), self.heads)
+        s = s.to(torch.promote_types(s.dtype, torch.float32)).clamp(-32, 32)
+        written = averaged(q, k, v, s, state) if self.average else rule(q, k, v, s.exp())
+        o, after = self.recur(written, state, lengths)
+        after["position"] = advanced(position, x, lengths)
+        return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), after
+
+
+def tiny() -> ABC:
+    return ABC(width=12, heads=2, slots=3)

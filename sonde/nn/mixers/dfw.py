@@ -1,0 +1,52 @@
+"""Decaying fast weights: rows and columns of the state forget at rates of their own, S_t = (a_t (x) b_t) o S_{t-1} + k_t (x) v_t.
+
+No feature map and no denominator.  Mao, Fine-Tuning Pre-trained Transformers into Decaying Fast Weights, 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ...core.dials import Range
+from ..gates import log_sigmoid
+from ..recurrence import Rule, State, Steps
+from ._mixer import Recurrent
+from ._parts import Heads, divides, merge, split
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, log_b: Tensor) -> Rule:
+    """S = (a (x) b) o S + k (x) v, o = S^T q: q, k, log_a (B, H, L, K), v, log_b (B, H, L, V)."""
+    return (yield Steps(q, k, v, log_key=log_a, log_value=log_b))
+
+
+@final
+class DFW(Recurrent):
+    """The layer: projections, and two forget gates that start out spread evenly between forgetting all and nothing.
+
+    width: numbers per token
+    heads: independent states
+    keys: numbers per key of each head; the paper gets far with a few
+    """
+
+    def __init__(self, width: int = 64, heads: Heads = 4, keys: Annotated[int, Range(least=1)] = 16) -> None:
+        super().__init__()
+        divides(width, heads, "DFW")
+        self.width, self.heads = width, heads
+        self.q, self.k, self.forget_key = (nn.Linear(width, heads * keys) for _ in range(3))
+        self.v, self.forget_value, self.out = (nn.Linear(width, width) for _ in range(3))
+        for forget in (self.forget_key, self.forget_value):
+            n = forget.out_features
+            forget.bias.data = torch.rand(n).logit(1 / (n + 1))  # gates uniform, but not at the very ends, where they could not learn
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        log_a, log_b = (split(log_sigmoid(forget(x)), self.heads) for forget in (self.forget_key, self.forget_value))
+        o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a, log_b), state, lengths)
+        return self.out(merge(o)), state
+
+
+def tiny() -> DFW:
+    return DFW(width=10, heads=2, keys=3)

@@ -1,0 +1,56 @@
+"""Gated linear recurrence whose key is what was forgotten: S_t = Diag(a_t) S_{t-1} + (1 - a_t) (x) v_t.
+
+It is `gla` with k = 1 - a: what a row of the state loses, the new value fills.  Gates have a lower bound that rises from
+layer to layer, 0 in the first, so that deeper layers remember longer.
+Qin et al., HGRN2: Gated Linear RNNs with State Expansion, 2024.
+"""
+
+from __future__ import annotations
+
+from math import log, log1p
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ..gates import complement, log_sigmoid
+from ..recurrence import Rule, State
+from . import gla
+from ._mixer import Recurrent
+from ._parts import Heads, divides, merge, split
+
+
+def rule(q: Tensor, v: Tensor, log_a: Tensor) -> Rule:
+    """S = Diag(a) S + (1 - a) (x) v, o = S^T q: q, log_a (B, H, L, K), v (B, H, L, V)."""
+    return (yield from gla.rule(q, complement(log_a), v, log_a))
+
+
+@final
+class HGRN2(Recurrent):
+    """The layer: swish on queries, gates above a lower bound, a norm over the whole width.
+
+    width: numbers per token
+    heads: independent states
+    bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
+    """
+
+    def __init__(self, width: int = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:
+        super().__init__()
+        divides(width, heads, "HGRN2")
+        self.width, self.heads, self.bound = width, heads, bound
+        self.q, self.forget, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        log_a = log_sigmoid(self.forget(x))
+        if self.bound:
+            log_a = torch.logaddexp(log_a.new_tensor(log(self.bound)), log1p(-self.bound) + log_a)
+        q, v, log_a = (split(one, self.heads) for one in (F.silu(self.q(x)), self.v(x), log_a))
+        o, state = self.recur(rule(q * q.shape[-1] ** -0.5, v, log_a), state, lengths)
+        return self.out(self.norm(merge(o))), state
+
+
+def tiny() -> HGRN2:
+    return HGRN2(width=10, heads=2, bound=0.3)

@@ -1,0 +1,51 @@
+"""Linear attention with its denominator: a mean of values weighted by phi(q_t) . phi(k_i), kept in two sums.
+
+    S_t = S_{t-1} + phi(k_t) (x) v_t        z_t = z_{t-1} + phi(k_t)        o_t = S_t^T phi(q_t) / (z_t . phi(q_t))
+
+A positive phi makes the weights positive.  Without one (the identity) the denominator may come near zero: it is held away
+from it, and `recurrence.watching` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from ..features import Feature, Name, feature
+from ..recurrence import Rule, State, Steps, normalised, with_ones
+from ._mixer import Recurrent
+from ._parts import Heads, divides, merge, split
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> Rule:
+    """o = S^T phi(q) / (z . phi(q)), z in one more column of S: q, k (B, H, L, K), v (B, H, L, V).
+
+    floor: the least denominator, in size
+    """
+    return normalised((yield Steps(phi(q), phi(k), with_ones(v))), floor)
+
+
+@final
+class LinearNorm(Recurrent):
+    """The layer: projections with biases around the recurrence, and nothing else, in the place of softmax attention.
+
+    width: numbers per token
+    heads: independent states
+    feature_map: what queries and keys are mapped to
+    """
+
+    def __init__(self, width: int = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.phi = feature(feature_map, divides(width, heads, "LinearNorm"))
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        o, state = self.recur(rule(q, k, v, self.phi), state, lengths)
+        return self.out(merge(o)), state
+
+
+def tiny() -> LinearNorm:
+    return LinearNorm(width=10, heads=2)
