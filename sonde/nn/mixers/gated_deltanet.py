@@ -1,0 +1,77 @@
+"""Gated DeltaNet: the state is let fade before what it holds under a key is moved towards the new value.
+
+    S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
+
+Yang, Kautz and Hatamizadeh, Gated Delta Networks: Improving Mamba2 with Delta Rule, 2024.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ...core.errors import BadInput
+from ..recurrence import Rule, State, Steps
+from ._gates import full, step_bias, unit
+from ._mixer import Recurrent
+from ._parts import Heads, ShortConv, merge, split
+
+Count = Annotated[int, Range(least=1)]
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor) -> Rule:
+    """S = a (I - b k k^T) S + b k (x) v, o = S^T q: q, k (B, G, L, K), v (B, H, L, V), beta, log_a (B, H, L)."""
+    return (yield Steps(q, k, v, beta=beta, log_head=log_a))
+
+
+@final
+class GatedDeltaNet(Recurrent):
+    """The layer: short convolutions, keys and queries of length one, values wider than keys, a norm and then a swish gate.
+
+    width: numbers per token
+    heads: sets of keys and queries
+    value_heads: independent states, some to each set of keys; none is one to each
+    key: width of the keys and queries of a head; none is three quarters of the width, shared out
+    expand: width of a head's values for each number of its keys
+    taps: tokens the short convolution looks at
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        heads: Heads = 4,
+        value_heads: Count | None = None,
+        key: Count | None = None,
+        expand: Count = 2,
+        taps: Count = 4,
+    ) -> None:
+        super().__init__()
+        states, K = value_heads or heads, key or max(3 * width // (4 * heads), 1)
+        if states % heads:
+            raise BadInput(f"{states} value heads cannot share {heads} heads", where="GatedDeltaNet", fix="let heads divide value_heads")
+        self.width, self.heads, self.value_heads = width, heads, states
+        self.sizes = (heads * K, heads * K, states * K * expand)
+        self.qkv = nn.Linear(width, sum(self.sizes), bias=False)
+        self.conv = ShortConv(sum(self.sizes), taps)
+        self.beta, self.forget = nn.Linear(width, states, bias=False), nn.Linear(width, states, bias=False)
+        self.step_bias = nn.Parameter(step_bias(states))
+        self.log_rate = nn.Parameter(torch.empty(states).uniform_(0.01, 16).log())  # away from 0: its logarithm must be finite
+        self.norm = nn.RMSNorm(K * expand, eps=1e-6)
+        self.gate = nn.Linear(width, self.sizes[2], bias=False)
+        self.out = nn.Linear(self.sizes[2], width, bias=False)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        qkv, tail = self.conv(self.qkv(x), (state or {}).get("tail"), lengths)
+        q, k, v = (split(part, n) for part, n in zip(qkv.split(self.sizes, -1), (self.heads, self.heads, self.value_heads)))
+        beta = torch.sigmoid(full(self.beta(x))).transpose(1, 2)
+        log_a = (-full(self.log_rate).exp() * F.softplus(full(self.forget(x)) + full(self.step_bias))).transpose(1, 2)
+        o, after = self.recur(rule(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta, log_a), state, lengths)
+        return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), {**after, "tail": tail}
+
+
+def tiny() -> GatedDeltaNet:
+    return GatedDeltaNet(width=7, heads=2, value_heads=4, key=3)

@@ -1,0 +1,90 @@
+"""mLSTM: a matrix memory with a forget gate, an exponential input gate and a normaliser that never divides by less than one.
+
+    S_t = f_t S_{t-1} + i_t k_t (x) v_t     z_t = f_t z_{t-1} + i_t k_t     o_t = S_t^T q_t / max(1, |z_t . q_t|)
+
+Beck et al., xLSTM: Extended Long Short-Term Memory, 2024; the layer is that of xLSTM 7B, 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ..recurrence import Rule, State, Steps, divide, with_ones
+from ._gates import full
+from ._mixer import Recurrent
+from ._parts import Heads, divides, merge, split
+
+LEAST = -1e5
+"""log of a forget gate so small that the running maximum need not know how small"""
+FLOOR = 80.0
+"""largest power of e that both float32 and its gradient hold"""
+
+
+def rule(q: Tensor, k: Tensor, v: Tensor, log_i: Tensor, log_f: Tensor, state: State | None = None) -> Rule:
+    """S = f S + i k (x) v, z = f z + i k, o = S^T q / max(1, |z . q|): q, k (B, H, L, K), v (B, H, L, V), log_i, log_f (B, H, L).
+
+    S and z are kept divided by e^m, m_t = max(log f_t + m_{t-1}, log i_t), so that no gate is above one.
+    """
+    start = None if state is None else state.get("m")
+    # A sequence that has not begun has no maximum yet; as its state is zero any finite number will do.
+    start = torch.zeros_like(log_i[..., 0]) if start is None else torch.where(start.isinf(), 0, start).to(log_i.dtype)
+    m = _running_max(log_i, log_f, start)
+    before = torch.cat([start.unsqueeze(-1), m[..., :-1]], -1)
+    out = yield Steps(q, k * (log_i - m).exp().unsqueeze(-1), with_ones(v), log_head=log_f + before - m)
+    one = (-m).clamp(-FLOOR, FLOOR).exp().unsqueeze(-1)
+    return divide(out[..., :-1], out[..., -1:].abs(), one), {"m": m}
+
+
+def _running_max(log_i: Tensor, log_f: Tensor, start: Tensor) -> Tensor:
+    """(B, H, L) m_t = max(log f_t + m_{t-1}, log i_t); in float64, as it is a difference of sums over the whole sequence."""
+    forgotten = log_f.clamp_min(LEAST).double().cumsum(-1)
+    best = (log_i.double() - forgotten).cummax(-1).values
+    return (forgotten + torch.maximum(start.double().unsqueeze(-1), best)).to(log_i.dtype)
+
+
+@final
+class MLSTM(Recurrent):
+    """The layer: keys of half the width, gates of each head held within a cap, a norm for each head, a sigmoid output gate.
+
+    width: numbers per token
+    heads: independent states
+    cap: gates before their exponential stay within plus and minus this; none leaves them free
+    input_bias: the input gate's bias at the start; so low that the state begins almost closed
+    """
+
+    def __init__(
+        self, width: int = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
+    ) -> None:
+        super().__init__()
+        divides(width, heads, "MLSTM")
+        divides(width // 2, heads, "MLSTM keys")
+        self.width, self.heads, self.cap = width, heads, cap
+        self.q, self.k = nn.Linear(width, width // 2, bias=False), nn.Linear(width, width // 2, bias=False)
+        self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.input, self.forget = nn.Linear(width, heads), nn.Linear(width, heads)
+        with torch.no_grad():
+            self.input.weight.zero_()
+            self.input.bias.fill_(input_bias)
+            self.forget.weight.zero_()
+            self.forget.bias.copy_(torch.linspace(3, 6, heads))
+        self.norm = nn.Parameter(torch.ones(width))
+        self.out = nn.Linear(width, width, bias=False)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        log_i, forget = (self._capped(full(gate(x))).transpose(1, 2) for gate in (self.input, self.forget))
+        o, after = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_i, F.logsigmoid(forget), state), state, lengths)
+        o = merge(F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=1e-6)) * self.norm
+        return self.out(o * torch.sigmoid(self.gate(x))), after
+
+    def _capped(self, x: Tensor) -> Tensor:
+        return x if self.cap is None else self.cap * torch.tanh(x / self.cap)
+
+
+def tiny() -> MLSTM:
+    return MLSTM(width=12, heads=3)

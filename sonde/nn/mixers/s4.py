@@ -1,0 +1,73 @@
+"""S4: every channel runs the same linear filter at every step, a sum of decaying (and turning) exponentials.
+
+    S_t = exp(-a rate) o S_{t-1} + B o v_t        o_t = sum over states of C o S_t, + d v_t
+
+Gu, Goel and Re, Efficiently Modeling Long Sequences with Structured State Spaces, 2021; the diagonal form (S4D) is that
+of Gu, Gupta, Goel and Re, On the Parameterization and Initialization of Diagonal State Space Models, 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.dials import Range
+from ...core.errors import BadInput
+from ..recurrence import Rule, State, Steps
+from ._gates import full, step_sizes
+from ._mixer import Recurrent
+
+
+def rule(v: Tensor, a: Tensor, rate: Tensor, B: Tensor, C: Tensor, d: Tensor | None = None) -> Rule:
+    """S = exp(-a rate) o S + B o v, o = sum over states of C o S, + d v.
+
+    v (B, H, L, V), time step a (H, V), rate = e^A, B, C (H, K, V), skip d (H, V) or None.  Where they are complex each
+    state stands for a conjugate pair, and twice the real part is read.
+    """
+    # B is the same at every step, so it may as well wait until the state is read.
+    out = yield Steps(None, None, v, log_value=-a, rate=rate, weight=B * C)
+    return out if d is None else out + d.unsqueeze(1) * v
+
+
+@final
+class S4(Recurrent):
+    """The layer (S4D): a filter for each channel with a zero-order hold, GELU, then a gated map that mixes the channels.
+
+    width: numbers per token
+    states: exponentials in each channel's filter; complex ones count as two, a conjugate pair
+    kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
+    """
+
+    def __init__(self, width: int = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex") -> None:
+        super().__init__()
+        if kind == "complex" and states % 2:
+            raise BadInput(f"{states} complex states are no conjugate pairs", where="S4", fix=f"use {states + 1} states, or kind='real'")
+        self.width, self.kind = width, kind
+        n = states // 2 if kind == "complex" else states
+        self.log_step = nn.Parameter(step_sizes(width).log().unsqueeze(0))
+        if kind == "complex":
+            self.log_rate = nn.Parameter(torch.full((1, n, width), math.log(0.5)))
+            self.turn = nn.Parameter(math.pi * torch.arange(float(n)).view(1, n, 1).repeat(1, 1, width))
+            # Real and imaginary part as two numbers: a complex parameter would not survive a change of precision.
+            self.read = nn.Parameter(torch.randn(1, n, width, 2) * 0.5**0.5)
+        else:
+            self.log_rate = nn.Parameter(torch.arange(1.0, n + 1).log().view(1, n, 1).repeat(1, 1, width))
+            self.read = nn.Parameter(torch.randn(1, n, width))
+        self.skip = nn.Parameter(torch.randn(1, width))
+        self.out = nn.Linear(width, 2 * width)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        a, rate, C = full(self.log_step).exp(), full(self.log_rate).exp(), full(self.read)
+        if self.kind == "complex":
+            rate, C = torch.complex(rate, -full(self.turn)), torch.complex(*C.unbind(-1))
+        B = -torch.expm1(-a.unsqueeze(1) * rate) / rate  # the input is held between two steps
+        o, after = self.recur(rule(x.unsqueeze(1), a, rate, B, C, self.skip), state, lengths)
+        return F.glu(self.out(F.gelu(o.squeeze(1)))), after
+
+
+def tiny() -> S4:
+    return S4(width=5, states=6)
