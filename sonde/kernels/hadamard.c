@@ -11,11 +11,15 @@
 
 #include <stdbool.h>
 
-enum { VECTORS = 2, WIDTH = VECTORS * LANES, SUM = LANES < 4 ? 4 : LANES };
+#ifndef VV
+#define VV 2
+#endif
+enum { VECTORS = VV, WIDTH = VECTORS * LANES, SUM = LANES < 4 ? 4 : LANES };
 
 typedef struct {
     view q, k, v, log_value, rate, weight, state;     /* inputs; rate and weight are [head, key, value] */
-    view out, last, saved;                            /* saved is [row and head, span, key, value] */
+    view out, last;
+    real *saved; /* states before each span, or NULL */
     view d_out, d_last;                               /* gradients that come in */
     view dq, dk, dv, d_log_value, d_rate, d_weight, d_state; /* and go out */
     int64_t rows, heads, length, keys, values, every, threads;
@@ -50,20 +54,19 @@ static const real POWER[] = {1.0,
 #endif
 enum { DEGREE = sizeof POWER / sizeof POWER[0] - 1 };
 
-/* 2^y to an ulp or two for |y| <= NEAR, and 1 exactly at 0.  The polynomial is the one of least relative error on
-   [-1/2, 1/2] among those with value 1 at 0.  Adding MAGIC rounds y to a whole number and leaves it, biased, in the low
-   bits: shifted up it is the power of two. */
-INLINE vec power_near(vec y) {
-    vec rounded = y + MAGIC, fraction = y - (rounded - MAGIC);
-    vec p = broadcast(POWER[DEGREE]);
-    for (int i = DEGREE - 1; i >= 0; i--) p = p * fraction + POWER[i];
-    return p * (vec)((wvec)rounded << MANTISSA);
-}
-
-/* 2^y for any y: at LOW the power of two has all bits 0 and at HIGH it is infinite; not-a-number stays one. */
-INLINE vec power(vec y) {
-    y = choose(y < LOW, broadcast(LOW), y);
-    return power_near(choose(y > HIGH, broadcast(HIGH), y));
+/* y to 2^y, up to two rows of `n` vectors side by side so that their chains of operations overlap: to an ulp or two, and 1 exactly at 0.
+   The polynomial is the one of least relative error on [-1/2, 1/2] among those with value 1 at 0.  Adding MAGIC rounds y
+   to a whole number and leaves it, biased, in the low bits: shifted up it is the power of two.  At LOW that has all bits
+   0 and at HIGH it is infinite; `near` promises that every y is well within them.  Not-a-number stays one. */
+INLINE void powers(vec *y, const int n, const bool near) {
+    vec scale[2 * VECTORS], p[2 * VECTORS];
+    for (int j = 0; j < n && !near; j++) y[j] = vmin(broadcast(HIGH), vmax(broadcast(LOW), y[j]));
+    for (int j = 0; j < n; j++) scale[j] = y[j] + MAGIC;
+    for (int j = 0; j < n; j++) y[j] -= scale[j] - MAGIC;
+    for (int j = 0; j < n; j++) p[j] = y[j] * POWER[DEGREE] + POWER[DEGREE - 1];
+    for (int i = DEGREE - 2; i >= 0; i--)
+        for (int j = 0; j < n; j++) p[j] = p[j] * y[j] + POWER[i];
+    for (int j = 0; j < n; j++) y[j] = p[j] * (vec)((wvec)scale[j] << MANTISSA);
 }
 
 /* ---------------------------------------------------------------- copies ----------------------------------------- */
@@ -72,7 +75,7 @@ INLINE vec power(vec y) {
 INLINE void gather(real *to, const real *from, int64_t stride, int64_t rows, int width) {
     for (int64_t i = 0; i < rows; i++, to += WIDTH, from += stride) {
         if (width == WIDTH) {
-            memcpy(to, from, sizeof(real[WIDTH]));
+            for (int j = 0; j < WIDTH; j += LANES) store(to + j, load(from + j));
         } else {
             memset(to, 0, sizeof(real[WIDTH]));
             memcpy(to, from, (size_t)width * sizeof(real));
@@ -83,7 +86,7 @@ INLINE void gather(real *to, const real *from, int64_t stride, int64_t rows, int
 INLINE void scatter(real *to, int64_t stride, const real *from, int64_t rows, int width) {
     for (int64_t i = 0; i < rows; i++, to += stride, from += WIDTH) {
         if (width == WIDTH)
-            memcpy(to, from, sizeof(real[WIDTH]));
+            for (int j = 0; j < WIDTH; j += LANES) store(to + j, load(from + j));
         else
             memcpy(to, from, (size_t)width * sizeof(real));
     }
@@ -122,7 +125,8 @@ typedef struct {
     real steepest;                                      /* largest |rate| */
     real *ones, *rate, *weight, *v, *log_value, *decay; /* rate in units of log 2, so that the decay is a power of 2 */
     real *state, *out;                                  /* forward: one state */
-    real *d_out, *dv, *d_log_value, *d_state, *d_rate, *d_weight, *rate_sum, *weight_sum, *sums, *line; /* backward */
+    real *d_out, *dv, *d_log_value, *d_state, *d_rate, *d_weight, *rate_sum, *weight_sum; /* backward */
+    real *sums; /* for each key, the lanes yet to be added up for dq; then the same for dk */
 } block;
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -140,7 +144,7 @@ static int64_t lay_out(block *x, real *space, const arguments *a, bool backward)
     } else {
         TAKE(d_out, series), TAKE(dv, series), TAKE(d_log_value, series), TAKE(d_state, matrix);
         TAKE(d_rate, matrix), TAKE(d_weight, matrix), TAKE(rate_sum, matrix), TAKE(weight_sum, matrix);
-        TAKE(sums, 2 * SUM * round_up(a->keys, 4)), TAKE(line, round_up(a->keys, 4));
+        TAKE(sums, 2 * SUM * round_up(a->keys, 4));
     }
 #undef TAKE
     if (space) {
@@ -169,6 +173,25 @@ static void begin_block(block *x, int64_t row, int64_t head, int64_t first) {
     for (int i = 0; i < LANES; i++) x->steepest = most[i] > x->steepest ? most[i] : x->steepest;
 }
 
+INLINE void decays_at(block *x, int64_t t, const bool near) {
+    const int64_t matrix = x->a->keys * WIDTH;
+    const real *const rate = x->rate;
+    real *const decay = x->decay + t * matrix;
+    vec g[VECTORS], y[2 * VECTORS];
+    for (int j = 0; j < VECTORS; j++) g[j] = load(x->log_value + t * WIDTH + j * LANES);
+    int64_t i = 0;
+    for (; i + WIDTH < matrix; i += 2 * WIDTH) {
+        for (int j = 0; j < 2 * VECTORS; j++) y[j] = g[j % VECTORS] * load(rate + i + j * LANES);
+        powers(y, 2 * VECTORS, near);
+        for (int j = 0; j < 2 * VECTORS; j++) store(decay + i + j * LANES, y[j]);
+    }
+    if (i < matrix) {
+        for (int j = 0; j < VECTORS; j++) y[j] = g[j] * load(rate + i + j * LANES);
+        powers(y, VECTORS, near);
+        for (int j = 0; j < VECTORS; j++) store(decay + i + j * LANES, y[j]);
+    }
+}
+
 /* The gates of a span and the decays they make.  A gate of -inf is held as the lowest finite number, so that its
    product with a rate or a gradient of 0 is 0. */
 static void decays(block *x, int64_t begin, int64_t steps) {
@@ -182,15 +205,11 @@ static void decays(block *x, int64_t begin, int64_t steps) {
     }
     bool near = true;
     for (int i = 0; i < LANES; i++) near = near && most[i] * x->steepest <= NEAR;
-    real *to = x->decay;
     for (int64_t t = 0; t < (x->constant ? 1 : steps); t++) {
-        const real *g = x->log_value + t * WIDTH;
         if (near)
-            for (int64_t i = 0; i < a->keys * WIDTH; i += LANES, to += LANES)
-                store(to, power_near(load(g + i % WIDTH) * load(x->rate + i)));
+            decays_at(x, t, true);
         else
-            for (int64_t i = 0; i < a->keys * WIDTH; i += LANES, to += LANES)
-                store(to, power(load(g + i % WIDTH) * load(x->rate + i)));
+            decays_at(x, t, false);
     }
 }
 
@@ -198,7 +217,7 @@ static void decays(block *x, int64_t begin, int64_t steps) {
    keeps only the last.  With `read` the outputs of the span are made too. */
 INLINE void advance(block *x, int64_t begin, int64_t steps, int64_t stride, const bool read, const bool weighted) {
     const arguments *a = x->a;
-    const int64_t matrix = a->keys * WIDTH, decay_stride = x->constant ? 0 : matrix;
+    const int64_t keys = a->keys, matrix = keys * WIDTH, decay_stride = x->constant ? 0 : matrix;
     for (int64_t t = 0; t < steps; t++) {
         const real *q = a->q.data ? at(a->q, x->row, x->head, begin + t) : x->ones;
         const real *k = a->k.data ? at(a->k, x->row, x->head, begin + t) : x->ones;
@@ -206,16 +225,31 @@ INLINE void advance(block *x, int64_t begin, int64_t steps, int64_t stride, cons
         real *after = x->state + (t + 1) * stride;
         vec v[VECTORS], out[VECTORS];
         for (int j = 0; j < VECTORS; j++) v[j] = load(x->v + t * WIDTH + j * LANES), out[j] = (vec){0};
-        for (int64_t c = 0; c < a->keys; c++, decay += WIDTH, before += WIDTH, after += WIDTH, weight += WIDTH) {
-            for (int j = 0; j < VECTORS; j++) {
-                vec s = load(decay + j * LANES) * load(before + j * LANES) + k[c] * v[j];
-                store(after + j * LANES, s);
-                if (read) out[j] += q[c] * (weighted ? load(weight + j * LANES) * s : s);
+        for (int64_t c = 0, i = 0; c < keys; c++) {
+            const real qc = q[c], kc = k[c];
+            for (int j = 0; j < VECTORS; j++, i += LANES) {
+                vec s = load(decay + i) * load(before + i) + kc * v[j];
+                store(after + i, s);
+                if (read) out[j] += qc * (weighted ? load(weight + i) * s : s);
             }
         }
         if (read)
             for (int j = 0; j < VECTORS; j++) store(x->out + t * WIDTH + j * LANES, out[j]);
     }
+}
+
+/* Where the state before a span is kept: each block has its spans one after the other. */
+INLINE real *saved_at(const block *x, int64_t begin) {
+    const arguments *a = x->a;
+    const int64_t spans = (a->length + a->every - 1) / a->every, place = x->row * a->heads + x->head;
+    return a->saved + a->keys * (spans * (place * a->values + x->first) + begin / a->every * x->width);
+}
+
+/* Asks for the rows of the span from `begin` on, so that they are in cache when they are used: they lie far apart. */
+INLINE void fetch(const block *x, view series, int64_t begin, int64_t steps) {
+    for (int64_t t = begin; t < begin + steps; t++)
+        for (int i = 0; i < WIDTH; i += 64 / (int)sizeof(real))
+            __builtin_prefetch(at(series, x->row, x->head, t) + x->first + i);
 }
 
 static void forward(block *x) {
@@ -227,10 +261,12 @@ static void forward(block *x) {
         zero(x->state, matrix);
     for (int64_t begin = 0; begin < a->length; begin += a->every) {
         int64_t steps = a->length - begin < a->every ? a->length - begin : a->every;
-        if (a->saved.data) {
-            real *to = at(a->saved, x->row * a->heads + x->head, begin / a->every, 0) + x->first;
-            scatter(to, a->saved.time, x->state, a->keys, x->width);
+        if (a->saved) {
+            scatter(saved_at(x, begin), x->width, x->state, a->keys, x->width);
         }
+        const int64_t next = begin + steps, more = a->length - next < a->every ? a->length - next : a->every;
+        fetch(x, a->v, next, more), fetch(x, a->out, begin, steps);
+        if (!x->constant) fetch(x, a->log_value, next, more);
         if (begin == 0 || !x->constant) decays(x, begin, steps);
         gather(x->v, at(a->v, x->row, x->head, begin) + x->first, a->v.time, steps, x->width);
         if (a->weight.data)
@@ -253,7 +289,7 @@ typedef whole quad_index __attribute__((vector_size(4 * sizeof(real))));
 #endif
 
 /* to[i] += the sum of lanes i * SUM .. (i + 1) * SUM - 1, four at a time: the last steps of a 4 x 4 transpose. */
-INLINE void add_sums(real *to, real *line, const real *lanes, int64_t n) {
+INLINE void add_sums(real *to, const real *lanes, int64_t n) {
     for (int64_t i = 0; i < n; i += 4) {
         quad r[4];
         for (int j = 0; j < 4; j++) {
@@ -263,17 +299,22 @@ INLINE void add_sums(real *to, real *line, const real *lanes, int64_t n) {
         }
         quad low = SHUFFLE(r[0], r[1], 0, 4, 1, 5) + SHUFFLE(r[0], r[1], 2, 6, 3, 7);
         quad high = SHUFFLE(r[2], r[3], 0, 4, 1, 5) + SHUFFLE(r[2], r[3], 2, 6, 3, 7);
-        *(quad *)(line + i) = SHUFFLE(low, high, 0, 1, 4, 5) + SHUFFLE(low, high, 2, 3, 6, 7);
+        quad sum = SHUFFLE(low, high, 0, 1, 4, 5) + SHUFFLE(low, high, 2, 3, 6, 7);
+        if (i + 4 <= n)
+            *(quad *)(to + i) += sum;
+        else
+            for (int j = 0; i + j < n; j++) to[i + j] += sum[j];
     }
-    for (int64_t i = 0; i < n; i++) to[i] += line[i];
 }
 
 /* Runs a span in reverse: x->d_state comes in as the gradient of the state after the span and leaves as that of the one
    before it.  dq and dk are this span's rows [steps, keys] and are added to. */
 INLINE void retreat(block *x, int64_t begin, int64_t steps, real *dq, real *dk, const bool weighted, const bool keyed) {
     const arguments *a = x->a;
-    const int64_t matrix = a->keys * WIDTH, decay_stride = x->constant ? 0 : matrix;
-    real *const q_sums = x->sums, *const k_sums = x->sums + SUM * round_up(a->keys, 4);
+    const int64_t keys = a->keys, matrix = keys * WIDTH, decay_stride = x->constant ? 0 : matrix;
+    const real *const rate = x->rate, *const weights = x->weight;
+    real *const d_state = x->d_state, *const d_rate = x->d_rate, *const d_weight = x->d_weight;
+    real *const q_sums = x->sums, *const k_sums = x->sums + SUM * round_up(keys, 4);
     for (int64_t t = steps - 1; t >= 0; t--) {
         const real *q = a->q.data ? at(a->q, x->row, x->head, begin + t) : x->ones;
         const real *k = a->k.data ? at(a->k, x->row, x->head, begin + t) : x->ones;
@@ -284,26 +325,27 @@ INLINE void retreat(block *x, int64_t begin, int64_t steps, real *dq, real *dk, 
             v[j] = load(x->v + place), g[j] = load(x->log_value + place), d_out[j] = load(x->d_out + place);
             dv[j] = dg[j] = (vec){0};
         }
-        for (int64_t c = 0, i = 0; c < a->keys; c++) {
+        for (int64_t c = 0, i = 0; c < keys; c++) {
+            const real qc = q[c], kc = k[c];
             vec q_sum = {0}, k_sum = {0};
             for (int j = 0; j < VECTORS; j++, i += LANES) {
-                vec s = load(after + i), read = q[c] * d_out[j], ds;
+                vec s = load(after + i), read = qc * d_out[j], ds;
                 if (weighted) {
-                    vec weight = load(x->weight + i);
-                    store(x->d_weight + i, load(x->d_weight + i) + read * s);
-                    ds = load(x->d_state + i) + read * weight;
+                    vec weight = load(weights + i);
+                    store(d_weight + i, load(d_weight + i) + read * s);
+                    ds = load(d_state + i) + read * weight;
                     if (keyed) q_sum += d_out[j] * (weight * s);
                 } else {
-                    ds = load(x->d_state + i) + read;
+                    ds = load(d_state + i) + read;
                     if (keyed) q_sum += d_out[j] * s;
                 }
                 if (keyed) k_sum += ds * v[j];
-                dv[j] += k[c] * ds;
+                dv[j] += kc * ds;
                 ds *= load(decay + i);
-                store(x->d_state + i, ds);
+                store(d_state + i, ds);
                 vec d_log = ds * load(before + i);
-                dg[j] += d_log * load(x->rate + i);
-                store(x->d_rate + i, load(x->d_rate + i) + d_log * g[j]);
+                dg[j] += d_log * load(rate + i);
+                store(d_rate + i, load(d_rate + i) + d_log * g[j]);
             }
             if (keyed) store(q_sums + c * SUM, q_sum), store(k_sums + c * SUM, k_sum);
         }
@@ -311,7 +353,7 @@ INLINE void retreat(block *x, int64_t begin, int64_t steps, real *dq, real *dk, 
             store(x->dv + t * WIDTH + j * LANES, dv[j]);
             store(x->d_log_value + t * WIDTH + j * LANES, dg[j] * (real)0.69314718055994530942);
         }
-        if (keyed) add_sums(dq + t * a->keys, x->line, q_sums, a->keys), add_sums(dk + t * a->keys, x->line, k_sums, a->keys);
+        if (keyed) add_sums(dq + t * keys, q_sums, keys), add_sums(dk + t * keys, k_sums, keys);
     }
 }
 
@@ -333,7 +375,13 @@ static void backward(block *x, real *dq, real *dk, real *d_rate, real *d_weight)
     if (x->constant) decays(x, 0, a->length < a->every ? a->length : a->every);
     for (int64_t span = (a->length - 1) / a->every; span >= 0 && a->length; span--) {
         const int64_t begin = span * a->every, steps = a->length - begin < a->every ? a->length - begin : a->every;
-        gather(x->state, at(a->saved, x->row * a->heads + x->head, span, 0) + x->first, a->saved.time, a->keys, x->width);
+        gather(x->state, saved_at(x, begin), x->width, a->keys, x->width);
+        if (span) {
+            const int64_t next = begin - a->every;
+            fetch(x, a->v, next, a->every), fetch(x, a->d_out, next, a->every);
+            if (!x->constant) fetch(x, a->log_value, next, a->every);
+        }
+        fetch(x, a->dv, begin, steps), fetch(x, a->d_log_value, begin, steps);
         if (!x->constant) decays(x, begin, steps);
         gather(x->v, at(a->v, x->row, x->head, begin) + x->first, a->v.time, steps, x->width);
         gather(x->d_out, at(a->d_out, x->row, x->head, begin) + x->first, a->d_out.time, steps, x->width);
@@ -347,7 +395,8 @@ static void backward(block *x, real *dq, real *dk, real *d_rate, real *d_weight)
             retreat(x, begin, steps, dq_here, dk_here, false, true);
         else
             retreat(x, begin, steps, dq_here, dk_here, false, false);
-        fold(x->rate_sum, x->d_rate, matrix), fold(x->weight_sum, x->d_weight, matrix);
+        fold(x->rate_sum, x->d_rate, matrix);
+        if (weighted) fold(x->weight_sum, x->d_weight, matrix);
         scatter(at(a->dv, x->row, x->head, begin) + x->first, a->dv.time, x->dv, steps, x->width);
         scatter(at(a->d_log_value, x->row, x->head, begin) + x->first, a->d_log_value.time, x->d_log_value, steps, x->width);
     }

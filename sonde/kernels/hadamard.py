@@ -23,7 +23,6 @@ SAVED_BYTES = 24 << 20
 """Saved states may take this much before the span grows: larger temporaries go back to the system on every call."""
 
 INPUTS = ("q", "k", "v", "log_value", "rate", "weight", "state")
-OUTPUTS = ("out", "last", "saved")
 GRADIENTS = ("dq", "dk", "dv", "d_log_value", "d_rate", "d_weight", "d_state")
 SIZES = ("rows", "heads", "length", "keys", "values", "every", "threads")
 
@@ -31,7 +30,12 @@ SIZES = ("rows", "heads", "length", "keys", "values", "every", "threads")
 class _Arguments(ctypes.Structure):
     """Mirrors `arguments` of hadamard.c."""
 
-    _fields_ = [(name, View) for name in (*INPUTS, *OUTPUTS, "d_out", "d_last", *GRADIENTS)] + [(name, ctypes.c_int64) for name in SIZES]
+    _fields_ = [
+        *((name, View) for name in (*INPUTS, "out", "last")),
+        ("saved", ctypes.c_void_p),
+        *((name, View) for name in ("d_out", "d_last", *GRADIENTS)),
+        *((name, ctypes.c_int64) for name in SIZES),
+    ]
 
 
 def hadamard(  # noqa: PLR0913 - the seven arrays of the formula
@@ -136,7 +140,7 @@ def _span(shape: tuple[int, int, int, int], keys: int, itemsize: int) -> int:
     return span
 
 
-def _call(name: str, span: int, tensors: dict[str, Tensor | None]) -> None:
+def _call(name: str, span: int, tensors: dict[str, Tensor | None], saved: Tensor | None) -> None:
     """Runs the compiled function on tensors whose last axis is contiguous; the others may have any stride."""
     held = {key: x if x is None or x.stride(-1) == 1 else x.contiguous() for key, x in tensors.items()}
     v, rate = held["v"], held["rate"]
@@ -144,6 +148,7 @@ def _call(name: str, span: int, tensors: dict[str, Tensor | None]) -> None:
     rows, heads, length, values = v.shape
     arguments = _Arguments(
         **{key: view(x) for key, x in held.items()},
+        saved=None if saved is None else saved.data_ptr(),
         rows=rows,
         heads=heads,
         length=length,
@@ -180,7 +185,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     out, last, saved = _outputs(v, rate, save)
     inputs = dict(zip(INPUTS, (q, k, v, log_value, rate, weight, state)))
-    _call("hadamard_forward", _span(v.shape, rate.shape[1], v.element_size()), inputs | {"out": out, "last": last, "saved": saved if save else None})
+    _call("hadamard_forward", _span(v.shape, rate.shape[1], v.element_size()), inputs | {"out": out, "last": last}, saved if save else None)
     return out, last, saved
 
 
@@ -212,8 +217,8 @@ def _backward(
     inputs = dict(zip(INPUTS, (q, k, v, log_value, rate, weight, None)))
     gradients = _gradients(inputs)
     wanted = {name: x if x.numel() or x.ndim > 1 else None for name, x in zip(GRADIENTS, gradients)}
-    tensors = inputs | wanted | {"saved": saved, "d_out": d_out, "d_last": d_last}
-    _call("hadamard_backward", _span(v.shape, rate.shape[1], v.element_size()), tensors)
+    tensors = inputs | wanted | {"d_out": d_out, "d_last": d_last}
+    _call("hadamard_backward", _span(v.shape, rate.shape[1], v.element_size()), tensors, saved)
     return gradients
 
 
