@@ -29,6 +29,11 @@ typedef struct {
     int64_t interval, blocks, threads;
 } arguments;
 
+/* One head, or a block of its value channels first .. last. */
+typedef struct {
+    int64_t row, head, block, first, last;
+} task;
+
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t whole_strips(int64_t n) { return (n + STRIP - 1) / STRIP * STRIP; }
 INLINE int64_t whole_chunks(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
@@ -58,6 +63,8 @@ INLINE int64_t whole_chunks(int64_t n) { return (n + CHUNK - 1) / CHUNK; }
             i = i##_left -= M;                            \
             __VA_ARGS__;                                  \
         }
+/* A stage of a chunk stays a function of its own: inlined into one another they outgrow registers and caches. */
+#define STAGE static __attribute__((noinline)) void
 #define EACH(i, n) _Pragma("GCC unroll 6") for (int i = 0; i < (n); i++)
 
 typedef vec tile[6][2];
@@ -110,7 +117,7 @@ INLINE void tile_dots(int m, tile x, const real *y, int64_t step, vec *sums) {
 #endif
 
 /* to[c][r] = from[r][c]; rows and columns are multiples of LANES. */
-static void transpose(real *to, int64_t to_step, const real *from, int64_t from_step, int64_t rows, int64_t columns) {
+STAGE transpose(real *to, int64_t to_step, const real *from, int64_t from_step, int64_t rows, int64_t columns) {
     for (int64_t r = 0; r < rows; r += LANES)
         for (int64_t c = 0; c < columns; c += LANES) {
             vec x[LANES], y[LANES];
@@ -139,6 +146,13 @@ static void scatter(real *to, int64_t to_step, const real *from, int64_t step, i
     for (int64_t i = 0; i < rows; i++) memcpy(to + i * to_step, from + i * step, (size_t)width * sizeof(real));
 }
 
+/* Asks early for one strip of the chunk at time t: its rows lie far apart in memory, which no hardware foresees. */
+INLINE void expect(const arguments *a, view x, int64_t row, int64_t head, int64_t t, int64_t column) {
+    if (t < 0 || t + CHUNK > a->length || !x.data) return;
+    const real *p = at(x, row, head, t) + column;
+    for (int i = 0; i < CHUNK; i++) __builtin_prefetch(p + i * x.time, 0, 2);
+}
+
 /* The state [K, columns] (its rows `step` apart) from strips or into them; `across` strips hold the transpose. */
 static void state_in(real *strips, const real *state, int64_t step, int64_t K, int64_t columns, int across) {
     int64_t Kp = whole_strips(K), Vp = whole_strips(columns);
@@ -159,7 +173,7 @@ static void state_out(real *state, int64_t step, const real *strips, int64_t K, 
 /* ---- what a chunk needs of its keys, queries and gates ---- */
 
 typedef struct {
-    int64_t K, Kp, rows;                             /* rows: steps of the chunk inside the sequence */
+    int64_t K, Kp, group, rows;                      /* rows: steps of the chunk inside the sequence */
     real *k, *q, *kT;                                /* [CHUNK][Kp], [CHUNK][Kp], [Kp][CHUNK] */
     real start[CHUNK], beta[CHUNK];                  /* decay from the chunk's start; beta */
     real reach[CHUNK][CHUNK];                        /* decay from after j to i; 0 above the diagonal */
@@ -178,10 +192,10 @@ static const real identity[CHUNK][CHUNK] = {
 #define CARRY(x) ((x)->start[CHUNK - 1])
 
 /* Keys, beta and decays of the chunk at time t: all that rebuilding a state needs. */
-static void chunk_keys(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
-    int64_t group = head / (a->heads / a->groups);
+STAGE chunk_keys(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
+    x->group = head / (a->heads / a->groups);
     x->rows = least(CHUNK, a->length - t);
-    gather(x->k, x->Kp, at(a->k, row, group, t), a->k.time, x->rows, x->K);
+    gather(x->k, x->Kp, at(a->k, row, x->group, t), a->k.time, x->rows, x->K);
     real decay[CHUNK] = {0};
     for (int64_t i = 0; i < CHUNK; i++) x->beta[i] = i < x->rows ? *at(a->beta, row, head, t + i) : 0;
     if (a->gate.data)
@@ -199,9 +213,9 @@ static void chunk_keys(chunk *x, const arguments *a, int64_t row, int64_t head, 
 }
 
 /* Queries and the score matrices, after chunk_keys. */
-static void chunk_scores(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
-    int64_t group = head / (a->heads / a->groups), Kp = x->Kp;
-    gather(x->q, Kp, at(a->q, row, group, t), a->q.time, x->rows, x->K);
+STAGE chunk_scores(chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t) {
+    int64_t Kp = x->Kp;
+    gather(x->q, Kp, at(a->q, row, x->group, t), a->q.time, x->rows, x->K);
     transpose(x->kT, CHUNK, x->k, Kp, CHUNK, Kp);
     for (int s = 0; s < CHUNK; s += STRIP) ROWS(CHUNK, i, {
         tile scores;
@@ -264,15 +278,15 @@ INLINE void state_rows(int m, real carry, const real *from, const real *a, int64
 }
 
 /* One strip of one chunk. */
-static void forward_strip(const chunk *x, real *S, const real *v, int64_t v_step, real *r, int64_t r_step, real *out, int64_t out_step) {
+STAGE forward_strip(const chunk *x, real *S, const real *v, int64_t v_step, real *r, int64_t r_step, real *out, int64_t out_step) {
     real u[CHUNK * STRIP] __attribute__((aligned(64))), ended[CHUNK * STRIP] __attribute__((aligned(64)));
     ROWS(CHUNK, i, residual_rows(M, i, x, S, v, v_step, r, r_step, u, ended))
     ROWS(CHUNK, i, out_rows(M, i, x, S, u, out, out_step))
     ROWS(x->Kp, c, state_rows(M, CARRY(x), S + c * STRIP, x->k + c, x->Kp, ended, STRIP, S + c * STRIP))
 }
 
-/* Value channels first .. last of one head. */
-static void forward_task(const arguments *a, int64_t row, int64_t head, int64_t first, int64_t last, chunk *x, real *S) {
+static void forward_task(const arguments *a, const task *job, chunk *x, real *S) {
+    int64_t row = job->row, head = job->head, first = job->first, last = job->last;
     int64_t K = x->K, Kp = x->Kp, size = Kp * whole_strips(last - first);
     state_in(S, a->state.data ? at(a->state, row, head, 0) + first : NULL, a->state.time, K, last - first, 0);
     for (int64_t t = 0; t < a->length; t += CHUNK) {
@@ -280,6 +294,9 @@ static void forward_task(const arguments *a, int64_t row, int64_t head, int64_t 
         chunk_keys(x, a, row, head, t);
         chunk_scores(x, a, row, head, t);
         for (int64_t w = first; w < last; w += STRIP) {
+            expect(a, a->v, row, head, t + CHUNK, w);
+            expect(a, a->k, row, x->group, t + CHUNK, w);
+            expect(a, a->q, row, x->group, t + CHUNK, w);
             real *strip = S + (w - first) * Kp, *out = at(a->out, row, head, t) + w;
             const real *v = at(a->v, row, head, t) + w;
             real *r = a->residual.data ? at(a->residual, row, head, t) + w : NULL;
@@ -312,8 +329,9 @@ typedef struct {
     vec of_beta[CHUNK], from_start[CHUNK], to_end[CHUNK], through; /* lanewise sums */
 } adjoint;
 
-static void writes(adjoint *y, const chunk *x, const arguments *a, int64_t row, int64_t head, int64_t t, int64_t first, int64_t width) {
-    gather(y->r, y->Vp, at(a->residual, row, head, t) + first, a->residual.time, x->rows, width);
+STAGE writes(adjoint *y, const chunk *x, const arguments *a, const task *job, int64_t t) {
+    const real *from = at(a->residual, job->row, job->head, t) + job->first;
+    gather(y->r, y->Vp, from, a->residual.time, x->rows, job->last - job->first);
     for (int64_t i = 0; i < CHUNK; i++)
         for (int64_t w = i * y->Vp; w < (i + 1) * y->Vp; w += LANES) {
             vec u = load(y->r + w) * x->beta[i];
@@ -347,7 +365,7 @@ INLINE void solve_rows(int m, int64_t i, const chunk *x, adjoint *y, int64_t w) 
 }
 
 /* Gradients of the scores, and what they give to the gates. */
-static void score_gradients(const chunk *x, adjoint *y) {
+STAGE score_gradients(const chunk *x, adjoint *y) {
     int64_t Vp = y->Vp;
     transpose(y->uT, CHUNK, y->u, Vp, CHUNK, Vp);
     for (int s = 0; s < CHUNK; s += STRIP) ROWS(CHUNK, i, {
@@ -406,7 +424,7 @@ INLINE void dstate_rows(int m, int64_t w, const chunk *x, adjoint *y, const real
 }
 
 /* Every gate's gradient: the sum of all terms whose decay passes through it; nothing cancels. */
-static void gate_gradients(const chunk *x, const adjoint *y, real *dgate) {
+STAGE gate_gradients(const chunk *x, const adjoint *y, real *dgate) {
     real d[CHUNK] = {0}, before = total(y->through) * CARRY(x);
     for (int t = 0; t < CHUNK; t++) d[t] = before, before += total(y->to_end[t]);
     for (int i = 0; i < CHUNK; i++) {
@@ -416,14 +434,37 @@ static void gate_gradients(const chunk *x, const adjoint *y, real *dgate) {
     memcpy(dgate, d, (size_t)x->rows * sizeof(real));
 }
 
+/* What the state's gradient after the chunk wants of the writes. */
+STAGE wanted_writes(const chunk *x, adjoint *y, const real *dT) {
+    int64_t Vp = y->Vp;
+    for (int s = 0; s < CHUNK; s += STRIP) ROWS(Vp, w, {
+        tile d;
+        tile_zero(M, d);
+        for (int64_t c = 0; c < x->Kp; c += STRIP)
+            tile_product(M, d, dT + c * Vp + w * STRIP, STRIP, 1, x->kT + c * CHUNK + s, CHUNK, STRIP);
+        tile_store(M, d, y->duT + w * CHUNK + s, CHUNK);
+    })
+    transpose(y->du, Vp, y->duT, CHUNK, Vp, CHUNK);
+}
+
+STAGE solve(const chunk *x, adjoint *y) {
+    for (int64_t w = 0; w < y->Vp; w += STRIP) ROWS_DOWN(CHUNK, i, solve_rows(M, i, x, y, w))
+}
+
+/* The strip at key channel c: dq and dk of the chunk, and the state's gradient before it in place of the one after. */
+STAGE backward_strip(const chunk *x, adjoint *y, int64_t c, const real *T, real *dT, real *dq, int64_t dq_step, real *dk, int64_t dk_step) {
+    ROWS(CHUNK, i, dq_rows(M, i, x, y, T, c, dq, dq_step))
+    ROWS(CHUNK, i, dk_rows(M, i, x, y, T, dT, c, dk, dk_step))
+    ROWS(y->Vp, w, dstate_rows(M, w, x, y, T + w * STRIP, dT + w * STRIP, c))
+}
+
 /* One chunk backwards: T is the transposed state before it, dT the transposed gradient, after it and then before it. */
-static void backward_chunk(const arguments *a, int64_t row, int64_t head, int64_t block, int64_t t, int64_t first, int64_t width, chunk *x,
-                           adjoint *y, const real *T, real *dT) {
-    int64_t Kp = x->Kp, Vp = y->Vp;
+static void backward_chunk(const arguments *a, const task *job, int64_t t, chunk *x, adjoint *y, const real *T, real *dT) {
+    int64_t Kp = x->Kp, Vp = y->Vp, row = job->row, head = job->head, width = job->last - job->first;
     chunk_keys(x, a, row, head, t);
     chunk_scores(x, a, row, head, t);
-    writes(y, x, a, row, head, t, first, width);
-    gather(y->dout, Vp, a->dout.data ? at(a->dout, row, head, t) + first : NULL, a->dout.time, a->dout.data ? x->rows : 0, width);
+    writes(y, x, a, job, t);
+    gather(y->dout, Vp, a->dout.data ? at(a->dout, row, head, t) + job->first : NULL, a->dout.time, a->dout.data ? x->rows : 0, width);
     for (int64_t i = 0; i < CHUNK; i++)
         for (int64_t w = i * Vp; w < (i + 1) * Vp; w += LANES) store(y->started + w, load(y->dout + w) * x->start[i]);
     memset(y->of_beta, 0, sizeof y->of_beta);
@@ -431,42 +472,41 @@ static void backward_chunk(const arguments *a, int64_t row, int64_t head, int64_
     memset(y->to_end, 0, sizeof y->to_end);
     y->through = (vec){0};
 
-    for (int s = 0; s < CHUNK; s += STRIP) ROWS(Vp, w, {
-        tile d;
-        tile_zero(M, d);
-        for (int64_t c = 0; c < Kp; c += STRIP)
-            tile_product(M, d, dT + c * Vp + w * STRIP, STRIP, 1, x->kT + c * CHUNK + s, CHUNK, STRIP);
-        tile_store(M, d, y->duT + w * CHUNK + s, CHUNK);
-    })
-    transpose(y->du, Vp, y->duT, CHUNK, Vp, CHUNK);
-    for (int64_t w = 0; w < Vp; w += STRIP) ROWS_DOWN(CHUNK, i, solve_rows(M, i, x, y, w))
-    scatter(at(a->dv, row, head, t) + first, a->dv.time, y->dr, Vp, x->rows, width);
-    for (int64_t i = 0; i < x->rows; i++) at(a->dbeta, row, head, t)[block * a->dgate_block + i] = total(y->of_beta[i]);
-
+    wanted_writes(x, y, dT);
+    for (int64_t w = 0; w < Vp; w += STRIP) expect(a, a->dout, row, head, t - CHUNK, job->first + w);
+    solve(x, y);
+    scatter(at(a->dv, row, head, t) + job->first, a->dv.time, y->dr, Vp, x->rows, width);
+    for (int64_t i = 0; i < x->rows; i++) at(a->dbeta, row, head, t)[job->block * a->dgate_block + i] = total(y->of_beta[i]);
     score_gradients(x, y);
     for (int64_t c = 0; c < Kp; c += STRIP) {
-        const real *from = T + c * Vp;
-        real *dq = at(a->dq, row, head, t) + block * a->dq_block + c, *dk = at(a->dk, row, head, t) + block * a->dk_block + c;
-        real *into = dT + c * Vp;
-        if (x->K - c >= STRIP && x->rows == CHUNK) {
-            ROWS(CHUNK, i, dq_rows(M, i, x, y, from, c, dq, a->dq.time))
-            ROWS(CHUNK, i, dk_rows(M, i, x, y, from, into, c, dk, a->dk.time))
+        real *dq = at(a->dq, row, head, t) + job->block * a->dq_block + c, *dk = at(a->dk, row, head, t) + job->block * a->dk_block + c;
+        int64_t columns = least(STRIP, x->K - c);
+        expect(a, a->q, row, x->group, t - CHUNK, c);
+        if (columns == STRIP && x->rows == CHUNK) {
+            backward_strip(x, y, c, T + c * Vp, dT + c * Vp, dq, a->dq.time, dk, a->dk.time);
         } else {
-            real edge[CHUNK * STRIP];
-            ROWS(CHUNK, i, dq_rows(M, i, x, y, from, c, edge, STRIP))
-            scatter(dq, a->dq.time, edge, STRIP, x->rows, least(STRIP, x->K - c));
-            ROWS(CHUNK, i, dk_rows(M, i, x, y, from, into, c, edge, STRIP))
-            scatter(dk, a->dk.time, edge, STRIP, x->rows, least(STRIP, x->K - c));
+            real edge[2][CHUNK * STRIP];
+            backward_strip(x, y, c, T + c * Vp, dT + c * Vp, edge[0], STRIP, edge[1], STRIP);
+            scatter(dq, a->dq.time, edge[0], STRIP, x->rows, columns);
+            scatter(dk, a->dk.time, edge[1], STRIP, x->rows, columns);
         }
-        ROWS(Vp, w, dstate_rows(M, w, x, y, from + w * STRIP, into + w * STRIP, c))
     }
-    if (a->dgate.data) gate_gradients(x, y, at(a->dgate, row, head, t) + block * a->dgate_block);
+    if (a->dgate.data) gate_gradients(x, y, at(a->dgate, row, head, t) + job->block * a->dgate_block);
 }
 
-/* Value channels first .. last of one head, from the last segment between saved states to the first. */
-static void backward_task(const arguments *a, int64_t row, int64_t head, int64_t block, int64_t first, int64_t last, chunk *x, adjoint *y,
-                          real *states, real *dT) {
-    int64_t width = last - first, Kp = x->Kp, Vp = y->Vp = whole_strips(width), size = Kp * Vp;
+/* The state after the chunk from the one before it, both transposed. */
+STAGE rebuild(const chunk *x, const adjoint *y, const real *from, real *to) {
+    for (int64_t c = 0; c < x->Kp; c += STRIP)
+        ROWS(y->Vp, w, {
+            int64_t here = c * y->Vp + w * STRIP;
+            state_rows(M, CARRY(x), from + here, y->ended + w, y->Vp, x->k + c, x->Kp, to + here);
+        })
+}
+
+/* One task, from the last segment between saved states to the first. */
+static void backward_task(const arguments *a, const task *job, chunk *x, adjoint *y, real *states, real *dT) {
+    int64_t row = job->row, head = job->head, first = job->first, width = job->last - first;
+    int64_t Kp = x->Kp, Vp = y->Vp = whole_strips(width), size = Kp * Vp;
     state_in(dT, a->dfinal.data ? at(a->dfinal, row, head, 0) + first : NULL, a->dfinal.time, x->K, width, 1);
     for (int64_t segment = (a->length + a->interval - 1) / a->interval; segment--;) {
         int64_t begin = segment * a->interval, chunks = whole_chunks(least(a->interval, a->length - begin));
@@ -475,26 +515,16 @@ static void backward_task(const arguments *a, int64_t row, int64_t head, int64_t
             for (int64_t w = 0; w < Vp; w += STRIP)
                 transpose(states + c * Vp + w * STRIP, STRIP, saved + w * Kp + c * STRIP, STRIP, STRIP, STRIP);
         for (int64_t n = 0; n + 1 < chunks; n++) {
-            const real *from = states + n * size;
             chunk_keys(x, a, row, head, begin + n * CHUNK);
-            writes(y, x, a, row, head, begin + n * CHUNK, first, width);
-            for (int64_t c = 0; c < Kp; c += STRIP)
-                ROWS(Vp, w, {
-                    int64_t here = c * Vp + w * STRIP;
-                    state_rows(M, CARRY(x), from + here, y->ended + w, Vp, x->k + c, Kp, (real *)from + size + here);
-                })
+            writes(y, x, a, job, begin + n * CHUNK);
+            rebuild(x, y, states + n * size, states + (n + 1) * size);
         }
-        for (int64_t n = chunks; n--;)
-            backward_chunk(a, row, head, block, begin + n * CHUNK, first, width, x, y, states + n * size, dT);
+        for (int64_t n = chunks; n--;) backward_chunk(a, job, begin + n * CHUNK, x, y, states + n * size, dT);
     }
     state_out(at(a->dstate, row, head, 0) + first, a->dstate.time, dT, x->K, width, 1);
 }
 
 /* ---- the parallel region: tasks are heads, cut into blocks of value channels ---- */
-
-typedef struct {
-    int64_t row, head, block, first, last;
-} task;
 
 static task task_of(const arguments *a, int64_t index) {
     int64_t block = index % a->blocks, place = index / a->blocks;
@@ -539,9 +569,9 @@ INLINE int run(const arguments *a, int backward) {
             for (int64_t i = 0; i < tasks; i++) {
                 task job = task_of(a, i);
                 if (backward)
-                    backward_task(a, job.row, job.head, job.block, job.first, job.last, &x, &y, rest, S);
+                    backward_task(a, &job, &x, &y, rest, S);
                 else
-                    forward_task(a, job.row, job.head, job.first, job.last, &x, S);
+                    forward_task(a, &job, &x, S);
             }
         }
         free(scratch);
