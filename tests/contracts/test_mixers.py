@@ -26,7 +26,7 @@ from sonde.nn.spans import Spans
 
 NAMES = shelf.names("nn.mixers")
 TUTORIAL = "the tutorial's own"
-LENGTHS = [1, 2, 63, 64, 65, 100, 257]
+LENGTHS = [1, 2, 63, 64, 65, 100, pytest.param(257, marks=pytest.mark.slow)]
 B = 2
 
 
@@ -226,9 +226,9 @@ def test_padded_and_packed_equal_one_by_one(fresh: Callable[..., Mixer]) -> None
     mix = fresh()
     alone = [draw(1, size, mix.width, seed=20 + i) for i, size in enumerate(SIZES)]
     more = [draw(1, size, mix.width, seed=40 + i) for i, size in enumerate(SIZES)]
+    wanted = [one_by_one(mix.use(able(mix)[0]), first, second) for first, second in zip(alone, more)]
     for form in able(mix):
         mix.use(form)
-        wanted = [one_by_one(mix, first, second) for first, second in zip(alone, more)]
         for name, spans, shape, places in laid_out():
             x, state = laid(alone, shape, places).requires_grad_(), None
             y, state = mix(x, spans=spans)
@@ -241,7 +241,7 @@ def test_padded_and_packed_equal_one_by_one(fresh: Callable[..., Mixer]) -> None
                 found = {"y": y[cut], "dx": dx[cut]} | ({"more": ys[1][cut]} if mix.causal else {})
                 agree(found, wanted[i], 1e-9, (form, name, i))
                 dx[cut] = 0
-            assert not dx.any(), (form, name)
+            assert float(dx.abs().max()) < 1e-12, (form, name)  # an FFT rounds
 
 
 def laid(parts: list[Tensor], shape: tuple[int, int], places: list[tuple[int, int]]) -> Tensor:
