@@ -1,0 +1,155 @@
+"""Made-up sequences with a known answer, each a question to a sequence model: what can its memory do?
+
+Every set draws from the seed alone.  A batch has tokens x (B, T), answers y (B, T) and a mask (B, T) that is true where an
+answer is asked; answers never stand in x.  `n` counts training sequences; a tenth as many are for validation, and for the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, final
+
+import torch
+from torch import Generator, Tensor
+
+from ..core.batch import Batch, Data, Source
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.seeds import generator
+from .tensors import TensorSource, fingerprint
+
+Count = Annotated[int, Range(10, 10_000_000)]
+Length = Annotated[int, Range(2, 65_536)]
+Few = Annotated[int, Range(2, 4096)]
+
+Drawn = tuple[Tensor, Tensor, Tensor]
+"""x, y and mask"""
+
+
+def recall(seed: int = 0, n: Count = 20_000, pairs: Few = 8, keys: Few = 32) -> Data:
+    """Pairs of a key and a value, then the keys in another order: name the value of each.
+
+    n: sequences to train on
+    pairs: how many have to be remembered at once
+    keys: different keys, and as many different values
+    """
+    if pairs > keys:
+        raise BadInput(f"{pairs} pairs need as many different keys, not {keys}", where="data set 'recall'", fix=f"set keys={pairs} or more")
+
+    def draw(n: int, dice: Generator) -> Drawn:
+        key = torch.rand(n, keys, generator=dice).argsort(1)[:, :pairs]
+        value = keys + torch.randint(keys, (n, pairs), generator=dice)
+        order = torch.rand(n, pairs, generator=dice).argsort(1)
+        told = torch.stack([key, value], 2).flatten(1)
+        return _asked(told, key.gather(1, order), value.gather(1, order))
+
+    return _data("recall", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(keys)])
+
+
+def copying(seed: int = 0, n: Count = 20_000, length: Length = 64, items: Few = 8, symbols: Few = 8, selective: bool = True) -> Data:
+    """Symbols among blanks, then as many marks: name the symbols in their order.
+
+    n: sequences to train on
+    length: places before the marks
+    items: symbols to remember
+    symbols: different symbols
+    selective: the symbols stand at random places; otherwise at the beginning, so that a fixed delay is enough
+    """
+    if items > length:
+        raise BadInput(f"{items} items do not fit into {length} places", where="data set 'copying'", fix=f"set length={items} or more")
+
+    def draw(n: int, dice: Generator) -> Drawn:
+        symbol = 2 + torch.randint(symbols, (n, items), generator=dice)
+        place = torch.arange(items).expand(n, -1)
+        if selective:
+            place = torch.rand(n, length, generator=dice).argsort(1)[:, :items].sort(1).values
+        told = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
+        return _asked(told, torch.ones_like(symbol), symbol)
+
+    return _data("copying", seed, n, draw, ["blank", "mark", *(f"symbol {i}" for i in range(symbols))])
+
+
+def reset(seed: int = 0, n: Count = 20_000, length: Length = 64, top: Few = 8, chance: Annotated[float, Range(0, 1)] = 0.05) -> Data:
+    """Ones, other tokens and resets: at each place, how many ones came since the last reset (at most `top`)?
+
+    n: sequences to train on
+    length: tokens of a sequence
+    top: the largest answer; from there on it stays
+    chance: share of resets
+    """
+
+    def draw(n: int, dice: Generator) -> Drawn:
+        x = torch.randint(2, (n, length), generator=dice)
+        x[torch.rand(n, length, generator=dice) < chance] = 2
+        total = (x == 1).cumsum(1)
+        before = torch.where(x == 2, total, 0).cummax(1).values  # ones up to the last reset
+        return x, 3 + (total - before).clamp_max(top), torch.ones_like(x, dtype=torch.bool)
+
+    return _data("reset", seed, n, draw, ["other", "one", "reset", *map(str, range(top + 1))])
+
+
+def parity(seed: int = 0, n: Count = 20_000, length: Length = 32, modulus: Few = 2, longer: Annotated[int, Range(1, 64)] = 4) -> Data:
+    """Digits: at each place, the sum of all so far modulo a number; the test has longer sequences than the training.
+
+    n: sequences to train on
+    length: tokens of a sequence
+    modulus: 2 asks whether the number of ones is odd
+    longer: test sequences are so many times as long, where learning answers by heart does not help
+    """
+
+    def of(length: int) -> Callable[[int, Generator], Drawn]:
+        def draw(n: int, dice: Generator) -> Drawn:
+            x = torch.randint(modulus, (n, length), generator=dice)
+            return x, modulus + x.cumsum(1) % modulus, torch.ones_like(x, dtype=torch.bool)
+
+        return draw
+
+    tokens = [*map(str, range(modulus)), *(f"sum {i}" for i in range(modulus))]
+    return _data("parity", seed, n, of(length), tokens, test=of(length * longer))
+
+
+def _asked(told: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
+    """What is told, then questions; only these have answers."""
+    x = torch.cat([told, questions], 1)
+    return x, torch.cat([torch.zeros_like(told), answers], 1), (torch.arange(x.shape[1]) >= told.shape[1]).expand_as(x)
+
+
+def _data(
+    name: str,
+    seed: int,
+    n: int,
+    draw: Callable[[int, Generator], Drawn],
+    tokens: Sequence[str],
+    test: Callable[[int, Generator], Drawn] | None = None,
+) -> Data:
+    def part(which: str, n: int, draw: Callable[[int, Generator], Drawn]) -> TensorSource:
+        x, y, mask = draw(n, generator(seed, name, which))
+        return TensorSource(x, y, mask=mask)
+
+    few = max(n // 10, 1)
+    parts = part("train", n, draw), part("valid", few, draw), part("test", few, test or draw)
+    return Data(*parts, name=name, task="other", classes=tuple(tokens))
+
+
+@final
+class HiddenSource:
+    """Windows of text in which some tokens are hidden: x has a token of its own there, y what was there, the mask is true there.
+
+    Which ones are hidden depends on the seed and the window alone.
+    """
+
+    def __init__(self, windows: Source, token: int, share: float = 0.15, seed: int = 0) -> None:
+        self.windows, self.token = windows, token
+        shape = (len(windows), windows[:1].x.shape[1])
+        self.hidden = torch.rand(shape, generator=generator(seed, "hidden")) < share
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, indices: Any) -> Batch:
+        batch = self.windows[indices]
+        hidden = self.hidden[batch.ids]
+        return batch.replace(x=batch.x.masked_fill(hidden, self.token), y=batch.x, mask=hidden)
+
+    def fingerprint(self) -> str:
+        return fingerprint({"hidden": self.hidden, "token": torch.tensor(self.token)}) + self.windows.fingerprint()

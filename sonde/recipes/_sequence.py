@@ -1,0 +1,55 @@
+"""What recipes over tokens share: a language model that suits its mixer, and the usual way to train one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+import torch
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..models.language_model import LanguageModel, mixer_of
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+
+Width = Annotated[int, Range(1, 8192)]
+Depth = Annotated[int, Range(1, 256)]
+Batch = Annotated[int, Range(least=1)]
+Rate = Annotated[float, Range(above=0)]
+Steps = Annotated[int, Range(least=1)]
+
+
+def network(mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0) -> Callable[[], LanguageModel]:
+    """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
+    places = None if sees_order(mixer, width) else length
+    return partial(LanguageModel, tokens, width, depth, mixer, places=places, dropout=dropout, ahead=True)
+
+
+def training(model: Callable[[], LanguageModel], data: Data, batch: int, lr: float, steps: int) -> Recipe:
+    """AdamW with decay and clipping; the learning rate rises, then falls along a cosine."""
+    return Recipe(
+        model=model,
+        data=data,
+        objective=Categorical(classes=len(data.classes)),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.1, betas=(0.9, 0.95)),
+        schedule=warmup_cosine(warmup=0.1, floor=0.1),
+        clip=1.0,
+        batch=batch,
+        steps=steps,
+        evaluate_every=max(steps // 10, 1),
+        evaluate_batch=max(4 * batch, 64),
+    )
+
+
+def sees_order(mixer: str, width: int) -> bool:
+    """Whether what a mixer says at a token changes when two tokens before it change places; its causal nature is no help there."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
+        torch.manual_seed(0)
+        one = mixer_of(mixer, width).double().eval()
+        x = torch.randn(1, 4, width, dtype=torch.float64)
+        before, after = (one(x[:, order])[0][:, -1] for order in ([0, 1, 2, 3], [1, 0, 2, 3]))
+        return not torch.allclose(before, after, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,85 @@
+"""A character language model of a million weights; swap the mixer and keep everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, final
+
+from ..core.batch import Data, Source
+from ..core.dials import Range
+from ..core.recipe import Callback, Recipe
+from ..data import fetch
+from ..data.catalogue import load
+from ..data.sequences import HiddenSource
+from ..data.tensors import WindowSource
+from ..models.language_model import mixer_of
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "attention",
+    depth: Depth = 5,
+    width: Width = 128,
+    context: Annotated[int, Range(2, 1 << 20)] = 128,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+    batch: Batch = 16,
+    lr: Rate = 2e-3,
+    steps: Steps = 1000,
+    text: Path | None = None,
+    seed: int = 0,
+) -> Recipe:
+    """A character language model; its loss is in nats per character.
+
+    A mixer that looks at later characters cannot predict the next one.  It is given hidden characters to predict instead,
+    from both sides; that loss is not comparable with the others, and the run says so.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    depth: blocks
+    width: numbers per character
+    context: characters of a training window
+    dropout: share of numbers set to 0 in each block while training
+    batch: windows per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    text: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
+        missing the source text of Python's standard library
+    """
+    data = _windows(text, context)
+    causal = mixer_of(mixer, width).causal
+    if not causal:
+        data = _hidden(data, seed)
+    made = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch, lr, steps)
+    return made if causal else made.replace(callbacks=(SayHidden(mixer),))
+
+
+def _windows(text: Path | None, context: int) -> Data:
+    """Windows of the text: overlapping ones to train on, others to judge by."""
+    place = text or fetch.find("text/tinyshakespeare.txt", "tinyshakespeare.txt")
+    options: dict[str, Any] = {"length": context, "stride": max(context // 8, 1)}
+    data = load("stdlib_text", **options) if place is None else load(place, **options)
+
+    def apart(source: Source | None) -> Source | None:
+        return WindowSource(source.tokens, context) if isinstance(source, WindowSource) else source
+
+    return replace(data, valid=apart(data.valid), test=apart(data.test))
+
+
+def _hidden(data: Data, seed: int) -> Data:
+    """The same text with some characters hidden, and one more token that stands for them."""
+    hide = partial(HiddenSource, token=len(data.classes), seed=seed)
+    valid, test = (None if source is None else hide(source) for source in (data.valid, data.test))
+    classes, name = (*data.classes, "hidden"), f"{data.name}, some hidden"
+    return replace(data, train=hide(data.train), valid=valid, test=test, classes=classes, name=name, reader=None)
+
+
+@final
+class SayHidden(Callback):
+    """Says once what the loss of this run is about."""
+
+    def __init__(self, mixer: str) -> None:
+        self.mixer = mixer
+
+    def start(self, run: Any) -> None:
+        run.warn(f"'{self.mixer}' looks at later characters: the loss is that of hidden characters, not of the next one", 0)

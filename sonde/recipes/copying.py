@@ -1,0 +1,40 @@
+"""Symbols among blanks, to be named in their order later: can a mixer choose what it remembers?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.sequences import copying
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "attention",
+    selective: bool = True,
+    length: Annotated[int, Range(2, 65_536)] = 48,
+    items: Annotated[int, Range(2, 4096)] = 6,
+    symbols: Annotated[int, Range(2, 4096)] = 8,
+    depth: Depth = 2,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 3e-3,
+    steps: Steps = 1000,
+    seed: int = 0,
+) -> Recipe:
+    """Name the symbols of a sequence in their order; accuracy counts the answers alone.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    selective: the symbols stand at random places; otherwise at the beginning, and a fixed delay is enough
+    length: places before the answers
+    items: symbols to remember
+    symbols: different symbols
+    depth: blocks
+    width: numbers per token
+    batch: sequences per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    """
+    data = copying(seed, length=length, items=items, symbols=symbols, selective=selective)
+    return training(network(mixer, width, depth, len(data.classes), length + items), data, batch, lr, steps)

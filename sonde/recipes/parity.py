@@ -1,0 +1,40 @@
+"""Is the number of ones so far odd?  A state that must flip for ever, which few recurrences can do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.sequences import parity
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "deltanet negative=true",
+    length: Annotated[int, Range(2, 65_536)] = 32,
+    longer: Annotated[int, Range(1, 64)] = 4,
+    modulus: Annotated[int, Range(2, 4096)] = 2,
+    depth: Depth = 1,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 3e-3,
+    steps: Steps = 1000,
+    seed: int = 0,
+) -> Recipe:
+    """The sum so far modulo a number; the test sequences are longer, so only a state that goes on for ever solves it.
+
+    A gate between 0 and 1 cannot flip a sign.  The delta rule with its strength up to 2 can: I - 2 k k^T is a reflection.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "deltanet negative=true"
+    length: tokens of a training sequence
+    longer: test sequences are so many times as long
+    modulus: 2 is parity
+    depth: blocks
+    width: numbers per token
+    batch: sequences per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    """
+    data = parity(seed, length=length, modulus=modulus, longer=longer)
+    return training(network(mixer, width, depth, len(data.classes), length * longer), data, batch, lr, steps)

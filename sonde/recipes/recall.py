@@ -1,0 +1,36 @@
+"""Pairs of keys and values to remember, then to look up: how much does the memory of a mixer hold?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.sequences import recall
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "attention",
+    pairs: Annotated[int, Range(2, 4096)] = 8,
+    keys: Annotated[int, Range(2, 4096)] = 32,
+    depth: Depth = 2,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 3e-3,
+    steps: Steps = 1000,
+    seed: int = 0,
+) -> Recipe:
+    """Look up values by their keys; accuracy counts the questions alone.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    pairs: how many have to be remembered at once
+    keys: different keys, and as many different values
+    depth: blocks
+    width: numbers per token
+    batch: sequences per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    """
+    data = recall(seed, pairs=pairs, keys=keys)
+    return training(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch, lr, steps)

@@ -1,0 +1,38 @@
+"""A running count that begins again at each reset: can a mixer forget at once?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.sequences import reset
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "attention",
+    length: Annotated[int, Range(2, 65_536)] = 64,
+    top: Annotated[int, Range(2, 4096)] = 8,
+    chance: Annotated[float, Range(0, 1)] = 0.05,
+    depth: Depth = 1,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 3e-3,
+    steps: Steps = 1000,
+    seed: int = 0,
+) -> Recipe:
+    """Count ones since the last reset; one block, so that the mixer has to do it.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    length: tokens of a sequence
+    top: the largest answer; from there on it stays
+    chance: share of resets
+    depth: blocks
+    width: numbers per token
+    batch: sequences per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    """
+    data = reset(seed, length=length, top=top, chance=chance)
+    return training(network(mixer, width, depth, len(data.classes), length), data, batch, lr, steps)
