@@ -1,0 +1,224 @@
+"""Softmax attention: every query takes a weighted mean of the values, o_i = sum_j softmax_j(scale q_i . k_j) v_j.
+
+Vaswani et al., Attention Is All You Need, 2017; grouped keys: Ainslie et al., GQA, 2023; rotations by position: Su et al.,
+RoFormer, 2021.  Not a linear recurrence: a step must look at all keys so far, so its memory grows with the sequence.
+
+    parallel  all pairs at once, by torch's fused kernel
+    chunk     blocks of keys joined by (largest score, sum, output), Milakov & Gimelshein 2018: memory linear in the length
+    step      one query after the other against the keys kept so far
+
+B batch, H heads, G key groups (G divides H), R = H / G, T queries, N keys, K key width, V value width.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ...core.errors import BadInput
+from ..recurrence import State
+from ._mixer import Mixer
+from ._parts import Heads, divides, merge, rotated, split
+
+CHUNK = 128
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, last: Tensor | None = None, *, causal: bool = False, scale: float | None = None, form: str = "auto"
+) -> Tensor:
+    """q (B, H, T, K), k (B, G, N, K), v (B, G, N, V) -> (B, H, T, V).
+
+    last: (B, T) the last key each query sees; without it all of them, or with `causal` those up to its own place
+    scale: of the scores; None is K^-1/2
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if form in ("auto", "parallel"):
+        if last is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
+        return attend_where(_seen(last, k), q, k, v, scale)
+    if last is None:
+        last = torch.arange(q.shape[2], device=q.device) if causal else q.new_full((q.shape[2],), k.shape[2] - 1, dtype=torch.long)
+        last = last.unsqueeze(0)
+    wide = torch.promote_types(q.dtype, torch.float32)  # half precision is summed in float32, as in torch's own kernel
+    return (_steps if form == "step" else _blocks)(q.to(wide) * scale, k.to(wide), v.to(wide), last).to(q.dtype)
+
+
+def attend_where(seen: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The same over the pairs that are true in `seen` (B or 1, 1, T, N), or (B, H, T, N) where each head has its own keys."""
+    (H, T), G = q.shape[1:3], k.shape[1]
+    # heads that share keys are more queries of the same keys: no key is repeated
+    q, seen = q.unflatten(1, (G, -1)).flatten(2, 3), seen.repeat(1, 1, H // G, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale).unflatten(2, (-1, T)).flatten(1, 2)
+
+
+def _seen(last: Tensor, k: Tensor) -> Tensor:
+    """(B, 1, T, N) which keys each query sees."""
+    return (torch.arange(k.shape[2], device=k.device) <= last.unsqueeze(-1)).unsqueeze(1)
+
+
+def _steps(q: Tensor, k: Tensor, v: Tensor, last: Tensor) -> Tensor:
+    """One query after the other, as the formula is written."""
+    outs = []
+    for now, end in zip(q.unflatten(1, (k.shape[1], -1)).unbind(3), last.unbind(1)):  # (B, G, R, K) and (B,)
+        scores = (now @ k.mT).masked_fill(~_seen(end.unsqueeze(1), k), float("-inf"))
+        outs.append(scores.softmax(-1) @ v)
+    return torch.stack(outs, 3).flatten(1, 2)
+
+
+def _blocks(q: Tensor, k: Tensor, v: Tensor, last: Tensor) -> Tensor:
+    """Blocks of queries, each against blocks of keys; the backward pass makes the scores of one block of queries again."""
+    (H, T), G = q.shape[1:3], k.shape[1]
+    q, last = q.unflatten(1, (G, -1)).flatten(2, 3), last.repeat(1, H // G)
+    keys, values = k.split(CHUNK, 2), v.split(CHUNK, 2)
+    outs = []
+    for block, end in zip(q.split(CHUNK, 2), last.split(CHUNK, 1)):
+        n = int(end.max()) // CHUNK + 1
+        outs.append(checkpoint(_merged, block, end, *keys[:n], *values[:n], use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(outs, 2).unflatten(2, (-1, T)).flatten(1, 2)
+
+
+def _merged(q: Tensor, last: Tensor, *blocks: Tensor) -> Tensor:
+    """Attention of one block of queries, from blocks of keys and then as many of values, one at a time."""
+    half = len(blocks) // 2
+    top, total, out = q.new_full((*q.shape[:-1], 1), float("-inf")), q.new_zeros(*q.shape[:-1], 1), torch.zeros_like(blocks[-1][:, :, :1])
+    for i, (k, v) in enumerate(zip(blocks[:half], blocks[half:])):
+        scores = (q @ k.mT).masked_fill(~_seen(last - i * CHUNK, k), float("-inf"))
+        # every query sees key 0, so `higher` is finite from the first block on; the result does not depend on it
+        higher = torch.maximum(top, scores.detach().amax(-1, keepdim=True))
+        shrink, weights, top = (top - higher).exp(), (scores - higher).exp(), higher
+        total, out = total * shrink + weights.sum(-1, keepdim=True), out * shrink + weights @ v
+    return out / total
+
+
+def append(state: State | None, new: State, lengths: Tensor | None) -> State:
+    """The state with `new` tensors (B, G, T, *) behind what each sequence has; of each the first `lengths` tokens count.
+
+    Without gradients tokens are written into spare room, which doubles when it is used up, so a token costs no copy of
+    the others.  `used` says how much of the room is taken and is shared by all states that share the room: a state that
+    is continued twice finds it taken and moves out.
+    """
+    like = next(iter(new.values()))
+    B, _, T = like.shape[:3]
+    time = torch.arange(T, device=like.device)
+    if lengths is not None:  # where() and not a product: what lies beyond the end may be anything, even NaN
+        inside = (time < lengths.unsqueeze(1))[:, None, :, None]
+        new = {name: torch.where(inside, x, 0) for name, x in new.items()}
+    count = torch.full((B,), T, device=like.device) if lengths is None else lengths
+    if state is None:
+        return {**new, "length": count, "used": torch.full_like(count, T)}
+    start, need = state["length"], held(state) + T
+    place = (start.unsqueeze(1) + time)[:, None, :, None]
+    after, learning = start + count, torch.is_grad_enabled()
+    if not learning and need <= _room(state, new) and torch.equal(state["used"], start):
+        for name, x in new.items():
+            state[name].scatter_(2, place.expand_as(x), x.to(state[name].dtype))
+        return {**state, "length": after, "used": state["used"].copy_(after)}
+    room = need if learning else 2 * need  # a graph may still need what is in the room, so then all of it is taken
+    grown = {name: F.pad(state[name], (0, 0, 0, room - state[name].shape[2])) for name in new}
+    kept = {name: grown[name].scatter(2, place.expand_as(x), x.to(grown[name].dtype)) for name, x in new.items()}
+    return {**kept, "length": after, "used": torch.full_like(after, room) if learning else after.clone()}
+
+
+def held(state: State | None) -> int:
+    """Tokens of the longest sequence."""
+    return 0 if state is None else int(state["length"].max())
+
+
+def _room(state: State, new: State) -> int:
+    return min(state[name].shape[2] for name in new)
+
+
+@final
+class Attention(Mixer):
+    """The layer: queries, keys and values by linear maps, positions as rotations, heads side by side, a map at the output.
+
+    Causal attention remembers all keys and values: its state grows with the sequence.
+
+    width: numbers per token
+    heads: independent sets of weights
+    groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
+    causal: no token looks at a later one; otherwise every token sees all, and there is no state
+    rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+    scale: factor of the scores; none is one over the root of the head's width
+    bias: add a number to each query, key, value and output
+    """
+
+    def __init__(  # noqa: PLR0913  the choices in which published attention layers differ
+        self,
+        width: int = 64,
+        heads: Heads = 4,
+        groups: Heads | None = None,
+        causal: bool = True,
+        rotary: bool = True,
+        scale: float | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        d = head_width(width, heads, rotary, "Attention")
+        if groups is not None and heads % groups:
+            raise BadInput(f"{groups} groups of keys do not divide {heads} heads", where="Attention", fix="use a divisor of the heads")
+        self.width, self.heads, self.groups, self.causal = width, heads, groups or heads, causal
+        self.rotary, self.scale = rotary, scale
+        self.q, self.out = nn.Linear(width, width, bias), nn.Linear(width, width, bias)
+        self.k, self.v = nn.Linear(width, self.groups * d, bias), nn.Linear(width, self.groups * d, bias)
+
+    def forms(self) -> tuple[str, ...]:
+        return ("step", "parallel", "chunk")
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        q, k, v = split(self.q(x), self.heads), split(self.k(x), self.groups), split(self.v(x), self.groups)
+        if not self.causal:
+            whole(state, "Attention(causal=False)")
+        start = None if state is None else state["length"]
+        if self.rotary:
+            q, k = rotated(q, start), rotated(k, start)
+        n = held(state) + x.shape[1]
+        kept = append(state, {"k": k, "v": v}, lengths)
+        last = None
+        if start is not None:
+            last = start.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
+        elif not self.causal and lengths is not None:
+            last = _ends(lengths, x)
+        # a fresh causal row needs no lengths: what counts comes before the padding
+        o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, form=self.form)
+        return self.out(merge(o)), kept if self.causal else {}
+
+    def read(self, context: Tensor, lengths: Tensor | None = None) -> State:
+        """Keys and values of a context (B, N, D), of each row the first `lengths` tokens: what `cross` looks at."""
+        return append(None, {"k": split(self.k(context), self.groups), "v": split(self.v(context), self.groups)}, lengths)
+
+    def cross(self, x: Tensor, context: State) -> Tensor:
+        """x (B, T, D) looks at a context that was `read`, all of it and without positions -> (B, T, D)."""
+        o = attend(
+            split(self.q(x), self.heads), context["k"], context["v"], _ends(context["length"], x), scale=self.scale, form=self.form
+        )  # fmt: skip
+        return self.out(merge(o))
+
+
+def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
+    """Width of one head; rotations turn pairs of numbers, so it must then be even."""
+    d = divides(width, heads, owner)
+    if rotary and d % 2:
+        raise BadInput(
+            f"heads of width {d} have no pairs to rotate", where=owner, fix="use a width that is an even multiple of heads, or rotary=False"
+        )
+    return d
+
+
+def whole(state: State | None, owner: str) -> None:
+    """Refuse to go on from a state where every token sees the whole sequence."""
+    if state is not None:
+        raise BadInput(f"{owner} sees the whole sequence at once and cannot go on from a state", where="state", fix="give it all of x")
+
+
+def _ends(lengths: Tensor, x: Tensor) -> Tensor:
+    """(B, T) the last token of each row; an empty one looks at its first zeros, so that nothing is ever divided by zero."""
+    return (lengths - 1).clamp_min(0).unsqueeze(1).expand(-1, x.shape[1])
+
+
+def tiny() -> Attention:
+    return Attention(width=12, heads=6, groups=3)
