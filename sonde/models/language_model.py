@@ -56,8 +56,8 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.place = None if places is None else nn.Embedding(places, width)
         for table in (self.embedding, self.place):
-            if table is not None:  # with the factor of `advance` a token begins with numbers near 1, and logits do too
-                nn.init.normal_(table.weight, std=width**-0.5)
+            if table is not None:  # small, so that the first logits say little: a token's own vector is still in the last block's output
+                nn.init.normal_(table.weight, std=0.3 * width**-0.5)
         self.blocks = nn.ModuleList(
             Block(mixer_of(mixer, width), FeedForward(width, ffn) if ffn else None, dropout=dropout) for _ in range(depth)
         )

@@ -20,7 +20,6 @@ from .mixers import Mixer
 from .recurrence import State
 from .spans import Spans
 
-
 RMS = partial(nn.RMSNorm, eps=1e-5)
 
 
