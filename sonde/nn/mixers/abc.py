@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.dials import Range
-from ..gates import complement, log_sigmoid
 from ..recurrence import Rule, State
 from . import gsa
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, advanced, divides, merge, rotated, split
 
@@ -38,8 +38,8 @@ def averaged(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None = N
     """
     old = s.new_full((), float("-inf")) if state is None else state["z"].unflatten(1, (s.shape[1], -1)).unsqueeze(2)
     z = torch.logaddexp(s.logcumsumexp(2), old)
-    log_a = log_sigmoid(torch.cat([old.expand_as(s[:, :, :1]), z[:, :, :-1]], 2) - s)
-    out = yield from gsa.rule(q, k, v, complement(log_a), log_a)
+    log_a = F.logsigmoid(torch.cat([old.expand_as(s[:, :, :1]), z[:, :, :-1]], 2) - s)
+    out = yield from gsa.rule(q, k, v, -torch.expm1(log_a), log_a)
     return out, {"z": z.transpose(2, 3).flatten(1, 2)}
 
 
@@ -68,8 +68,7 @@ class ABC(Recurrent):
         position = None if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         q, k = (rotated(one, position) for one in (q * q.shape[-1] ** -0.5, k))
-        s = split(self.slot(x), self.heads)
-        s = s.to(torch.promote_types(s.dtype, torch.float32)).clamp(-32, 32)
+        s = split(full(self.slot(x)), self.heads).clamp(-32, 32)
         written = averaged(q, k, v, s, state) if self.average else rule(q, k, v, s.exp())
         o, after = self.recur(written, state, lengths)
         after["position"] = advanced(position, x, lengths)

@@ -9,10 +9,11 @@ from typing import Annotated, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.dials import Range
-from ..gates import log_sigmoid
 from ..recurrence import Rule, State, Steps
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, divides, merge, split
 
@@ -43,7 +44,7 @@ class DFW(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_a, log_b = (split(log_sigmoid(forget(x)), self.heads) for forget in (self.forget_key, self.forget_value))
+        log_a, log_b = (split(F.logsigmoid(full(forget(x))), self.heads) for forget in (self.forget_key, self.forget_value))
         o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a, log_b), state, lengths)
         return self.out(merge(o)), state
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Annotated, final
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.dials import Range
 from ..features import Fourier
-from ..gates import complement, log_sigmoid
 from ..recurrence import Rule, State, Steps, normalised, with_ones
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, divides, merge, split
 
@@ -26,7 +28,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) ->
 
     floor: the least denominator, in size
     """
-    written = complement(log_g).unsqueeze(-1) * k
+    written = -torch.expm1(log_g).unsqueeze(-1) * k
     return normalised((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
 
 
@@ -48,7 +50,7 @@ class GatedRFA(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_g = log_sigmoid(self.forget(x)).transpose(1, 2)
+        log_g = F.logsigmoid(full(self.forget(x))).transpose(1, 2)
         o, state = self.recur(rule(self.phi(q), self.phi(k), v, log_g, floor=1e-3), state, lengths)
         return self.out(merge(o)), state
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.dials import Range
-from ..gates import log_sigmoid
 from ..recurrence import Rule, State, Steps
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, divides, merge, split
 
@@ -44,7 +44,7 @@ class GLA(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_a = split(log_sigmoid(self.forget(x), 16), self.heads)
+        log_a = split(F.logsigmoid(full(self.forget(x))), self.heads) / 16
         o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a), state, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), state
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Annotated, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.dials import Range
-from ..gates import complement, log_sigmoid
 from ..recurrence import State, Steps
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, divides, merge, split
 
@@ -48,8 +49,8 @@ class GSA(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(F.silu(project(x)), self.heads) for project in (self.q, self.k, self.v))
-        log_a = split(log_sigmoid(self.forget(x), 8), self.heads)
-        o, state = self.recur(rule(q, k, v, complement(log_a), log_a), state, lengths)
+        log_a = split(F.logsigmoid(full(self.forget(x))), self.heads) / 8
+        o, state = self.recur(rule(q, k, v, -torch.expm1(log_a), log_a), state, lengths)
         return self.out(self.norm(F.silu(merge(o)))), state
 
 

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.dials import Range
-from ..gates import complement, log_sigmoid
 from ..recurrence import Rule, State
 from . import gla
+from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, divides, merge, split
 
 
 def rule(q: Tensor, v: Tensor, log_a: Tensor) -> Rule:
     """S = Diag(a) S + (1 - a) (x) v, o = S^T q: q, log_a (B, H, L, K), v (B, H, L, V)."""
-    return (yield from gla.rule(q, complement(log_a), v, log_a))
+    return (yield from gla.rule(q, -torch.expm1(log_a), v, log_a))
 
 
 @final
@@ -44,7 +44,7 @@ class HGRN2(Recurrent):
         self.norm = nn.RMSNorm(width, eps=1e-5)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        log_a = log_sigmoid(self.forget(x))
+        log_a = F.logsigmoid(full(self.forget(x)))
         if self.bound:
             log_a = torch.logaddexp(log_a.new_tensor(log(self.bound)), log1p(-self.bound) + log_a)
         q, v, log_a = (split(one, self.heads) for one in (F.silu(self.q(x)), self.v(x), log_a))

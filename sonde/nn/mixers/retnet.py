@@ -53,7 +53,7 @@ class RetNet(Recurrent):
         position = None if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         q, k = (rotated(one, position, interleaved=True) for one in (q, k * k.shape[-1] ** -0.5))
-        log_gamma = log_gammas(self.heads).to(x.device, torch.promote_types(x.dtype, torch.float32))
+        log_gamma = log_gammas(self.heads).to(x.device, torch.promote_types(v.dtype, torch.float32))
         o, after = self.recur(rule(q, k, v, log_gamma), state, lengths)
         after["position"] = advanced(position, x, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), after
