@@ -247,26 +247,28 @@ def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple
     """v convolved with the answer to a single impulse: L log L instead of L K for each channel."""
     assert s.rate is not None and s.log_value is not None
     L = s.v.shape[2]
-    exponent = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V) of one step
-    weight = torch.ones_like(exponent) if s.weight is None else s.weight.to(exponent.dtype)
-    impulse, carried, written = [], [], torch.zeros_like(state)
-    ends = torch.full((len(s.v),), L, device=s.v.device) if lengths is None else lengths
-    for start in range(0, L, CHUNK):  # (CHUNK, H, K, V) at a time
-        times = torch.arange(start, min(start + CHUNK, L), device=s.v.device)
-        powers = torch.exp(times.to(s.v.dtype)[:, None, None, None] * exponent)
-        impulse.append(_real((powers * weight).sum(-2)))
-        carried.append(_real(torch.einsum("lhkv,bhkv->bhlv", powers * (weight * exponent.exp()), state)))
-        written = written + _written(s.v[:, :, start : start + CHUNK], exponent, ends, times)
     if not L:
         return s.v.new_zeros(s.v.shape), state
+    exponent = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V) of one step
+    weight = torch.ones_like(exponent) if s.weight is None else s.weight.to(exponent.dtype)
+    times = torch.arange(L, device=s.v.device)
+    impulse, carried, written = [], [], torch.zeros_like(state)
+    for now in times.split(CHUNK):  # (CHUNK, H, K, V) at a time
+        powers = torch.exp(now.to(s.v.dtype)[:, None, None, None] * exponent)
+        impulse.append(_real((powers * weight).sum(-2)))
+        carried.append(_real(torch.einsum("lhkv,bhkv->bhlv", powers * (weight * exponent.exp()), state)))
+        if lengths is None:  # counted from the end, the same powers say what each step leaves in the state
+            written = written + torch.einsum("lhkv,bhlv->bhkv", powers, s.v.flip(2)[:, :, now].to(powers.dtype))
+        else:
+            written = written + _written(s.v[:, :, now], exponent, lengths, now)
     kernel = torch.cat(impulse).movedim(0, 1)  # (H, L, V)
     out = torch.fft.irfft(torch.fft.rfft(s.v, 2 * L, dim=2) * torch.fft.rfft(kernel, 2 * L, dim=1), 2 * L, dim=2)[:, :, :L]
-    spent = torch.exp(ends.to(s.v.dtype)[:, None, None, None] * exponent)
-    return out + torch.cat(carried, 2), spent * state + written
+    ends = torch.full((len(s.v),), L, device=s.v.device) if lengths is None else lengths
+    return out + torch.cat(carried, 2), torch.exp(ends.to(s.v.dtype)[:, None, None, None] * exponent) * state + written
 
 
 def _written(v: Tensor, exponent: Tensor, ends: Tensor, times: Tensor) -> Tensor:
-    """What steps `times` leave in the state at the end of each sequence."""
+    """What steps `times` leave in the state at the end of each sequence, where they end at different times."""
     left = ends.unsqueeze(1) - 1 - times
     share = torch.exp(left.clamp_min(0).to(v.dtype)[:, :, None, None, None] * exponent)
     return torch.einsum("blhkv,bhlv->bhkv", share, torch.where((left >= 0)[:, None, :, None], v, 0).to(share.dtype))
