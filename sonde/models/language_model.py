@@ -1,7 +1,6 @@
 """Language model: tokens -> blocks of any mixer -> logits of the next token at every place.
 
-The same matrix turns tokens into vectors and vectors into logits.  `forward` is for training; `advance` goes on from a
-state, in pieces of any length, and gives the same logits.
+`forward` is for training; `advance` goes on from a state, in pieces of any length, and gives the same logits.
 
 B batch, T time, D width.
 """
@@ -27,7 +26,7 @@ Count = Annotated[int, Range(least=1)]
 
 @final
 class LanguageModel(nn.Module):
-    """A stack of pre-norm blocks between an embedding and the same matrix transposed.
+    """A stack of pre-norm blocks between an embedding and a linear map to logits.
 
     vocabulary: how many tokens there are
     width: numbers per token
@@ -37,10 +36,11 @@ class LanguageModel(nn.Module):
     places: learn a vector for each of so many positions, which are then the longest sequence; a mixer that does not
         see the order of tokens needs them
     dropout: share of numbers set to 0 in each block while training
+    tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
     ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
         self,
         vocabulary: Count = 256,
         width: Count = 128,
@@ -49,15 +49,21 @@ class LanguageModel(nn.Module):
         ffn: Annotated[float, Range(least=0)] = 4.0,
         places: Count | None = None,
         dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+        tied: bool = False,
         ahead: bool = False,
     ) -> None:
         super().__init__()
         self.vocabulary, self.width = vocabulary, width
         self.embedding = nn.Embedding(vocabulary, width)
         self.place = None if places is None else nn.Embedding(places, width)
-        for table in (self.embedding, self.place):
-            if table is not None:  # small, so that the first logits say little: a token's own vector is still in the last block's output
-                nn.init.normal_(table.weight, std=0.3 * width**-0.5)
+        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
+        # Tokens begin with numbers near 1 (`_run` multiplies by the root of the width), logits near 0.  With one matrix for
+        # both a token's own vector is still in the last block's output, so it has to begin smaller.
+        nn.init.normal_(self.embedding.weight, std=(0.3 if tied else 1.0) * width**-0.5)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
+        if self.place is not None:
+            nn.init.normal_(self.place.weight, std=(0.3 if tied else 1.0) * width**-0.5)
         self.blocks = nn.ModuleList(
             Block(mixer_of(mixer, width), FeedForward(width, ffn) if ffn else None, dropout=dropout) for _ in range(depth)
         )
@@ -91,7 +97,7 @@ class LanguageModel(nn.Module):
                 where="LanguageModel",
                 fix="give one row of token numbers for each sequence",
             )
-        x, after = F.embedding(tokens, self.embedding.weight) * self.width**0.5, State()
+        x, after = self.embedding(tokens) * self.width**0.5, State()
         if self.place is not None:
             old = _part(state, "place")
             x, new = self._placed(x, old, None) if spans is None else spans.each(self._placed, x, old)
@@ -99,7 +105,8 @@ class LanguageModel(nn.Module):
         for i, block in enumerate(self.blocks):
             x, new = block(x, _part(state, f"{i}"), spans=spans)
             after |= _named(f"{i}", new)
-        return F.linear(self.norm(x), self.embedding.weight), after
+        x = self.norm(x)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x), after
 
     def _placed(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Add to each token the vector of its place; the state is how many came before."""

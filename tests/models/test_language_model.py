@@ -1,0 +1,130 @@
+"""The language model: cached decoding equals one pass for every mixer, and a Llama of the same weights agrees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.core import shelf
+from sonde.core.errors import BadInput
+from sonde.models.language_model import LanguageModel, mixer_of
+from sonde.nn.spans import Spans
+
+MIXERS = shelf.names("nn.mixers")
+CAUSAL = [name for name in MIXERS if mixer_of(name, 24).causal]
+
+
+def model(mixer: str = "gla", **options) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(vocabulary=17, width=24, depth=2, mixer=mixer, ffn=2.0, **options).eval()
+
+
+def tokens(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(5))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CAUSAL)
+def test_cached_decoding_equals_one_pass(name):
+    one, x = model(name), tokens(3, 21)
+    told = one(x).log_softmax(-1)
+    state, pieces = None, []
+    for part in x.split([1, 1, 7, 1, 11], 1):
+        logits, state = one.advance(part, state)
+        pieces.append(logits.log_softmax(-1))
+    torch.testing.assert_close(torch.cat(pieces, 1), told, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CAUSAL)
+def test_rows_of_different_lengths_equal_each_alone(name):
+    one, x, lengths = model(name), tokens(3, 11), torch.tensor([4, 11, 1])
+    logits, state = one.advance(x, spans=Spans.of_lengths(lengths))
+    after, _ = one.advance(x[:, :2], state)
+    for row, n in enumerate(lengths):
+        alone, its = one.advance(x[row : row + 1, :n])
+        torch.testing.assert_close(logits[row, :n], alone[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(after[row], one.advance(x[row : row + 1, :2], its)[0][0], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_llama_of_the_same_weights_agrees():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    ours = LanguageModel(vocabulary=19, width=24, depth=2, mixer="attention heads=3", ffn=3.0).eval()
+    for p in ours.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    theirs = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=19, hidden_size=24, intermediate_size=48, num_hidden_layers=2, num_attention_heads=3, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, max_position_embeddings=64,
+        )
+    ).eval()  # fmt: skip
+    theirs.model.embed_tokens.weight.copy_(ours.embedding.weight * 24**0.5)
+    theirs.lm_head.weight.copy_(ours.head.weight)
+    theirs.model.norm.weight.copy_(ours.norm.weight)
+    for mine, other in zip(ours.blocks, theirs.model.layers, strict=True):
+        pairs = [(mine.norm, other.input_layernorm), (mine.ffn[0], other.post_attention_layernorm)]
+        pairs += [(getattr(mine.mixer, name), getattr(other.self_attn, f"{name}_proj")) for name in "qkv"]
+        pairs += [(mine.mixer.out, other.self_attn.o_proj)]
+        pairs += [(getattr(mine.ffn[1], name), getattr(other.mlp, f"{name}_proj")) for name in ("gate", "up", "down")]
+        for from_, to in pairs:
+            to.weight.copy_(from_.weight)
+    x = torch.randint(19, (2, 13))
+    torch.testing.assert_close(ours(x), theirs(x).logits, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_tied_weights_serve_both_ends():
+    one = model(tied=True)
+    assert one.head is None and sum(p.numel() for p in model().parameters()) - sum(p.numel() for p in one.parameters()) == 17 * 24
+    hidden = []
+    one.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
+    logits = one(tokens(2, 5))
+    torch.testing.assert_close(logits, hidden[0] @ one.embedding.weight.T)
+
+
+@torch.no_grad()
+def test_places_are_counted_from_the_start_of_each_sequence():
+    one, x = model("linear", places=12), tokens(2, 12)
+    swapped = x.clone()
+    swapped[:, [0, 1]] = x[:, [1, 0]]
+    assert not torch.allclose(one(x)[:, -1], one(swapped)[:, -1], atol=1e-3)
+    packed = one(x.view(1, -1), spans=Spans.packed(torch.tensor([0, 12, 24])))
+    torch.testing.assert_close(packed.view(2, 12, 17), one(x), rtol=0, atol=1e-5)
+    _, state = one.advance(x[:, :9])
+    torch.testing.assert_close(one.advance(x[:, 9:], state)[0], one(x)[:, 9:], rtol=0, atol=1e-5)
+    with pytest.raises(BadInput, match="13 tokens, the model learned 12 places"):
+        one.advance(tokens(2, 4), state)
+    with pytest.raises(BadInput, match="learned 12 places"):
+        one(tokens(2, 13))
+
+
+def test_mixers_that_look_ahead_are_refused_unless_asked_for():
+    with pytest.raises(BadInput, match="would see the token it has to predict"):
+        model("attention causal=false")
+    one = model("attention causal=false", ahead=True)
+    assert not one.causal
+    with pytest.raises(BadInput, match="cannot go on from earlier ones"):
+        one.advance(tokens(1, 3))
+
+
+def test_dials_follow_the_name_of_a_mixer():
+    made = mixer_of("gla heads=2 rank=3", 24)
+    assert made.heads == 2 and made.forget[0].out_features == 3
+    for text, told in {
+        "gla heads": "'heads' after mixer 'gla' is no dial",
+        "gla head=2": "did you mean 'heads'",
+        "atention": "did you mean 'attention'",
+        "": "no mixer ''",
+        "gla heads=two": "must be a whole number",
+    }.items():
+        with pytest.raises(BadInput, match=told):
+            mixer_of(text, 24)
+
+
+def test_tokens_must_be_rows_of_whole_numbers():
+    with pytest.raises(BadInput, match="whole numbers"):
+        model()(torch.rand(2, 5))
+    with pytest.raises(BadInput, match="batch, time"):
+        model()(tokens(2, 5)[0])
