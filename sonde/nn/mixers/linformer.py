@@ -1,0 +1,78 @@
+"""Linformer: keys and values are mixed along time into a fixed number of rows, o = softmax(scale q (E^T k)^T) (F^T v).
+
+Wang et al., Linformer, 2020: cost linear in the length, N x rows pairs instead of N x N.  E and F have one line for each
+position, so a sequence may not be longer than they are; and every mixed key holds all tokens, so it is never causal: a
+mask over the rows would mean nothing.  So there is one form, 'parallel', and no state to go on from.
+
+B batch, H heads, T time, K width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ...core.dials import Range
+from ...core.errors import BadInput
+from ..recurrence import State
+from ._mixer import Mixer
+from ._parts import Heads, divides, merge, split
+from .attention import attend, whole
+
+
+@final
+class Linformer(Mixer):
+    """The layer: heads of softmax attention over mixed keys and values.
+
+    width: numbers per token
+    heads: independent sets of weights
+    rows: mixed keys and values that stand for the whole sequence
+    max_len: longest sequence
+    projection: learned, or random and fixed: Gaussian, which keeps inner products on average (Johnson and Lindenstrauss)
+    """
+
+    E: Tensor
+    F: Tensor
+
+    def __init__(
+        self,
+        width: int = 64,
+        heads: Heads = 4,
+        rows: Annotated[int, Range(1)] = 64,
+        max_len: Annotated[int, Range(1)] = 1024,
+        projection: Literal["learned", "random"] = "learned",
+    ) -> None:
+        super().__init__()
+        divides(width, heads, "Linformer")
+        self.width, self.heads, self.max_len, self.causal = width, heads, max_len, False
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        for name in ("E", "F"):
+            table = torch.randn(max_len, rows) * rows**-0.5
+            if projection == "learned":
+                setattr(self, name, nn.Parameter(table))
+            else:
+                self.register_buffer(name, table)
+
+    def forms(self) -> tuple[str, ...]:
+        return ("parallel",)
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        whole(state, "Linformer")
+        T = x.shape[1]
+        if self.max_len < T:
+            raise BadInput(
+                f"{T} tokens are more than the {self.max_len} lines of the tables E and F",
+                where="Linformer",
+                fix=f"make it with max_len={T}",
+            )
+        if lengths is not None:  # before they are mixed: afterwards no mask could take them out
+            x = torch.where((torch.arange(T, device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1), x, 0)
+        q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
+        o = attend(q, self.E[:T].mT @ k, self.F[:T].mT @ v)
+        return self.out(merge(o)), {}
+
+
+def tiny() -> Linformer:
+    return Linformer(width=12, heads=3, rows=5, max_len=300)
