@@ -28,23 +28,25 @@ FLOOR = 80.0
 def rule(q: Tensor, k: Tensor, v: Tensor, log_i: Tensor, log_f: Tensor, state: State | None = None) -> Rule:
     """S = f S + i k (x) v, z = f z + i k, o = S^T q / max(1, |z . q|): q, k (B, H, L, K), v (B, H, L, V), log_i, log_f (B, H, L).
 
-    S and z are kept divided by e^m, m_t = max(log f_t + m_{t-1}, log i_t), so that no gate is above one.
+    S and z are kept divided by e^m, m_t = max(log f_t + m_{t-1}, log i_t), so that no gate is above one.  The logs are
+    added up in float64: their sums over a sequence are large, and what counts is small differences of them.
     """
-    start = None if state is None else state.get("m")
+    i, f = log_i.double(), log_f.double()
+    start = (state or {}).get("m")
     # A sequence that has not begun has no maximum yet; as its state is zero any finite number will do.
-    start = torch.zeros_like(log_i[..., 0]) if start is None else torch.where(start.isinf(), 0, start).to(log_i.dtype)
-    m = _running_max(log_i, log_f, start)
+    start = torch.zeros_like(i[..., 0]) if start is None else torch.where(start.isinf(), 0, start)
+    m = _running_max(i, f, start)
     before = torch.cat([start.unsqueeze(-1), m[..., :-1]], -1)
-    out = yield Steps(q, k * (log_i - m).exp().unsqueeze(-1), with_ones(v), log_head=log_f + before - m)
-    one = (-m).clamp(-FLOOR, FLOOR).exp().unsqueeze(-1)
+    write, keep = (i - m).exp().to(log_i.dtype), (f + before - m).to(log_f.dtype)
+    out = yield Steps(q, k * write.unsqueeze(-1), with_ones(v), log_head=keep)
+    one = (-m).clamp(-FLOOR, FLOOR).exp().to(out.dtype).unsqueeze(-1)
     return divide(out[..., :-1], out[..., -1:].abs(), one), {"m": m}
 
 
-def _running_max(log_i: Tensor, log_f: Tensor, start: Tensor) -> Tensor:
-    """(B, H, L) m_t = max(log f_t + m_{t-1}, log i_t); in float64, as it is a difference of sums over the whole sequence."""
-    forgotten = log_f.clamp_min(LEAST).double().cumsum(-1)
-    best = (log_i.double() - forgotten).cummax(-1).values
-    return (forgotten + torch.maximum(start.double().unsqueeze(-1), best)).to(log_i.dtype)
+def _running_max(i: Tensor, f: Tensor, start: Tensor) -> Tensor:
+    """(B, H, L) m_t = max(f_t + m_{t-1}, i_t) from logs of the gates and the m (B, H) before the first step."""
+    forgotten = f.clamp_min(LEAST).cumsum(-1)
+    return forgotten + torch.maximum(start.unsqueeze(-1), (i - forgotten).cummax(-1).values)
 
 
 @final
