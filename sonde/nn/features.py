@@ -1,12 +1,12 @@
 """Feature maps of linear attention: phi(q) . phi(k) stands for a similarity of q and k.
 
     identity     x                                        q . k
-    elu          elu(x) + 1                               positive [katharopoulos2020]
+    elu          elu(x) + 1                               positive (Katharopoulos et al., 2020)
     relu         max(x, 0)
     polynomial   all products x_i x_j                     (q . k)^2 exactly
-    dpfp         products of max(x, 0) and max(-x, 0)     orthogonal keys for orthogonal signs [schlag2021]
-    hedgehog     softmax of [2 W x, -2 W x], W learned    spiky like softmax attention [zhang2024]
-    Fourier      sines and cosines of random projections  exp(-|q - k|^2 / 2) on average [rahimi2007, peng2021]
+    dpfp         products of max(x, 0) and max(-x, 0)     orthogonal keys for orthogonal signs (Schlag et al., 2021)
+    hedgehog     softmax of [2 W x, -2 W x], W learned    spiky like softmax attention (Zhang et al., 2024)
+    Fourier      sines and cosines of random projections  exp(-|q - k|^2 / 2) on average (Rahimi and Recht, 2007)
 
 A map takes (..., d) to (..., number of features).  B batch, H heads, L length, F random projections.
 """

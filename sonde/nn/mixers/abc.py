@@ -49,18 +49,20 @@ class ABC(Recurrent):
 
     width: numbers per token
     heads: independent memories
-    slots: of each memory
+    slots: of each memory; none takes as many as a key has numbers
     average: divide the memories by the sum of what was written; without it they grow with the length
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, slots: Annotated[int, Range(least=1)] = 16, average: bool = True) -> None:
+    def __init__(
+        self, width: int = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
+    ) -> None:
         super().__init__()
         self.width, self.heads, self.average = width, heads, average
         value = divides(width, heads, "ABC")
-        keys = heads * max(value // 4 * 2, 2)  # rotated in pairs
-        self.q, self.k = nn.Linear(width, keys, bias=False), nn.Linear(width, keys, bias=False)
+        key = max(value // 4 * 2, 2)  # even: it is rotated in pairs
+        self.q, self.k = nn.Linear(width, heads * key, bias=False), nn.Linear(width, heads * key, bias=False)
         self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.slot = nn.Linear(width, heads * slots, bias=False)
+        self.slot = nn.Linear(width, heads * (slots or key), bias=False)
         self.norm = nn.RMSNorm(value, eps=1e-5)
         self.out = nn.Linear(width, width, bias=False)
 

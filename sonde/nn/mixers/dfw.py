@@ -29,14 +29,14 @@ class DFW(Recurrent):
 
     width: numbers per token
     heads: independent states
-    keys: numbers per key of each head; the paper gets far with a few
+    keys: numbers per key of each head; none takes as many as a value has
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, keys: Annotated[int, Range(least=1)] = 16) -> None:
+    def __init__(self, width: int = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
-        divides(width, heads, "DFW")
+        head = divides(width, heads, "DFW")
         self.width, self.heads = width, heads
-        self.q, self.k, self.forget_key = (nn.Linear(width, heads * keys) for _ in range(3))
+        self.q, self.k, self.forget_key = (nn.Linear(width, heads * (keys or head)) for _ in range(3))
         self.v, self.forget_value, self.out = (nn.Linear(width, width) for _ in range(3))
         for forget in (self.forget_key, self.forget_value):
             n = forget.out_features

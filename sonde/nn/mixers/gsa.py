@@ -36,15 +36,15 @@ class GSA(Recurrent):
 
     width: numbers per token
     heads: independent memories
-    slots: of each memory
+    slots: of each memory; none takes as many as a key has numbers
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, slots: Annotated[int, Range(least=1)] = 16) -> None:
+    def __init__(self, width: int = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
-        divides(width, heads, "GSA")
+        head = divides(width, heads, "GSA")
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.forget = nn.Linear(width, heads * slots, bias=False)
+        self.forget = nn.Linear(width, heads * (slots or head), bias=False)
         self.norm = nn.RMSNorm(width, eps=1e-5)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
