@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
     lengths = sorted(values["lengths"])
     rows = []
     torch.manual_seed(0)
-    made = {name: mixer(name, values["width"], **({"longest": lengths[-1]} if name == "linformer" else {})) for name in names}
+    made = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
     for row in sweep(made, values["forms"], lengths, values["batch"], values["backward"], values["limit"]):
         rows.append(row)
         if sys.stderr.isatty():
