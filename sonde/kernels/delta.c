@@ -21,7 +21,7 @@ enum { STRIP = 2 * LANES, CHUNK = STRIP > 16 ? STRIP : 16 };
 
 typedef struct {
     view q, k, v, beta, gate, state;          /* inputs; gate and state may be absent */
-    view out, final, residual, states;        /* forward's results; states: one every `interval` steps, in strips */
+    view out, final, residual, states;        /* forward's results; states: one every `interval` steps */
     view dout, dfinal;                        /* gradients that flow in; either may be absent */
     view dq, dk, dv, dbeta, dgate, dstate;    /* backward's results; dq, dk, dbeta and dgate once per value block */
     int64_t dq_block, dk_block, dgate_block;  /* strides between value blocks */
@@ -153,21 +153,38 @@ INLINE void expect(const arguments *a, view x, int64_t row, int64_t head, int64_
     for (int i = 0; i < CHUNK; i++) __builtin_prefetch(p + i * x.time, 0, 2);
 }
 
-/* The state [K, columns] (its rows `step` apart) from strips or into them; `across` strips hold the transpose. */
+/* The state [K, columns], its rows `step` apart, into strips; `across` strips hold its transpose. */
 static void state_in(real *strips, const real *state, int64_t step, int64_t K, int64_t columns, int across) {
     int64_t Kp = whole_strips(K), Vp = whole_strips(columns);
-    memset(strips, 0, (size_t)(Kp * Vp) * sizeof(real));
-    if (!state) return;
-    for (int64_t c = 0; c < K; c++)
-        for (int64_t w = 0; w < columns; w++)
-            strips[across ? (c / STRIP * Vp + w) * STRIP + c % STRIP : (w / STRIP * Kp + c) * STRIP + w % STRIP] = state[c * step + w];
+    if (!state || Kp != K || Vp != columns) memset(strips, 0, (size_t)(Kp * Vp) * sizeof(real));
+    for (int64_t c = 0; c < K && state; c += STRIP)
+        for (int64_t w = 0; w < columns; w += STRIP) {
+            int64_t rows = least(STRIP, K - c), width = least(STRIP, columns - w);
+            const real *from = state + c * step + w;
+            real *to = strips + (across ? c * Vp + w * STRIP : w * Kp + c * STRIP);
+            if (!across)
+                scatter(to, STRIP, from, step, rows, width);
+            else if (rows == STRIP && width == STRIP)
+                transpose(to, STRIP, from, step, STRIP, STRIP);
+            else
+                for (int64_t i = 0; i < rows * width; i++) to[i % width * STRIP + i / width] = from[i / width * step + i % width];
+        }
 }
 
 static void state_out(real *state, int64_t step, const real *strips, int64_t K, int64_t columns, int across) {
     int64_t Kp = whole_strips(K), Vp = whole_strips(columns);
-    for (int64_t c = 0; c < K; c++)
-        for (int64_t w = 0; w < columns; w++)
-            state[c * step + w] = strips[across ? (c / STRIP * Vp + w) * STRIP + c % STRIP : (w / STRIP * Kp + c) * STRIP + w % STRIP];
+    for (int64_t c = 0; c < K; c += STRIP)
+        for (int64_t w = 0; w < columns; w += STRIP) {
+            int64_t rows = least(STRIP, K - c), width = least(STRIP, columns - w);
+            const real *from = strips + (across ? c * Vp + w * STRIP : w * Kp + c * STRIP);
+            real *to = state + c * step + w;
+            if (!across)
+                scatter(to, step, from, STRIP, rows, width);
+            else if (rows == STRIP && width == STRIP)
+                transpose(to, step, from, STRIP, STRIP, STRIP);
+            else
+                for (int64_t i = 0; i < rows * width; i++) to[i / width * step + i % width] = from[i % width * STRIP + i / width];
+        }
 }
 
 /* ---- what a chunk needs of its keys, queries and gates ---- */
@@ -287,16 +304,19 @@ STAGE forward_strip(const chunk *x, real *S, const real *v, int64_t v_step, real
 
 static void forward_task(const arguments *a, const task *job, chunk *x, real *S) {
     int64_t row = job->row, head = job->head, first = job->first, last = job->last;
-    int64_t K = x->K, Kp = x->Kp, size = Kp * whole_strips(last - first);
+    int64_t K = x->K, Kp = x->Kp;
     state_in(S, a->state.data ? at(a->state, row, head, 0) + first : NULL, a->state.time, K, last - first, 0);
     for (int64_t t = 0; t < a->length; t += CHUNK) {
-        if (a->states.data && t % a->interval == 0) memcpy(at(a->states, row, head, t / a->interval) + first * Kp, S, (size_t)size * sizeof(real));
+        if (a->states.data && t % a->interval == 0)
+            state_out(at(a->states, row, head, t / a->interval) + first, a->value_width, S, K, last - first, 0);
         chunk_keys(x, a, row, head, t);
         chunk_scores(x, a, row, head, t);
         for (int64_t w = first; w < last; w += STRIP) {
             expect(a, a->v, row, head, t + CHUNK, w);
             expect(a, a->k, row, x->group, t + CHUNK, w);
             expect(a, a->q, row, x->group, t + CHUNK, w);
+            expect(a, a->out, row, head, t + CHUNK, w);
+            expect(a, a->residual, row, head, t + CHUNK, w);
             real *strip = S + (w - first) * Kp, *out = at(a->out, row, head, t) + w;
             const real *v = at(a->v, row, head, t) + w;
             real *r = a->residual.data ? at(a->residual, row, head, t) + w : NULL;
@@ -473,7 +493,10 @@ static void backward_chunk(const arguments *a, const task *job, int64_t t, chunk
     y->through = (vec){0};
 
     wanted_writes(x, y, dT);
-    for (int64_t w = 0; w < Vp; w += STRIP) expect(a, a->dout, row, head, t - CHUNK, job->first + w);
+    for (int64_t w = 0; w < Vp; w += STRIP) {
+        expect(a, a->dout, row, head, t - CHUNK, job->first + w);
+        expect(a, a->residual, row, head, t - a->interval, job->first + w); /* when the segment before is rebuilt */
+    }
     solve(x, y);
     scatter(at(a->dv, row, head, t) + job->first, a->dv.time, y->dr, Vp, x->rows, width);
     for (int64_t i = 0; i < x->rows; i++) at(a->dbeta, row, head, t)[job->block * a->dgate_block + i] = total(y->of_beta[i]);
@@ -482,6 +505,7 @@ static void backward_chunk(const arguments *a, const task *job, int64_t t, chunk
         real *dq = at(a->dq, row, head, t) + job->block * a->dq_block + c, *dk = at(a->dk, row, head, t) + job->block * a->dk_block + c;
         int64_t columns = least(STRIP, x->K - c);
         expect(a, a->q, row, x->group, t - CHUNK, c);
+        expect(a, a->k, row, x->group, t - a->interval, c);
         if (columns == STRIP && x->rows == CHUNK) {
             backward_strip(x, y, c, T + c * Vp, dT + c * Vp, dq, a->dq.time, dk, a->dk.time);
         } else {
@@ -506,14 +530,11 @@ STAGE rebuild(const chunk *x, const adjoint *y, const real *from, real *to) {
 /* One task, from the last segment between saved states to the first. */
 static void backward_task(const arguments *a, const task *job, chunk *x, adjoint *y, real *states, real *dT) {
     int64_t row = job->row, head = job->head, first = job->first, width = job->last - first;
-    int64_t Kp = x->Kp, Vp = y->Vp = whole_strips(width), size = Kp * Vp;
+    int64_t size = x->Kp * (y->Vp = whole_strips(width));
     state_in(dT, a->dfinal.data ? at(a->dfinal, row, head, 0) + first : NULL, a->dfinal.time, x->K, width, 1);
     for (int64_t segment = (a->length + a->interval - 1) / a->interval; segment--;) {
         int64_t begin = segment * a->interval, chunks = whole_chunks(least(a->interval, a->length - begin));
-        const real *saved = at(a->states, row, head, segment) + first * Kp;
-        for (int64_t c = 0; c < Kp; c += STRIP)
-            for (int64_t w = 0; w < Vp; w += STRIP)
-                transpose(states + c * Vp + w * STRIP, STRIP, saved + w * Kp + c * STRIP, STRIP, STRIP, STRIP);
+        state_in(states, at(a->states, row, head, segment) + first, a->value_width, x->K, width, 1);
         for (int64_t n = 0; n + 1 < chunks; n++) {
             chunk_keys(x, a, row, head, begin + n * CHUNK);
             writes(y, x, a, job, begin + n * CHUNK);

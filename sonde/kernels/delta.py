@@ -34,42 +34,42 @@ def delta(
 ) -> tuple[Tensor, Tensor]:
     """The outputs [B, H, L, V] and the final state [B, H, K, V] of the delta rule, by the fused kernel.
 
-    q, k: [B, G, L, K]; v: [B, H, L, V]; beta, log_head: [B, H, L]; state: [B, H, K, V].  Half precision is computed in
-    float32: the state is then float32, and `out` has the dtype of v.
+    q, k: [B, G, L, K]; v: [B, H, L, V]; beta, log_head: [B, H, L]; state: [B, H, K, V].  Computes in
+    float32 (float64 if any input is), which is also the dtype of the state; `out` has the dtype of v.
     """
-    _check(dict(q=q, k=k, v=v, beta=beta, log_head=log_head, state=state))
-    dtype = torch.float64 if v.dtype == torch.float64 else torch.float32
-    inputs = [x if x is None else x.to(dtype) for x in (q, k, v, beta, log_head, state)]
+    given = {"q": q, "k": k, "v": v, "beta": beta, "log_head": log_head, "state": state}
+    _check(given)
+    dtype = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
+    inputs = [None if x is None else x.to(dtype) for x in given.values()]
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     out, last, _, _ = _delta(*inputs, save)
     return out.to(v.dtype), last
 
 
-def _check(tensors: dict[str, Tensor | None]) -> None:
-    """Names the first tensor whose dtype, device or shape does not fit."""
-    present = {name: x for name, x in tensors.items() if x is not None}
-    for name, x in present.items():
-        if x.dtype not in (*SUFFIX, torch.bfloat16, torch.float16):
-            raise BadInput(f"'{name}' of the delta kernel is {x.dtype}", fix="cast it to a floating dtype: float32, float64, bfloat16, float16")
-        if x.device.type != "cpu":
-            raise BadInput(f"'{name}' of the delta kernel is on {x.device}", fix="the kernel runs on the CPU; use a torch form there")
-    if present["v"].dim() != 4 or present["q"].dim() != 4:
-        raise BadInput("'q' and 'v' of the delta kernel need four axes", fix="pass q, k as [B, G, L, K] and v as [B, H, L, V]")
-    sizes = dict(zip("BHLV", present["v"].shape, strict=True)) | {"G": present["q"].shape[1], "K": present["q"].shape[3]}
+def _check(given: dict[str, Tensor | None]) -> None:
+    """Every tensor has a dtype the kernel knows and the axes the formula gives it."""
     layout = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV"}
-    meaning = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
-    for name, x in present.items():
-        axes = layout[name]
-        if x.dim() != len(axes):
-            raise BadInput(f"'{name}' of the delta kernel has {x.dim()} axes", fix=f"it must be [{', '.join(axes)}]")
-        for axis, got in zip(axes, x.shape, strict=True):
-            if got != sizes[axis]:
+    names = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
+    known: dict[str, tuple[int, str]] = {}
+    for name, x in given.items():
+        if x is None:
+            continue
+        axes = ", ".join(layout[name])
+        if x.dtype not in (*SUFFIX, torch.bfloat16, torch.float16):
+            raise BadInput(f"'{name}' has dtype {x.dtype}", fix="use float32, float64, bfloat16 or float16")
+        if x.device.type not in ("cpu", "meta"):
+            raise BadInput(f"'{name}' is on {x.device}, and the delta kernel runs on the CPU", fix="move it with .cpu()")
+        if x.dim() != len(layout[name]):
+            raise BadInput(f"'{name}' has {x.dim()} axes {tuple(x.shape)}", fix=f"give [{axes}]")
+        for axis, size in zip(layout[name], x.shape, strict=True):
+            wanted, giver = known.setdefault(axis, (size, name))
+            if size != wanted:
                 raise BadInput(
-                    f"'{name}' of the delta kernel has {meaning[axis]} {got} where q and v have {sizes[axis]}",
-                    fix=f"make it [{', '.join(axes)}] = {[sizes[a] for a in axes]}",
+                    f"'{name}' has {names[axis]} {size}, but '{giver}' has {wanted}", fix=f"make axis {axis} of '{name}' [{axes}] {wanted}"
                 )
-    if sizes["H"] and (not sizes["G"] or sizes["H"] % sizes["G"]):
-        raise BadInput(f"{sizes['H']} heads of v cannot share {sizes['G']} key groups", where="delta kernel", fix="make groups divide heads")
+    groups, heads = known["G"][0], known["H"][0]
+    if heads and (not groups or heads % groups):
+        raise BadInput(f"'v' has {heads} heads and 'q' has {groups} key groups", fix="make the groups divide the heads")
 
 
 def _steady(x: Tensor) -> Tensor:
@@ -85,14 +85,8 @@ def _new(like: Tensor, heads: int, width: int, blocks: int = 1) -> Tensor:
 
 def _interval(v: Tensor, k: Tensor) -> int:
     """Steps between saved states: as few as keep all of them small, a multiple of every build's chunk."""
-    batch, heads, length, _ = v.shape
-    bytes_per_state = _state_size(v, k) * v.element_size() * batch * heads
-    return 128 * max(1, -(-length * bytes_per_state // (128 * _STATES_BYTES)))
-
-
-def _state_size(v: Tensor, k: Tensor) -> int:
-    """Room for one saved state, whose axes a build rounds up to its strips of at most 32."""
-    return -(-k.shape[-1] // 32) * 32 * -(-v.shape[-1] // 32) * 32
+    states_bytes = v.numel() * k.shape[-1] * v.element_size()  # of a state at every step
+    return 128 * max(1, -(-states_bytes // (128 * _STATES_BYTES)))
 
 
 def _arguments(tensors: dict[str, Tensor | None], blocks: int, interval: int = 1, **strides: int) -> _Arguments:
@@ -137,7 +131,7 @@ def _results(
     if not save:
         return out, last, v.new_empty(0), v.new_empty(0)
     saved = -(-length // _interval(v, k))
-    return out, last, _new(v, heads, width)[0], v.new_empty(batch, heads, saved, _state_size(v, k))
+    return out, last, _new(v, heads, width)[0], v.new_empty(batch, heads, saved, k.shape[-1] * width)
 
 
 @torch.library.custom_op("sonde::delta_backward", mutates_args=(), device_types="cpu")
