@@ -88,7 +88,9 @@ def function(name: str, dtype: torch.dtype) -> Callable[[ctypes.c_void_p], None]
         raise ResourceFault(f"kernel '{name}' cannot run", fix=why)
     symbol = f"{name}_{SUFFIX[dtype]}"
     if not hasattr(library, symbol):
-        raise ResourceFault(f"the compiled kernels have no '{symbol}': they are older than the source", fix="install Sonde again: pip install -e .")
+        raise ResourceFault(
+            f"the compiled kernels have no '{symbol}': they are older than the source", fix="install Sonde again: pip install -e ."
+        )
     compiled = getattr(library, symbol)
     compiled.argtypes, compiled.restype = [ctypes.c_void_p], ctypes.c_int
     compiled.errcheck = _check

@@ -70,37 +70,63 @@ INLINE vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 INLINE vec vmin(vec a, vec b) { return choose(a < b, a, b); }
 
 INLINE real total(vec x) {
-    real sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
+    real part[LANES];
+    store(part, x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    return part[0];
+}
+
+#if REAL_BITS == 64
+#define EXP_LOW -708.3
+#define EXP_HIGH 709.79
+#define EXP_BIAS 1023
+#define EXP_MANTISSA 52
+#else
+#define EXP_LOW -87.33f
+#define EXP_HIGH 88.73f
+#define EXP_BIAS 127
+#define EXP_MANTISSA 23
+#endif
+
+/* x = n ln 2 + r: gives exp(r) and the whole number n. */
+INLINE vec exp_parts(vec x, wvec *n) {
+#if REAL_BITS == 64
+    const real magic = 0x1.8p52, ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
+    enum { DEGREE = 12 };
+#else
+    const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    enum { DEGREE = 7 };
+#endif
+    static const real inverse_factorial[] = {1.0,           1.0,            1.0 / 2,        1.0 / 6,         1.0 / 24,
+                                             1.0 / 120,     1.0 / 720,      1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
+                                             1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
+    /* Adding `magic` rounds to a whole number and leaves it in the low bits. */
+    vec rounded = x * (real)1.44269504088896340736 + magic;
+    *n = (wvec)rounded - (wvec)broadcast(magic);
+    vec m = rounded - magic;
+    vec r = (x - m * ln2_high) - m * ln2_low;
+    vec p = broadcast(inverse_factorial[DEGREE]);
+    for (int i = DEGREE - 1; i >= 0; i--) p = p * r + inverse_factorial[i];
+    return p;
 }
 
 /* exp to the last digit or two.  -inf and anything below the smallest normal number give 0, +inf gives inf,
    not-a-number stays one. */
 INLINE vec vexp(vec x) {
-#if REAL_BITS == 64
-    const real low = -708.3, high = 709.79, magic = 0x1.8p52, ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-    enum { MANTISSA = 52, DEGREE = 12 };
-#else
-    const real low = -87.33f, high = 88.73f, magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-    enum { MANTISSA = 23, DEGREE = 7 };
-#endif
-    static const real inverse_factorial[] = {1.0,           1.0,            1.0 / 2,        1.0 / 6,         1.0 / 24,
-                                             1.0 / 120,     1.0 / 720,      1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
-                                             1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600};
-    vec y = choose(x < low, broadcast(low), choose(x > high, broadcast(high), x));
-    /* y = n ln 2 + r: adding `magic` rounds to a whole number n and leaves it in the low bits. */
-    vec rounded = y * (real)1.44269504088896340736 + magic;
-    wvec n = (wvec)rounded - (wvec)broadcast(magic);
-    vec m = rounded - magic;
-    vec r = (y - m * ln2_high) - m * ln2_low;
-    vec p = broadcast(inverse_factorial[DEGREE]);
-    for (int i = DEGREE - 1; i >= 0; i--) p = p * r + inverse_factorial[i];
+    wvec n;
+    const vec p = exp_parts(choose(x < EXP_LOW, broadcast(EXP_LOW), choose(x > EXP_HIGH, broadcast(EXP_HIGH), x)), &n);
     /* 2^n in two factors: n may be one more than the largest exponent. */
-    const whole bias = ((whole)1 << (8 * sizeof(real) - 2 - MANTISSA)) - 1;
-    wvec half = n >> 1;
-    p = p * (vec)((half + bias) << MANTISSA) * (vec)((n - half + bias) << MANTISSA);
-    return choose(x < low, (vec){0}, p);
+    const wvec half = n >> 1;
+    const vec y = p * (vec)((half + EXP_BIAS) << EXP_MANTISSA) * (vec)((n - half + EXP_BIAS) << EXP_MANTISSA);
+    return choose(x < EXP_LOW, (vec){0}, y);
+}
+
+/* The same in half the time where |x| is known to be at most 85 (float) or 700 (double). */
+INLINE vec vexp_near(vec x) {
+    wvec n;
+    const vec p = exp_parts(x, &n);
+    return p * (vec)((n + EXP_BIAS) << EXP_MANTISSA);
 }
 
 /* The exponential of one number, equal to a lane of vexp. */

@@ -72,9 +72,37 @@ INLINE void tile(const int wide, int64_t steps, const real *read, const real *wr
         for (int j = 0; j < wide; j++) store(state + (i * wide + j) * LANES, s[i][j]);
 }
 
+/* Rows of the caller's tensors that the next block needs.  A sweep works on what is in cache, so it can fetch them meanwhile:
+   between two tiles it asks for its share of the rows. */
+typedef struct {
+    int64_t parts, steps; /* tensors, rows of each */
+    struct {
+        const char *rows;
+        int64_t step, bytes;
+    } part[6];
+} ahead;
+
+static void expect(ahead *x, view from, int64_t time, int64_t width, int64_t length) {
+    if (!from.data || time < 0 || time + x->steps > length) return; /* at the ends of the sequence a little is not fetched */
+    x->part[x->parts].rows = (const char *)(from.data + time * from.time);
+    x->part[x->parts].step = from.time * (int64_t)sizeof(real);
+    x->part[x->parts++].bytes = width * (int64_t)sizeof(real);
+}
+
+INLINE void fetch(const ahead *x, int64_t *done, int64_t until) {
+    for (; *done < until; ++*done) {
+        const int64_t part = *done / STEPS, row = *done % STEPS;
+        if (row >= x->steps) continue;
+        const char *p = x->part[part].rows + row * x->part[part].step;
+        for (int64_t i = 0; i < x->part[part].bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+    }
+}
+
 /* The whole state.  It is kept in panels of PANEL columns (the last may be one vector wide), all rows of a panel together. */
 static void sweep(int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
-                  int64_t width, real *state, const real *row_factor, const real *col_factor) {
+                  int64_t width, real *state, const real *row_factor, const real *col_factor, const ahead *next) {
+    const int64_t tiles = (width + PANEL - 1) / PANEL * (rows / ROWS), wanted = next->parts * STEPS;
+    int64_t tile_number = 0, fetched = 0;
     memset(out, 0, (size_t)(steps * width) * sizeof(real));
     int64_t row_step = rows, col_step = width;
     if (backward) {
@@ -84,11 +112,13 @@ static void sweep(int64_t steps, int backward, const real *read, const real *wri
     }
     for (int64_t w = 0; w < width; w += PANEL) {
         const int64_t panel = least(PANEL, width - w);
-        for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel)
+        for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel) {
+            fetch(next, &fetched, ++tile_number * wanted / tiles);
             if (panel == PANEL)
                 tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
             else
                 tile(1, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
+        }
     }
 }
 
@@ -154,12 +184,13 @@ static void enter(axis *x, int64_t time, int64_t steps, int backward) {
         for (int64_t t = 1; t < steps; t++) {
             vec g = gate_at(x, time + t, c);
             sum += g;
-            decay[t] = vexp(g);
+            decay[t] = vexp_near(g);
         }
-        vec half = sum * (real)0.5, scale = vexp(-half);
+        const vec half = sum * (real)0.5, start = vexp_near(-half);
+        vec scale = start;
         store(x->read + c, scale);
         for (int64_t t = 1; t < steps; t++) store(x->read + t * pad + c, scale *= decay[t]);
-        scale = vexp(-half);
+        scale = start;
         for (int64_t t = steps - 1; t > 0; t--) {
             store(x->write + t * pad + c, scale);
             scale *= decay[t];
@@ -298,7 +329,11 @@ static void forward(bench *b, const arguments *a, int64_t row, int64_t head) {
         take(key, q, n, steps, a->length, key->read, b->q);
         take(key, k, time, steps, a->length, key->write, b->k);
         take(value, v, time, steps, a->length, value->write, b->v);
-        sweep(steps, 0, b->q, b->k, key->pad, b->v, b->made, value->pad, b->state, key->factor, value->factor);
+        ahead next = {.steps = least(STEPS, end - n - steps)};
+        expect(&next, q, n + steps, a->key, a->length), expect(&next, k, time + steps, a->key, a->length);
+        expect(&next, v, time + steps, a->value, a->length), expect(&next, key->gate, time + steps, a->key, a->length);
+        expect(&next, value->gate, time + steps, a->value, a->length), expect(&next, out, n, a->value, a->length);
+        sweep(steps, 0, b->q, b->k, key->pad, b->v, b->made, value->pad, b->state, key->factor, value->factor, &next);
         if (past.data) give(value, b->made, NULL, b->v, n, steps, a->length, value->read, past);
         own_terms(steps, b->q, b->k, key->pad, own);
         give(value, b->made, own, b->v, n, steps, a->length, value->read, out);
@@ -308,48 +343,61 @@ static void forward(bench *b, const arguments *a, int64_t row, int64_t head) {
 
 /* ---- backward ---- */
 
+/* The state as it enters the last step.  No decay comes after that step's own write, so <S, dS> is taken without it. */
+static void keep_scaled(const bench *b, real *to) {
+    const axis *key = &b->key, *value = &b->value;
+    for (int64_t c = 0; c < key->pad; c += LANES) {
+        const int64_t panel = least(PANEL, key->pad - c / PANEL * PANEL), from = place(value->pad, key->pad, 0, c);
+        for (int64_t w = 0; w < value->pad; w++)
+            store(to + from + w * panel, load(b->turned + from + w * panel) * load(key->factor + c) * value->factor[w]);
+    }
+}
+
 /* <S, dS> summed over each axis: where the sums of gate gradients begin again.  dS is still to be scaled by the factors. */
 static void meet(bench *b, const real *saved) {
     const axis *key = &b->key, *value = &b->value;
-    memset(b->suffix_key, 0, (size_t)key->pad * sizeof(real));
-    for (int64_t w = 0; w < value->pad; w++) {
-        vec across = {0};
-        for (int64_t c = 0; c < key->pad; c += LANES) {
-            int64_t i = place(value->pad, key->pad, w, c);
-            vec both = load(saved + i) * (load(b->turned + i) * value->factor[w] * load(key->factor + c));
-            store(b->suffix_key + c, load(b->suffix_key + c) + both);
-            across += both;
+    for (int64_t w = 0; w < value->pad; w++) b->suffix_value[w] = 0;
+    for (int64_t c = 0; c < key->pad; c += LANES) {
+        const int64_t panel = least(PANEL, key->pad - c / PANEL * PANEL), from = place(value->pad, key->pad, 0, c);
+        const vec factor = load(key->factor + c);
+        vec down = {0};
+        for (int64_t w = 0; w < value->pad; w++) {
+            const vec both = load(saved + from + w * panel) * (load(b->turned + from + w * panel) * (value->factor[w] * factor));
+            down += both;
+            if (value->any) b->suffix_value[w] += total(both);
         }
-        b->suffix_value[w] = total(across);
+        store(b->suffix_key + c, down);
     }
 }
 
 /* The gradients of an axis's gates in a block: db added to the running sums, last step first.  `write` and `made` are in
    the block's scale, which cancels in their product.  A gate that forgets everything has no gradient, and what came
-   before it is a sum of its own. */
+   before it is a sum of its own.  At the last step `write` is NULL: its part was left out of <S, dS>. */
 static void settle(const axis *x, const real *write, const real *made, view read, view dread, int64_t n, int64_t time, int64_t steps,
                    int64_t length, real *suffix, view to, view to_head) {
-    for (int64_t t = steps - 1; t >= 0; t--) {
-        vec sum = {0};
-        for (int64_t c = 0; c < x->width; c += LANES) {
-            const int some = (int)least(LANES, x->width - c);
-            const int64_t i = t * x->pad + c;
-            vec here = load(suffix + c) - load(write + i) * load(made + i);
+    vec sums[STEPS] = {{0}};
+    for (int64_t c = 0; c < x->width; c += LANES) {
+        const int some = (int)least(LANES, x->width - c);
+        vec here = load(suffix + c);
+        for (int64_t t = steps - 1; t >= 0; t--) {
+            vec db = write ? -load(write + t * x->pad + c) * load(made + t * x->pad + c) : (vec){0};
             if (n + t < length) {
                 const real *p = read.data + (n + t) * read.time + c, *dp = dread.data + (n + t) * dread.time + c;
-                here += some == LANES ? load(p) * load(dp) : load_some(p, some) * load_some(dp, some);
+                db += some == LANES ? load(p) * load(dp) : load_some(p, some) * load_some(dp, some);
             }
-            here = choose(gate_at(x, time + t, c) < (real)-FORGOTTEN, (vec){0}, here);
-            store(suffix + c, here);
-            sum += here;
+            const wvec forgotten = gate_at(x, time + t, c) < (real)-FORGOTTEN;
+            here = (vec)(~forgotten & (wvec)(here + db));
+            sums[t] += here;
             if (!to.data || time + t < 0) continue;
             if (some == LANES)
                 store(to.data + (time + t) * to.time + c, here);
             else
                 store_some(to.data + (time + t) * to.time + c, here, some);
         }
-        if (to_head.data && time + t >= 0) to_head.data[(time + t) * to_head.time] = total(sum);
+        store(suffix + c, here);
     }
+    if (to_head.data)
+        for (int64_t t = most(0, -time); t < steps; t++) to_head.data[(time + t) * to_head.time] = total(sums[t]);
 }
 
 /* Adds the steps' own terms to rows already given. */
@@ -383,16 +431,22 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
     int64_t blocks = 0, chunks = 0;
     take_state(value, key, state.data, 1, state.time, b->turned);
     for (int64_t n = 0, steps; n < end; n += steps) {
-        const int64_t time = n - late, stop = least(end, (n / chunk + 1) * chunk);
+        const int64_t time = n - late, stop = least(gated && n < end - 1 ? end - 1 : end, (n / chunk + 1) * chunk);
         steps = block(b, time, stop - n);
         b->starts[blocks++] = n;
         enter(key, time, steps, 0), enter(value, time, steps, 0);
+        if (gated && n == end - 1) keep_scaled(b, b->checkpoints + size * chunks++);
         take(value, dout, n, steps, a->length, value->read, b->dout);
         take(value, v, time, steps, a->length, value->write, b->v);
         take(key, k, time, steps, a->length, key->write, b->k);
-        sweep(steps, 0, b->dout, b->v, value->pad, b->k, b->made, key->pad, b->turned, value->factor, key->factor);
+        ahead next = {.steps = least(STEPS, end - n - steps)};
+        expect(&next, dout, n + steps, a->value, a->length), expect(&next, k, time + steps, a->key, a->length);
+        expect(&next, v, time + steps, a->value, a->length), expect(&next, key->gate, time + steps, a->key, a->length);
+        expect(&next, value->gate, time + steps, a->value, a->length), expect(&next, dq, n, a->key, a->length);
+        sweep(steps, 0, b->dout, b->v, value->pad, b->k, b->made, key->pad, b->turned, value->factor, key->factor, &next);
         give(key, b->made, NULL, b->k, n, steps, a->length, key->read, dq);
-        if (gated && n + steps == stop) memcpy(b->checkpoints + size * chunks++, b->turned, (size_t)size * sizeof(real));
+        if (gated && (n + steps) % chunk == 0 && n + steps < end)
+            memcpy(b->checkpoints + size * chunks++, b->turned, (size_t)size * sizeof(real));
     }
     b->starts[blocks] = end;
 
@@ -402,20 +456,32 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
     while (blocks-- > 0) {
         const int64_t n = b->starts[blocks], stop = b->starts[blocks + 1], time = n - late, steps = stop - n;
         enter(key, time, steps, 1), enter(value, time, steps, 1);
-        if (gated && (stop % chunk == 0 || stop == end)) meet(b, b->checkpoints + size * --chunks);
+        if (gated && (stop % chunk == 0 || n == end - 1)) meet(b, b->checkpoints + size * --chunks);
         take(key, q, n, steps, a->length, key->read, b->q);
         take(key, k, time, steps, a->length, key->write, b->k);
         take(value, v, time, steps, a->length, value->write, b->v);
         take(value, dout, n, steps, a->length, value->read, b->dout);
 
-        sweep(steps, 1, b->v, b->dout, value->pad, b->q, b->made, key->pad, b->turned, value->factor, key->factor);
-        if (key->any) settle(key, b->k, b->made, q, dq, n, time, steps, a->length, b->suffix_key, dkey, dhead);
+        const int64_t before = blocks ? b->starts[blocks - 1] : 0, wanted = blocks ? n - before : 0;
+        ahead next = {.steps = wanted};
+        expect(&next, q, before, a->key, a->length), expect(&next, k, before - late, a->key, a->length);
+        expect(&next, v, before - late, a->value, a->length), expect(&next, dout, before, a->value, a->length);
+        expect(&next, dk, time, a->key, a->length);
+        if (key->full) expect(&next, dkey, time, a->key, a->length);
+        sweep(steps, 1, b->v, b->dout, value->pad, b->q, b->made, key->pad, b->turned, value->factor, key->factor, &next);
+        if (key->any) settle(key, n < end - 1 ? b->k : NULL, b->made, q, dq, n, time, steps, a->length, b->suffix_key, dkey, dhead);
         own_terms(steps, b->v, b->dout, value->pad, own);
         give(key, b->made, own, b->q, time, steps, a->length, key->write, dk);
         add_own(key, own, b->k, n, steps, a->length, key->read, dq);
 
-        sweep(steps, 1, b->k, b->q, key->pad, b->dout, b->made, value->pad, b->state, key->factor, value->factor);
-        if (value->any) settle(value, b->v, b->made, past, dout, n, time, steps, a->length, b->suffix_value, dvalue, (view){0});
+        next = (ahead){.steps = wanted};
+        expect(&next, key->gate, before - late, a->key, a->length), expect(&next, value->gate, before - late, a->value, a->length);
+        expect(&next, dq, before, a->key, a->length);
+        if (value->any) expect(&next, past, before, a->value, a->length);
+        expect(&next, dv, time, a->value, a->length);
+        if (value->full) expect(&next, dvalue, time, a->value, a->length);
+        sweep(steps, 1, b->k, b->q, key->pad, b->dout, b->made, value->pad, b->state, key->factor, value->factor, &next);
+        if (value->any) settle(value, n < end - 1 ? b->v : NULL, b->made, past, dout, n, time, steps, a->length, b->suffix_value, dvalue, (view){0});
         own_terms(steps, b->k, b->q, key->pad, own);
         give(value, b->made, own, b->dout, time, steps, a->length, value->write, dv);
     }
@@ -427,7 +493,7 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
 static int run(const arguments *a, int back) {
     const int64_t steps = a->length + 1, tasks = a->rows * a->heads;
     const int64_t most_chunks = most(1, CHECKPOINT_BYTES / (int64_t)sizeof(real) / (padded(a->key) * padded(a->value)));
-    const int64_t chunk = most(CHUNK, (steps + most_chunks - 1) / most_chunks), chunks = (steps + chunk - 1) / chunk;
+    const int64_t chunk = most(CHUNK, (steps + most_chunks - 1) / most_chunks), chunks = steps / chunk + 1;
     const int threads = (int)most(1, least(a->threads, tasks));
     bench plan = {0};
     const size_t each = lay_out(&plan, a, back, chunks, NULL);

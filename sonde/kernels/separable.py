@@ -175,7 +175,10 @@ def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple
     dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
     if q.shape[1] != dq.shape[1]:
         dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))
-    gates = (dhead.squeeze(-1) if log_head is not None else None, *(x if g is not None else None for x, g in ((dkey, log_key), (dvalue, log_value))))
+    gates = (
+        dhead.squeeze(-1) if log_head is not None else None,
+        *(x if g is not None else None for x, g in ((dkey, log_key), (dvalue, log_value))),
+    )
     return dq, dk, dv, *gates, dstate if state is not None else None, None, None
 
 

@@ -1,0 +1,99 @@
+"""The compiled library is found, says why when it cannot serve, and a build without a compiler still installs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sonde import kernels
+from sonde.core.errors import ResourceFault
+from sonde.kernels import _library
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def fresh():
+    """Forget what was loaded, before and after."""
+    for cached in (_library._load, _library.function):
+        cached.cache_clear()
+    yield
+    for cached in (_library._load, _library.function):
+        cached.cache_clear()
+
+
+def test_available_and_why_not_agree():
+    assert kernels.available() == (kernels.why_not() == "")
+
+
+def test_environment_turns_the_kernels_off(fresh, monkeypatch):
+    monkeypatch.setenv("SONDE_KERNELS", "0")
+    assert not kernels.available()
+    assert "SONDE_KERNELS" in kernels.why_not()
+    with pytest.raises(ResourceFault, match="SONDE_KERNELS"):
+        _library.function("separable_forward", torch.float32)
+
+
+def test_missing_library_says_what_to_do(fresh, monkeypatch, tmp_path):
+    monkeypatch.delenv("SONDE_KERNELS", raising=False)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    assert not kernels.available()
+    assert "install a C compiler" in kernels.why_not()
+
+
+def test_damaged_library_says_what_to_do(fresh, monkeypatch, tmp_path):
+    monkeypatch.delenv("SONDE_KERNELS", raising=False)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    (tmp_path / "_kernels_base.so").write_bytes(b"not a library")
+    assert not kernels.available()
+    assert "install Sonde again" in kernels.why_not()
+
+
+@pytest.mark.parametrize(
+    "capability, expected",
+    [("AVX512", ["avx512", "avx2", "base"]), ("AVX2", ["avx2", "base"]), ("DEFAULT", ["base"]), ("SVE256", ["base"])],
+)
+def test_never_a_level_above_the_cpu(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert _library._levels() == expected
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
+def test_unknown_function_names_itself():
+    with pytest.raises(ResourceFault, match="no 'nothing_f32'"):
+        _library.function("nothing", torch.float32)
+
+
+def test_view_counts_elements_and_absent_is_null():
+    x = torch.zeros(2, 3, 5, 7).transpose(1, 2)
+    seen = _library.view(x)
+    assert (seen.data, seen.row, seen.head, seen.time) == (x.data_ptr(), 105, 7, 35)
+    assert _library.view(None).data is None
+    assert ctypes.sizeof(_library.View) == 32
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses /bin/false as the compiler")
+def test_build_without_a_compiler_succeeds_with_one_notice(tmp_path):
+    (tmp_path / "sonde" / "kernels").mkdir(parents=True)
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    for path in (ROOT / "sonde" / "kernels").glob("*.[ch]"):
+        shutil.copy(path, tmp_path / "sonde" / "kernels")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=tmp_path,
+        env={**os.environ, "CC": "/bin/false"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("notice:") == 1
+    assert "install a C compiler" in done.stderr
+    assert not list(tmp_path.rglob("*.so"))
