@@ -4,7 +4,7 @@
     elu          elu(x) + 1                               positive (Katharopoulos et al., 2020)
     relu         max(x, 0)
     polynomial   all products x_i x_j                     (q . k)^2 exactly
-    dpfp         products of max(x, 0) and max(-x, 0)     orthogonal keys for orthogonal signs (Schlag et al., 2021)
+    dpfp         products of max(x, 0) and max(-x, 0)     those of x and -x are orthogonal (Schlag et al., 2021)
     hedgehog     softmax of [2 W x, -2 W x], W learned    spiky like softmax attention (Zhang et al., 2024)
     Fourier      sines and cosines of random projections  exp(-|q - k|^2 / 2) on average (Rahimi and Recht, 2007)
 
