@@ -603,47 +603,56 @@ INLINE int run(const arguments *a, int backward) {
 int EXPORT(delta_forward)(const arguments *a) { return run(a, 0); }
 int EXPORT(delta_backward)(const arguments *a) { return run(a, 1); }
 
-/* One step in place on `state`: one pass reads it for key and query, a second updates it. */
-int EXPORT(delta_step)(const arguments *a) {
-    int64_t K = a->key_width, V = a->value_width;
-#pragma omp parallel for collapse(2) num_threads((int)a->threads) if (a->threads > 1)
-    for (int64_t row = 0; row < a->rows; row++)
-        for (int64_t head = 0; head < a->heads; head++) {
-            int64_t group = head / (a->heads / a->groups);
-            const real *q = at(a->q, row, group, 0), *k = at(a->k, row, group, 0), *v = at(a->v, row, head, 0);
-            real *out = at(a->out, row, head, 0), *S = at(a->state, row, head, 0);
-            real decay = a->gate.data ? rexp(*at(a->gate, row, head, 0)) : 1, beta = *at(a->beta, row, head, 0), score = 0;
-            for (int64_t c = 0; c < K; c++) score += q[c] * k[c];
-            enum { WIDE = 4 };
-            int64_t w = 0;
-            for (; w + WIDE * LANES <= V; w += WIDE * LANES) {
-                vec by_k[WIDE] = {0}, by_q[WIDE] = {0};
-                for (int64_t c = 0; c < K; c++)
-                    EACH(n, WIDE) {
-                        vec x = load(S + c * a->state.time + w + n * LANES);
-                        by_k[n] += k[c] * x;
-                        by_q[n] += q[c] * x;
-                    }
-                EACH(n, WIDE) {
-                    by_k[n] = beta * (load(v + w + n * LANES) - decay * by_k[n]);
-                    store(out + w + n * LANES, decay * by_q[n] + score * by_k[n]);
-                }
-                for (int64_t c = 0; c < K; c++)
-                    EACH(n, WIDE) {
-                        real *x = S + c * a->state.time + w + n * LANES;
-                        store(x, decay * load(x) + k[c] * by_k[n]);
-                    }
-            }
-            for (; w < V; w++) {
-                real by_k = 0, by_q = 0;
-                for (int64_t c = 0; c < K; c++) {
-                    by_k += k[c] * S[c * a->state.time + w];
-                    by_q += q[c] * S[c * a->state.time + w];
-                }
-                by_k = beta * (v[w] - decay * by_k);
-                out[w] = decay * by_q + score * by_k;
-                for (int64_t c = 0; c < K; c++) S[c * a->state.time + w] = decay * S[c * a->state.time + w] + k[c] * by_k;
-            }
+/* One step of one head, on value channels w .. w + n LANES: a pass over the state reads it for key and query, a second
+   updates it. */
+INLINE void step_columns(int n, const real *q, const real *k, const real *v, real *out, real *S, int64_t step, int64_t K, real decay,
+                          real beta, real score) {
+    vec by_k[4] = {0}, by_q[4] = {0};
+    for (int64_t c = 0; c < K; c++)
+        EACH(i, n) {
+            vec x = load(S + c * step + i * LANES);
+            by_k[i] += k[c] * x;
+            by_q[i] += q[c] * x;
         }
+    EACH(i, n) {
+        by_k[i] = beta * (load(v + i * LANES) - decay * by_k[i]);
+        store(out + i * LANES, decay * by_q[i] + score * by_k[i]);
+    }
+    for (int64_t c = 0; c < K; c++) {
+        vec key = broadcast(k[c]);
+        EACH(i, n) {
+            real *x = S + c * step + i * LANES;
+            store(x, decay * load(x) + key * by_k[i]);
+        }
+    }
+}
+
+static void step_head(const arguments *a, int64_t row, int64_t head) {
+    int64_t K = a->key_width, V = a->value_width, step = a->state.time, group = head / (a->heads / a->groups), c = 0, w = 0;
+    const real *q = at(a->q, row, group, 0), *k = at(a->k, row, group, 0), *v = at(a->v, row, head, 0);
+    real *out = at(a->out, row, head, 0), *S = at(a->state, row, head, 0);
+    real decay = a->gate.data ? rexp(*at(a->gate, row, head, 0)) : 1, beta = *at(a->beta, row, head, 0);
+    vec scores = {0};
+    for (; c + LANES <= K; c += LANES) scores += load(q + c) * load(k + c);
+    real score = total(scores + load_some(q + c, (int)(K - c)) * load_some(k + c, (int)(K - c)));
+    for (; w + 4 * LANES <= V; w += 4 * LANES) step_columns(4, q, k, v + w, out + w, S + w, step, K, decay, beta, score);
+    for (; w < V; w++) {
+        real by_k = 0, by_q = 0;
+        for (c = 0; c < K; c++) by_k += k[c] * S[c * step + w], by_q += q[c] * S[c * step + w];
+        by_k = beta * (v[w] - decay * by_k);
+        out[w] = decay * by_q + score * by_k;
+        for (c = 0; c < K; c++) S[c * step + w] = decay * S[c * step + w] + k[c] * by_k;
+    }
+}
+
+/* One step in place on `state`.  A lone thread does not enter a parallel region: that alone costs a tenth of a step. */
+int EXPORT(delta_step)(const arguments *a) {
+    int64_t tasks = a->rows * a->heads;
+    if (a->threads < 2) {
+        for (int64_t i = 0; i < tasks; i++) step_head(a, i / a->heads, i % a->heads);
+        return 0;
+    }
+#pragma omp parallel for num_threads((int)a->threads)
+    for (int64_t i = 0; i < tasks; i++) step_head(a, i / a->heads, i % a->heads);
     return 0;
 }

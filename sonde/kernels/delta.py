@@ -17,8 +17,10 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ._library import SUFFIX, View, function, view
 
-_VIEWS = "q k v beta gate state out final residual states dout dfinal dq dk dv dbeta dgate dstate".split()
-_COUNTS = "dq_block dk_block dgate_block rows heads groups length key_width value_width interval blocks threads".split()
+_SEQUENCE = ("q", "k", "v", "beta", "gate", "state", "out", "final", "residual", "states")
+_GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dbeta", "dgate", "dstate")
+_BLOCKS = ("dq_block", "dk_block", "dgate_block")
+_SIZES = ("rows", "heads", "groups", "length", "key_width", "value_width", "interval", "blocks", "threads")
 _STATES_BYTES = 2**24  # all saved states together; the torch allocator reuses blocks below 32 MiB
 _STEP_WORK = 2**18  # state entries below which a decode step is faster on one thread
 
@@ -26,7 +28,7 @@ _STEP_WORK = 2**18  # state entries below which a decode step is faster on one t
 class _Arguments(ctypes.Structure):
     """Mirror of `arguments` in delta.c."""
 
-    _fields_ = [(name, View) for name in _VIEWS] + [(name, ctypes.c_int64) for name in _COUNTS]
+    _fields_ = [(name, View) for name in _SEQUENCE + _GRADIENT] + [(name, ctypes.c_int64) for name in _BLOCKS + _SIZES]
 
 
 def delta(
@@ -118,7 +120,7 @@ def _delta(
     tensors |= dict(out=out, final=last, residual=residual if save else None, states=states if save else None)
     # Value channels do not depend on each other here: any number of blocks gives the same bits.
     arguments = _arguments(tensors, _blocks(v, 2 * torch.get_num_threads()), _interval(v, k))
-    function("delta_forward", v.dtype)(ctypes.byref(arguments))
+    function("delta_forward", v.dtype)(ctypes.byref(arguments))  # type: ignore[arg-type]
     return results
 
 
@@ -146,7 +148,7 @@ def _delta_backward(  # noqa: PLR0913 - the inputs of the forward, what it saved
     tensors |= dict(dq=dq[0], dk=dk[0], dv=dv, dbeta=dbeta[0], dgate=None if log_head is None else dgate[0], dstate=dstate)
     strides = dict(dq_block=dq.stride(0), dk_block=dk.stride(0), dgate_block=dgate.stride(0))
     arguments = _arguments(tensors, len(dq), _interval(v, k), **strides)
-    function("delta_backward", v.dtype)(ctypes.byref(arguments))
+    function("delta_backward", v.dtype)(ctypes.byref(arguments))  # type: ignore[arg-type]
     return _gradients(buffers, q.shape[1], log_head is not None)
 
 
@@ -220,4 +222,4 @@ class DeltaStep:
         self._run = function("delta_step", state.dtype)
 
     def __call__(self) -> None:
-        self._run(self._address)
+        self._run(self._address)  # type: ignore[arg-type]
