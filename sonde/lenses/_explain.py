@@ -1,22 +1,99 @@
-"""The cost of a network as a table for the terminal."""
+"""The cost of a network as a table for the terminal, and how its mixers are computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import clean
+from ._untouched import hooked
 from ._words import bytes_, si
-from .cost import Cost, by, cost, remark
+from .cost import Cost, by, cost, on_meta, remark
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import RenderableType
     from torch import nn
+
+    from ..nn.recurrence import Steps
 
 
 def explain_model(model: nn.Module | Callable[[], nn.Module], example: Any, title: str, **options: Any) -> RenderableType:
     """Count a network and lay it out: `example` and the options are those of `sonde.lenses.cost.cost`."""
-    return explain(cost(model, example, **options), title)
+    from rich.console import Group
+
+    shown, taken = explain(cost(model, example, **options), title), forms_taken(model, example, **options)
+    return Group(shown, _forms(taken)) if taken else shown
+
+
+class Taken(NamedTuple):
+    """How one mixer is computed, and why."""
+
+    layer: str
+    kind: str
+    steps: int
+    form: str
+    why: str
+
+
+def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **options: Any) -> list[Taken]:
+    """The form of every mixer in the order they run, on the device the model is on; a recurrence by its cost model."""
+    import torch
+
+    from ..nn.mixers import Mixer
+    from ..nn.recurrence import choose, watching
+
+    net, x = on_meta(model, example, **options)
+    mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
+    real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
+    device = torch.device("cpu") if real is None or real.type == "meta" else real
+    found: list[Taken] = []
+
+    def note(name: str, mixer: Any, inputs: Any, _: Any) -> None:
+        name, kind, fixed = name or "model", type(mixer).__name__, mixer.form != "auto"
+        for steps, form in watch.seen:
+            choice = choose(_standing_in(steps, device))
+            why = "asked for" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
+            found.append(Taken(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
+        if not watch.seen:
+            only = len(mixer.forms()) == 1
+            form = mixer.form if fixed else mixer.forms()[0] if only else "auto"
+            why = "asked for" if fixed else "the only one it has" if only else f"it takes one of {', '.join(mixer.forms())} by itself"
+            found.append(Taken(name, kind, inputs[0].shape[1], form, why))
+        watch.seen.clear()
+
+    if mixers:
+        with torch.no_grad(), torch.device("meta"), watching() as watch, hooked(mixers, note):
+            net(x)
+    return found
+
+
+def _standing_in(steps: Steps, device: torch.device) -> Steps:
+    """The same sizes on a device, in the memory of one number each."""
+    import torch
+
+    tensors = {f.name: x for f in fields(steps) if isinstance(x := getattr(steps, f.name), torch.Tensor)}
+    with torch.device(device):
+        small: dict[str, Any] = {name: torch.zeros((), dtype=x.dtype).expand(x.shape) for name, x in tensors.items()}
+    return replace(steps, **small)
+
+
+def _seconds(estimates: dict[str, float]) -> str:
+    return "expected ms: " + ", ".join(f"{form} {1e3 * seconds:.3g}" for form, seconds in sorted(estimates.items(), key=lambda one: one[1]))
+
+
+def _forms(taken: Sequence[Taken]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text("How the mixers are computed", "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in Taken._fields:
+        table.add_column(head, justify="right" if head == "steps" else "left", overflow="fold")
+    for row in taken:
+        table.add_row(*(Text(clean(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
+    return table
 
 
 def explain(found: Cost, title: str) -> RenderableType:

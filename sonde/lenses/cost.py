@@ -90,9 +90,8 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
     example: a Batch or tensor with a batch axis, or the size of one example without it
     dtype: of the input, where only its size is given; token ids are torch.int64
     """
+    net, x = on_meta(model, example, dtype)
     with untouched(), torch.enable_grad(), torch.device("meta"):
-        net = _on_meta(model)
-        x = _input(net, example, dtype)
         walk = _Walk(net, x)
         with walk.products:
             try:
@@ -100,6 +99,13 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
             except Exception as error:
                 raise walk.failed(error) from error
     return Cost(tuple(walk.finish()))
+
+
+def on_meta(model: Any, example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
+    """A copy of the network and an input for it, both without memory; the arguments are those of `cost`."""
+    with untouched(), torch.enable_grad(), torch.device("meta"):
+        net = _on_meta(model)
+        return net, _input(net, example, dtype)
 
 
 def _on_meta(model: Any) -> nn.Module:
@@ -261,7 +267,28 @@ def _written_out() -> dict[Any, Any]:
     found = {getattr(aten, name): per_output(1) for name in (*once.split(" "), "maximum", "minimum", "clamp", "clamp_min")}
     found |= {getattr(aten, f"{name}_"): per_output(1) for name in ("add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "silu")}
     found |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
-    return found | dict.fromkeys((aten.sum, aten.mean), each_input) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
+    found |= dict.fromkeys((aten.sum, aten.mean), each_input) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
+    return found | _fused()
+
+
+def _fused() -> dict[Any, Any]:
+    """FLOPs of the fused recurrences: their cost model counts them."""
+    from ..kernels import delta, hadamard, separable  # noqa: F401  they register the ops
+    from ..nn.recurrence import Steps
+    from ..nn.recurrence.choose import flops
+
+    def of(*names: str) -> Callable[..., int]:
+        def count(*given: Any, out_val: Any = None, **_: Any) -> int:
+            return round(flops(Steps(**dict(zip(names, given))), "fused"))
+
+        count._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
+        return count
+
+    return {
+        torch.ops.sonde.separable: of("q", "k", "v", "log_head", "log_key", "log_value"),
+        torch.ops.sonde.hadamard: of("q", "k", "v", "log_value", "rate", "weight"),
+        torch.ops.sonde.delta: of("q", "k", "v", "beta", "log_head"),
+    }
 
 
 # FLOP rules: (module, inputs, output) -> FLOPs

@@ -1,4 +1,4 @@
-"""Say what a network costs, layer by layer: sizes, weights, FLOPs, memory, receptive field."""
+"""Say what a network costs, layer by layer, and how its mixers are computed: sizes, weights, FLOPs, memory, forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...core import shelf
-from ...core.dials import Dial, Range, resolve
+from ...core.dials import Dial, Range, dials, resolve
 from ...core.errors import BadInput, nearest
 from .. import _names
 from .._options import by_name, leading, option, parse
@@ -14,12 +14,15 @@ from .._options import by_name, leading, option, parse
 if TYPE_CHECKING:
     from torch import nn
 
-USAGE = "RECIPE | MODEL | FILE.py [--dial value ...] [--input N ...]"
+USAGE = "RECIPE | MODEL | MIXER | FILE.py [--dial value ...] [--input N ...]"
 EXAMPLES = (
     "sonde explain digits_cnn",
     "sonde explain cnn --channels 3 64 128 --image 32 32",
     "sonde explain mlp --widths 196608 196608 196608     77 billion weights, counted without memory",
+    "sonde explain gla --width 256 --input 4096          which form a mixer takes for 4096 steps, and why",
 )
+STEPS = 1024
+"""length of a sequence where nothing says another"""
 
 
 def options() -> list[Dial]:
@@ -28,7 +31,7 @@ def options() -> list[Dial]:
             "input",
             tuple[int, ...] | None,
             None,
-            "size of one example; default: that of the recipe's data or the model's own",
+            "size of one example, for a mixer its length; default: that of the recipe's data or the model's own",
             Range(1, 2**40),
         )
     ]
@@ -51,7 +54,7 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"--input of sonde explain must be sizes of one example, not '{' '.join(map(str, size))}'", fix="such as --input 3 32 32"
         )
-    model, example = _model(thing, given, size) if thing.owner.startswith("model") else _recipe(thing, given, size)
+    model, example = _recipe(thing, given, size) if thing.owner.startswith("recipe") else _model(thing, given, size)
     from rich.console import Console
 
     from ...lenses._explain import explain_model
@@ -64,12 +67,16 @@ def run(words: list[str]) -> int:
 
 
 def _find(name: str) -> _names.Named:
-    """A recipe or a model; the recipe where both have the name."""
+    """A recipe, a model or a mixer; the first of them that has the name."""
     if name.endswith(".py") or name in shelf.names("recipes"):
         return _names.recipe(name)
     if name in shelf.names("models"):
         return _names.model(name)
-    raise BadInput(f"no recipe or model '{name[:60]}'", fix=nearest(name, [*shelf.names("recipes"), *shelf.names("models")]))
+    if name in shelf.names("nn.mixers"):
+        kind, owner = type(shelf.load("nn.mixers", name).tiny()), f"mixer '{name}'"
+        return _names.Named(name, owner, kind, dials(kind, owner))
+    known = [one for kind in ("recipes", "models", "nn.mixers") for one in shelf.names(kind)]
+    raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
 
 def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[Any, Any]:
@@ -78,10 +85,10 @@ def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | 
     from ...engine.api import plan
 
     recipe = plan(thing.target, given).make(0)
-    return recipe.model, size or recipe.build_data().train[torch.arange(1)]
+    return recipe.model, _example(recipe.model, size) if size else recipe.build_data().train[torch.arange(1)]
 
 
-def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, tuple[int, ...]]:
+def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
     import torch
 
     values = resolve(thing.make, given, thing.owner)
@@ -90,15 +97,38 @@ def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | N
             model = thing.make(**values)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor can have
         raise BadInput(f"{thing.owner} cannot be built with these dials: {str(error).splitlines()[0]}", fix="give smaller sizes") from error
-    return model, size or _input_size(model, thing.owner)
+    return model, _example(model, size or _input_size(model, thing.owner))
+
+
+def _example(model: Any, size: tuple[int, ...]) -> Any:
+    """One example of this size: whole numbers where the model begins with an embedding, and a mixer's width if it is left out."""
+    import torch
+    from torch import nn
+
+    from ...nn.mixers import Mixer
+
+    if isinstance(model, Mixer):
+        return size if len(size) > 1 else (*size, model.width)
+    if _first(model, nn.Embedding, nn.Linear, nn.Conv2d)[0] is nn.Embedding:
+        return torch.empty((1, *size), dtype=torch.int64, device="meta")
+    return size
+
+
+def _first(model: Any, *kinds: type[nn.Module]) -> tuple[type[nn.Module] | None, Any]:
+    """The first layer of one of these kinds, and which."""
+    return next(((kind, layer) for layer in model.modules() for kind in kinds if isinstance(layer, kind)), (None, None))
 
 
 def _input_size(model: Any, owner: str) -> tuple[int, ...]:
     """What a model of the library takes, read off its first layer."""
     from torch import nn
 
-    first = next((layer for layer in model.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))), None)
-    if isinstance(first, nn.Linear):
+    from ...nn.mixers import Mixer
+
+    kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d)
+    if isinstance(model, Mixer) or kind is nn.Embedding:
+        return (STEPS,)
+    if kind is nn.Linear:
         return (first.in_features,)
     if first is not None and getattr(model, "image", None):
         return (first.in_channels, *model.image)

@@ -1,0 +1,38 @@
+"""`sonde explain` for mixers and models of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+def test_a_mixer_by_name(sonde: Callable) -> None:
+    answer = sonde("explain", "gla", "--width", "32", "--input", "500")
+    assert answer.code == 0 and "mixer 'gla'" in answer.out and "500 × 16" in answer.out
+    assert "GLA, separable: key decay" in answer.out and "expected ms:" in answer.out
+
+
+def test_a_mixer_has_a_length_of_its_own(sonde: Callable) -> None:
+    assert "1024 × 64" in sonde("explain", "attention", "--width", "64").out
+    assert "7 × 64" in sonde("explain", "attention", "--input", "7", "64").out
+
+
+def test_a_model_of_tokens(sonde: Callable) -> None:
+    answer = sonde("explain", "language_model", "--mixer", "mamba2", "--depth", "2", "--width", "32", "--input", "90")
+    assert answer.code == 0 and "blocks.1.mixer" in answer.out and "90 × 256" in answer.out
+    assert "Mamba2, separable: head decay" in answer.out
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["gl"], "no recipe, model or mixer 'gl'; did you mean 'gla'"),
+        (["gla", "--width", "10", "--heads", "3"], "cannot be cut"),
+        (["gla", "--input", "5", "7"], "cannot be run on an input of size (5, 7)"),
+        (["gla", "--head", "3"], "did you mean"),
+    ],
+)
+def test_mistakes(sonde: Callable, words: list[str], told: str) -> None:
+    answer = sonde("explain", *words)
+    assert answer.code == 2 and told in answer.err
