@@ -75,4 +75,4 @@ class Linformer(Mixer):
 
 
 def tiny() -> Linformer:
-    return Linformer(width=12, heads=3, rows=5, max_len=300)
+    return Linformer(width=12, heads=3, rows=5, max_len=4096)

@@ -33,8 +33,10 @@ ALONE = -1e4
 
 def hashed(x: Tensor, rotations: Tensor) -> Tensor:
     """x (B, H, T, K), rotations (H, R, K, buckets / 2) -> (B, H, T, R) the bucket in each round; the length of x is no matter."""
-    turned = torch.einsum("bhtk,hrkn->bhtrn", x, rotations.to(x.dtype))
-    return torch.cat([turned, -turned], -1).argmax(-1)
+    with torch.autocast(x.device.type, enabled=False):  # a rounded product would send tokens to other buckets
+        wide = torch.promote_types(x.dtype, torch.float32)
+        turned = torch.einsum("bhtk,hrkn->bhtrn", x.to(wide), rotations.to(wide))
+        return torch.cat([turned, -turned], -1).argmax(-1)
 
 
 def seen(buckets: Tensor, others: Tensor, place: Tensor) -> Tensor:
