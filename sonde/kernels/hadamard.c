@@ -11,10 +11,7 @@
 
 #include <stdbool.h>
 
-#ifndef VV
-#define VV 2
-#endif
-enum { VECTORS = VV, WIDTH = VECTORS * LANES, SUM = LANES < 4 ? 4 : LANES };
+enum { VECTORS = 2, WIDTH = VECTORS * LANES, SUM = LANES < 4 ? 4 : LANES };
 
 typedef struct {
     view q, k, v, log_value, rate, weight, state;     /* inputs; rate and weight are [head, key, value] */
@@ -27,9 +24,8 @@ typedef struct {
 
 /* ---------------------------------------------------------------- exp -------------------------------------------- */
 
+/* The polynomial of least relative error for 2^y on [-1/2, 1/2] among those with value 1 at 0. */
 #if REAL_BITS == 64
-static const real MAGIC = 0x1.8p52 + 1023, LOW = -1023, HIGH = 1024, HUGE_REAL = 0x1.fffffffffffffp1023;
-enum { MANTISSA = 52, NEAR = 1021 };
 static const real POWER[] = {1.0,
                              0.69314718055994532581,
                              0.2402265069591013126,
@@ -42,31 +38,37 @@ static const real POWER[] = {1.0,
                              1.0178199571842137974e-7,
                              7.0737832485031332991e-9,
                              4.4347712982003767083e-10};
+static const real HUGE_REAL = 0x1.fffffffffffffp1023, MAGIC = 0x1.8p52, NEAR = 1020;
+enum { MANTISSA = 52, DEGREE = 11 };
 #else
-static const real MAGIC = 0x1.8p23f + 127, LOW = -127, HIGH = 128, HUGE_REAL = 0x1.fffffep127f;
-enum { MANTISSA = 23, NEAR = 125 };
 static const real POWER[] = {1.0,
                              0.69314697759899203815,
                              0.2402224208537670947,
                              0.055507337434700852738,
                              0.0096715126399564551514,
                              0.001326472714007201332};
+static const real HUGE_REAL = 0x1.fffffep127f, MAGIC = 0x1.8p23f, NEAR = 124;
+enum { MANTISSA = 23, DEGREE = 5 };
 #endif
-enum { DEGREE = sizeof POWER / sizeof POWER[0] - 1 };
 
-/* y to 2^y, up to two rows of `n` vectors side by side so that their chains of operations overlap: to an ulp or two, and 1 exactly at 0.
-   The polynomial is the one of least relative error on [-1/2, 1/2] among those with value 1 at 0.  Adding MAGIC rounds y
-   to a whole number and leaves it, biased, in the low bits: shifted up it is the power of two.  At LOW that has all bits
-   0 and at HIGH it is infinite; `near` promises that every y is well within them.  Not-a-number stays one. */
-INLINE void powers(vec *y, const int n, const bool near) {
-    vec scale[2 * VECTORS], p[2 * VECTORS];
-    for (int j = 0; j < n && !near; j++) y[j] = vmin(broadcast(HIGH), vmax(broadcast(LOW), y[j]));
-    for (int j = 0; j < n; j++) scale[j] = y[j] + MAGIC;
-    for (int j = 0; j < n; j++) y[j] -= scale[j] - MAGIC;
-    for (int j = 0; j < n; j++) p[j] = y[j] * POWER[DEGREE] + POWER[DEGREE - 1];
+/* y to 2^y for a row of vectors side by side, so that their chains of operations overlap; |y| <= NEAR.  To an ulp or
+   two, and 1 exactly at 0.  Adding MAGIC rounds y to a whole number and leaves it in the low bits, from where it is
+   added to the exponent. */
+INLINE void powers_near(vec *y) {
+    vec whole_part[VECTORS], p[VECTORS];
+    for (int j = 0; j < VECTORS; j++) whole_part[j] = y[j] + MAGIC;
+    for (int j = 0; j < VECTORS; j++) y[j] -= whole_part[j] - MAGIC;
+    for (int j = 0; j < VECTORS; j++) p[j] = y[j] * POWER[DEGREE] + POWER[DEGREE - 1];
     for (int i = DEGREE - 2; i >= 0; i--)
-        for (int j = 0; j < n; j++) p[j] = p[j] * y[j] + POWER[i];
-    for (int j = 0; j < n; j++) y[j] = p[j] * (vec)((wvec)scale[j] << MANTISSA);
+        for (int j = 0; j < VECTORS; j++) p[j] = p[j] * y[j] + POWER[i];
+    for (int j = 0; j < VECTORS; j++) y[j] = (vec)((wvec)p[j] + ((wvec)whole_part[j] << MANTISSA));
+}
+
+/* The same for any y, as the square of 2^(y/2): far enough out that is 0 or infinite.  Not-a-number stays one. */
+INLINE void powers(vec *y) {
+    for (int j = 0; j < VECTORS; j++) y[j] = vmin(broadcast(NEAR), vmax(broadcast(-NEAR), (real)0.5 * y[j]));
+    powers_near(y);
+    for (int j = 0; j < VECTORS; j++) y[j] *= y[j];
 }
 
 /* ---------------------------------------------------------------- copies ----------------------------------------- */
@@ -177,17 +179,14 @@ INLINE void decays_at(block *x, int64_t t, const bool near) {
     const int64_t matrix = x->a->keys * WIDTH;
     const real *const rate = x->rate;
     real *const decay = x->decay + t * matrix;
-    vec g[VECTORS], y[2 * VECTORS];
+    vec g[VECTORS], y[VECTORS];
     for (int j = 0; j < VECTORS; j++) g[j] = load(x->log_value + t * WIDTH + j * LANES);
-    int64_t i = 0;
-    for (; i + WIDTH < matrix; i += 2 * WIDTH) {
-        for (int j = 0; j < 2 * VECTORS; j++) y[j] = g[j % VECTORS] * load(rate + i + j * LANES);
-        powers(y, 2 * VECTORS, near);
-        for (int j = 0; j < 2 * VECTORS; j++) store(decay + i + j * LANES, y[j]);
-    }
-    if (i < matrix) {
+    for (int64_t i = 0; i < matrix; i += WIDTH) {
         for (int j = 0; j < VECTORS; j++) y[j] = g[j] * load(rate + i + j * LANES);
-        powers(y, VECTORS, near);
+        if (near)
+            powers_near(y);
+        else
+            powers(y);
         for (int j = 0; j < VECTORS; j++) store(decay + i + j * LANES, y[j]);
     }
 }

@@ -242,4 +242,9 @@ def _derivative(ctx: Any, d_out: Tensor | None, d_last: Tensor | None, _: Tensor
     return *(None if skip else x for skip, x in zip(absent, gradients)), None
 
 
+def _no_second_derivative(ctx: Any, *gradients: Any) -> tuple:
+    raise BadInput("the hadamard kernel has no second derivative", fix="use a torch form, such as form='scan'")
+
+
 _forward.register_autograd(_derivative, setup_context=_setup)
+_backward.register_autograd(_no_second_derivative)
