@@ -127,14 +127,16 @@ class Reformer(Mixer):
             x = x.gather(3, order.unsqueeze(-1).expand(*order.shape, x.shape[-1])).unflatten(3, (-1, C))
             return torch.cat([F.pad(x, (0, 0, 0, 0, 1, -1), value=-1), x], -2) if before else x  # -1 is no bucket
 
-        def gap(x: Tensor) -> Tensor:
-            """(B, H, R, chunks, C, 2 C, D) query's minus key's."""
-            return pick(x).unsqueeze(-2) - pick(x, before=True).unsqueeze(-3)
-
-        met = (gap(buckets) == 0) & (gap(chunk) >= 0) & (gap(chunk) <= 1)  # in each of R rounds, on the last axis
-        here = met.diagonal(dim1=2, dim2=-1).movedim(-1, 2)
-        later = gap(time[:, None].expand(*buckets.shape[:3], 1)).squeeze(-1)
-        scores = pick(q) @ pick(k, before=True).mT * self.scale - met.sum(-1).clamp_min(1).to(q.dtype).log()
+        tags = torch.cat([buckets, chunk, time[:, None].expand(*buckets.shape[:3], 1)], -1).int()
+        mine, theirs = pick(tags).unsqueeze(-2), pick(tags, before=True).unsqueeze(-3)  # (.., C, 1, tags) and (.., 1, 2 C, tags)
+        rounds, times, meetings = buckets.shape[-1], torch.zeros((), dtype=q.dtype, device=q.device), []
+        for r in range(rounds):  # how often each pair meets in all, and whether it does in the round it is laid out for
+            gap = mine[..., rounds + r] - theirs[..., rounds + r]
+            met = (mine[..., r] == theirs[..., r]) & (gap >= 0) & (gap <= 1)
+            times = times + met
+            meetings.append(met[:, :, r])
+        here, later = torch.stack(meetings, 2), mine[..., -1] - theirs[..., -1]
+        scores = pick(q) @ pick(k, before=True).mT * self.scale - times.clamp_min(1).log()
         scores = torch.where(here & (later > 0), scores, float("-inf")).masked_fill(here & (later == 0), ALONE)
         total = scores.logsumexp(-1, keepdim=True)
         both = torch.cat([torch.exp(scores - total) @ pick(v, before=True), total], -1).flatten(3, 4)
