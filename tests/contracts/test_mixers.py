@@ -34,10 +34,15 @@ B = 2
 def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     if request.param != TUTORIAL:
         return shelf.load("nn.mixers", request.param)
-    page = Path(__file__).parents[2] / "docs/how-to/add-a-mixer.md"
     mine = tmp_path_factory.mktemp("mine") / "fade.py"
-    mine.write_text(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)[0])
+    mine.write_text(shown()[0])
     return shelf.load_file(mine)
+
+
+def shown() -> list[str]:
+    """The code of the tutorial: a file, and what to do with it."""
+    page = Path(__file__).parents[2] / "docs/how-to/add-a-mixer.md"
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
 
 
 @pytest.fixture
@@ -148,6 +153,13 @@ def test_made_by_name(name: str) -> None:
     made = mixer(name, 64)
     y, _ = made(draw(2, 3, 64).float())
     assert y.shape == (2, 3, 64) and y.isfinite().all()
+
+
+def test_what_the_tutorial_does_works(capsys: pytest.CaptureFixture) -> None:
+    names: dict[str, object] = {"__name__": "fade"}
+    for block in shown():
+        exec(compile(block, "add-a-mixer.md", "exec"), names)
+    assert "separable: head + value decay ran as " in capsys.readouterr().out
 
 
 # Forms --------------------------------------------------------------------------------------------------------------
