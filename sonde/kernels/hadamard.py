@@ -195,15 +195,20 @@ def _(q, k, v, log_value, rate, weight, state, save):
 
 
 def _gradients(inputs: dict[str, Tensor | None]) -> list[Tensor]:
-    """Empty gradients of the inputs in order; an absent input has one of no size, and an absent state has its real one."""
+    """Room for the gradients of the inputs in order; an absent input has one of no size, and an absent state its real one.
+
+    Zeros, for a batch of no rows leaves those of `rate` and `weight` as they are."""
     v, rate = inputs["v"], inputs["rate"]
     assert v is not None and rate is not None
     shape = (*v.shape[:2], *rate.shape[1:])
-    return [v.new_empty(shape if name == "state" else (0,) if x is None else x.shape) for name, x in inputs.items()]
+    return [
+        (v.new_zeros if name in ("rate", "weight") else v.new_empty)(shape if name == "state" else (0,) if x is None else x.shape)
+        for name, x in inputs.items()
+    ]
 
 
 @torch.library.custom_op("sonde::hadamard_backward", mutates_args=(), device_types="cpu")
-def _backward(
+def _backward(  # noqa: PLR0913 - the arrays of the formula
     q: Tensor | None,
     k: Tensor | None,
     v: Tensor,
@@ -223,7 +228,7 @@ def _backward(
 
 
 @_backward.register_fake
-def _(q, k, v, log_value, rate, weight, saved, d_out, d_last):
+def _(q, k, v, log_value, rate, weight, saved, d_out, d_last):  # noqa: PLR0913
     return _gradients(dict(zip(INPUTS, (q, k, v, log_value, rate, weight, None))))
 
 
