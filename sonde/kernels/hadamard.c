@@ -165,12 +165,15 @@ static void begin_block(block *x, int64_t row, int64_t head, int64_t first) {
     x->constant = a->log_value.time == 0;
     gather(x->rate, at(a->rate, head, 0, 0) + first, a->rate.head, a->keys, x->width);
     if (a->weight.data) gather(x->weight, at(a->weight, head, 0, 0) + first, a->weight.head, a->keys, x->width);
-    vec most = {0};
-    for (int64_t i = 0; i < a->keys * WIDTH; i += LANES) {
-        vec r = load(x->rate + i) * (real)1.44269504088896340736;
-        store(x->rate + i, r);
-        most = vmax(most, vmax(r, -r));
+    real *const rate = x->rate;
+    const int64_t matrix = a->keys * WIDTH;
+    vec high = {0}, low = {0};
+    for (int64_t i = 0; i < matrix; i += LANES) {
+        vec r = load(rate + i) * (real)1.44269504088896340736;
+        store(rate + i, r);
+        high = vmax(high, r), low = vmin(low, r);
     }
+    vec most = vmax(high, -low);
     x->steepest = 0;
     for (int i = 0; i < LANES; i++) x->steepest = most[i] > x->steepest ? most[i] : x->steepest;
 }

@@ -131,11 +131,11 @@ def _kind(given: dict[str, Tensor | None]) -> torch.dtype:
     return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
 
 
-def _span(shape: tuple[int, int, int, int], keys: int, itemsize: int) -> int:
+def _span(v: Tensor, rate: Tensor) -> int:
     """Steps between saved states, and so of one piece of work."""
-    rows, heads, length, values = shape
+    length, state_bytes = v.shape[2], v.shape[0] * rate.numel() * v.element_size()
     span = SPAN
-    while span < length and -(-length // span) * rows * heads * keys * values * itemsize > SAVED_BYTES:
+    while span < length and -(-length // span) * state_bytes > SAVED_BYTES:
         span *= 2
     return span
 
@@ -164,7 +164,7 @@ def _outputs(v: Tensor, rate: Tensor, save: bool) -> tuple[Tensor, Tensor, Tenso
     """Empty outputs, final state and saved states.  Outputs lie in the order [B, L, H, V]: merging heads is then free."""
     rows, heads, length, values = v.shape
     keys = rate.shape[1]
-    spans = -(-length // _span(v.shape, keys, v.element_size()))
+    spans = -(-length // _span(v, rate))
     return (
         v.new_empty(rows, length, heads, values).transpose(1, 2),
         v.new_empty(rows, heads, keys, values),
@@ -185,7 +185,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     out, last, saved = _outputs(v, rate, save)
     inputs = dict(zip(INPUTS, (q, k, v, log_value, rate, weight, state)))
-    _call("hadamard_forward", _span(v.shape, rate.shape[1], v.element_size()), inputs | {"out": out, "last": last}, saved if save else None)
+    _call("hadamard_forward", _span(v, rate), inputs | {"out": out, "last": last}, saved if save else None)
     return out, last, saved
 
 
@@ -223,7 +223,7 @@ def _backward(  # noqa: PLR0913 - the arrays of the formula
     gradients = _gradients(inputs)
     wanted = {name: x if x.numel() or x.ndim > 1 else None for name, x in zip(GRADIENTS, gradients)}
     tensors = inputs | wanted | {"d_out": d_out, "d_last": d_last}
-    _call("hadamard_backward", _span(v.shape, rate.shape[1], v.element_size()), tensors, saved)
+    _call("hadamard_backward", _span(v, rate), tensors, saved)
     return gradients
 
 
