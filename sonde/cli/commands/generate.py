@@ -16,7 +16,7 @@ EXAMPLES = ('sonde generate char_lm-001 --prompt "ROMEO:" --length 400 --tempera
 
 def options() -> list[Dial]:
     return [
-        option("prompt", str, "\n", "text to begin with; by default a new line"),
+        option("prompt", str, "", "text to begin with"),
         option("length", int, 400, "tokens to add", Range(1, 10**9)),
         option("temperature", float, 1.0, "below 1 prefers likely tokens; 0 always takes the likeliest", Range(0, 100)),
         option("top_k", int | None, None, "draw among so many likeliest tokens", Range(least=1)),
@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
     if strange:
         raise BadInput(f"the run never saw {strange[0]!r} of the prompt", where="--prompt", fix="use characters of its text")
     if not len(prompt):
-        raise BadInput("the prompt is empty", where="--prompt", fix="give a character to begin with")
+        raise BadInput("the prompt is empty", where="--prompt", fix="give at least one character: --prompt TEXT")
     print(asked["prompt"], end="", flush=True)
     settings = {name: asked[name] for name in ("temperature", "top_k", "seed")}
     generate(model, prompt.unsqueeze(0), asked["length"], stream=_teller(vocabulary), **settings)
