@@ -15,11 +15,13 @@ Every form maps (steps, state (B, H, K, V)) to (out (B, H, L, V), state).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan import Combine, elementwise, matrices, scan
+from .scan import joined, scan
 from .steps import Steps
 
 CHUNK = 64
@@ -113,7 +115,7 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
         inside = _inside(q, k, v, key, value, before)
         H = k_out.mT @ v_out
         end = end.expand_as(H)
-        states, state = _in_tree(elementwise, end, H, state) if tree else _in_turn(end, H, state)
+        states, state = _in_tree(torch.mul, end, H, state) if tree else _in_turn(end, H, state)
         out = inside + _times(q_in @ states, _up_to(value, before))
     else:
         beta = fold(s.beta.unsqueeze(-1))
@@ -125,7 +127,7 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
         U, W = torch.linalg.solve_triangular(M, both, upper=False, unitriangular=True).split([v.shape[-1], k.shape[-1]], -1)
         if tree:
             P = torch.diag_embed(end.squeeze(-1).expand(*end.shape[:-2], k.shape[-1])) - k_out.mT @ W
-            states, state = _in_tree(matrices, P, k_out.mT @ U, state)
+            states, state = _in_tree(torch.matmul, P, k_out.mT @ U, state)
             out = q_in @ states + A @ (U - W @ states)
         else:
             outs = []
@@ -137,10 +139,9 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
     return out.movedim(0, 2).flatten(2, 3)[:, :, :L], state
 
 
-def _in_tree(combine: Combine, P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _in_tree(apply: Callable[[Tensor, Tensor], Tensor], P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """States before each chunk (n, B, H, K, V) and the one after the last, S' = P S + H for each, by a scan."""
-    start = torch.zeros_like(state)  # stands for P, which nothing looks at any more once the state is in
-    _, after = scan(combine, (P, torch.cat([combine((start, state), (P[0], H[0]))[1].unsqueeze(0), H[1:]])))
+    _, after = scan(joined(apply), (P, torch.cat([(apply(P[0], state) + H[0]).unsqueeze(0), H[1:]])))
     return torch.cat([state.unsqueeze(0), after[:-1]]), after[-1]
 
 
@@ -238,7 +239,7 @@ def _scan_steps(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     H = s.v.unsqueeze(-2).to(state.dtype)
     H = (H.expand(*H.shape[:3], s.rate.shape[1], -1) if s.k is None else s.k.unsqueeze(-1) * H).movedim(2, 0)
     H = torch.cat([(H[0] + P[0] * state).unsqueeze(0), H[1:]])
-    _, after = scan(elementwise, (P, H))
+    _, after = scan(joined(torch.mul), (P, H))
     weight = None if s.weight is None else s.weight.unsqueeze(1)
     return _read(after.movedim(0, 2), s.q, weight), after[-1]
 

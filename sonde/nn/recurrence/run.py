@@ -143,11 +143,12 @@ def watching() -> Iterator[Watch]:
 
 def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
     """top / bottom with |bottom| held at `floor` or above, the sign kept; `watching` counts how often that was needed."""
-    small = bottom.abs() < floor
+    least = torch.as_tensor(floor, dtype=bottom.dtype, device=bottom.device)
+    small = bottom.abs() < least
     for watch in _WATCHING:
         watch.denominators += small.numel()
         watch.guarded += int(small.sum())
-    return top / torch.where(small, torch.where(bottom < 0, -floor, floor), bottom)
+    return top / torch.where(small, torch.where(bottom < 0, -least, least), bottom)
 
 
 def with_ones(v: Tensor) -> Tensor:

@@ -60,13 +60,11 @@ def _weave(even: Tensor, odd: Tensor) -> Tensor:
     return both if len(even) == len(odd) else torch.cat([both, even[-1:]])
 
 
-def elementwise(first: Element, second: Element) -> Element:
-    """Join two stretches whose transition multiplies each entry of the state by a number."""
-    (P1, H1), (P2, H2) = first, second
-    return P2 * P1, P2 * H1 + H2
+def joined(apply: Callable[[Tensor, Tensor], Tensor]) -> Combine:
+    """How two stretches become one, `apply` being how a transition acts: torch.mul on each entry, torch.matmul as a matrix."""
 
+    def combine(first: Element, second: Element) -> Element:
+        (P1, H1), (P2, H2) = first, second
+        return apply(P2, P1), apply(P2, H1) + H2
 
-def matrices(first: Element, second: Element) -> Element:
-    """Join two stretches whose transition is a matrix."""
-    (P1, H1), (P2, H2) = first, second
-    return P2 @ P1, P2 @ H1 + H2
+    return combine
