@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ def _check(failed: int, function: Callable, arguments: tuple) -> None:
 
 
 @functools.cache
-def function(name: str, dtype: torch.dtype) -> Callable[[ctypes.c_void_p], None]:
+def function(name: str, dtype: torch.dtype) -> Callable[[Any], None]:
     """The compiled function `name` for a dtype.  It takes a pointer to its struct (`ctypes.byref`, or an address it holds).
 
     A C function returns 0, or 1 when it found no memory for its scratch, which is raised here.

@@ -76,6 +76,7 @@ INLINE void tile(const int wide, int64_t steps, const real *read, const real *wr
    between two tiles it asks for its share of the rows. */
 typedef struct {
     int64_t parts, steps; /* tensors, rows of each */
+    int64_t part_now, row_now;
     struct {
         const char *rows;
         int64_t step, bytes;
@@ -83,26 +84,25 @@ typedef struct {
 } ahead;
 
 static void expect(ahead *x, view from, int64_t time, int64_t width, int64_t length) {
-    if (!from.data || time < 0 || time + x->steps > length) return; /* at the ends of the sequence a little is not fetched */
+    if (!from.data || x->steps <= 0 || time < 0 || time + x->steps > length) return; /* at the ends of the sequence a little is not fetched */
     x->part[x->parts].rows = (const char *)(from.data + time * from.time);
     x->part[x->parts].step = from.time * (int64_t)sizeof(real);
     x->part[x->parts++].bytes = width * (int64_t)sizeof(real);
 }
 
-INLINE void fetch(const ahead *x, int64_t *done, int64_t until) {
-    for (; *done < until; ++*done) {
-        const int64_t part = *done / STEPS, row = *done % STEPS;
-        if (row >= x->steps) continue;
-        const char *p = x->part[part].rows + row * x->part[part].step;
-        for (int64_t i = 0; i < x->part[part].bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+INLINE void fetch(ahead *x, int64_t rows) {
+    for (; rows > 0 && x->part_now < x->parts; rows--) {
+        const int64_t bytes = x->part[x->part_now].bytes;
+        const char *p = x->part[x->part_now].rows + x->row_now * x->part[x->part_now].step;
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+        if (++x->row_now == x->steps) x->row_now = 0, x->part_now++;
     }
 }
 
 /* The whole state.  It is kept in panels of PANEL columns (the last may be one vector wide), all rows of a panel together. */
 static void sweep(int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
-                  int64_t width, real *state, const real *row_factor, const real *col_factor, const ahead *next) {
-    const int64_t tiles = (width + PANEL - 1) / PANEL * (rows / ROWS), wanted = next->parts * STEPS;
-    int64_t tile_number = 0, fetched = 0;
+                  int64_t width, real *state, const real *row_factor, const real *col_factor, ahead *next) {
+    const int64_t tiles = (width + PANEL - 1) / PANEL * (rows / ROWS), share = (next->parts * next->steps + tiles - 1) / tiles;
     memset(out, 0, (size_t)(steps * width) * sizeof(real));
     int64_t row_step = rows, col_step = width;
     if (backward) {
@@ -113,7 +113,7 @@ static void sweep(int64_t steps, int backward, const real *read, const real *wri
     for (int64_t w = 0; w < width; w += PANEL) {
         const int64_t panel = least(PANEL, width - w);
         for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel) {
-            fetch(next, &fetched, ++tile_number * wanted / tiles);
+            fetch(next, share);
             if (panel == PANEL)
                 tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
             else
@@ -175,33 +175,43 @@ static real span(const axis *x, int64_t time, int64_t steps) {
     return result;
 }
 
+/* The same for `wide` vectors of channels together, so that one's chains of products fill the other's waiting. */
+INLINE void enter_columns(const int wide, axis *x, int64_t time, int64_t steps, int backward, int64_t c) {
+    vec decay[STEPS][2], product[STEPS][2], half[2], scale[2];
+    for (int j = 0; j < wide; j++) half[j] = (vec){0}, product[0][j] = broadcast(1);
+    for (int64_t t = 1; t < steps; t++)
+        for (int j = 0; j < wide; j++) {
+            const vec g = gate_at(x, time + t, c + j * LANES);
+            half[j] += g * (real)0.5;
+            decay[t][j] = vexp_near(g);
+            product[t][j] = product[t - 1][j] * decay[t][j];
+        }
+    vec start[2];
+    for (int j = 0; j < wide; j++) scale[j] = start[j] = vexp_near(-half[j]);
+    for (int64_t t = steps - 1; t >= 0; t--)
+        for (int j = 0; j < wide; j++) {
+            const int64_t i = t * x->pad + c + j * LANES;
+            store(x->read + i, start[j] * product[t][j]);
+            store(x->write + i, scale[j]);
+            if (t) scale[j] *= decay[t][j];
+        }
+    for (int j = 0; j < wide; j++) {
+        const int64_t i = c + j * LANES;
+        const vec first = gate_at(x, time, i), carry = load(x->carry + i);
+        store(x->factor + i, vexp(backward ? carry + half[j] : carry + first + half[j]));
+        store(x->carry + i, backward ? half[j] + first : half[j]);
+    }
+}
+
 /* Scales of the block beginning at `time`, and the factor that brings the state into it. */
 static void enter(axis *x, int64_t time, int64_t steps, int backward) {
     if (!x->any) return;
-    const int64_t pad = x->pad, width = x->full ? pad : LANES;
-    for (int64_t c = 0; c < width; c += LANES) {
-        vec decay[STEPS], sum = {0}, first = gate_at(x, time, c);
-        for (int64_t t = 1; t < steps; t++) {
-            vec g = gate_at(x, time + t, c);
-            sum += g;
-            decay[t] = vexp_near(g);
-        }
-        const vec half = sum * (real)0.5, start = vexp_near(-half);
-        vec scale = start;
-        store(x->read + c, scale);
-        for (int64_t t = 1; t < steps; t++) store(x->read + t * pad + c, scale *= decay[t]);
-        scale = start;
-        for (int64_t t = steps - 1; t > 0; t--) {
-            store(x->write + t * pad + c, scale);
-            scale *= decay[t];
-        }
-        store(x->write + c, scale);
-        vec carry = load(x->carry + c);
-        store(x->factor + c, vexp(backward ? carry + half : carry + first + half));
-        store(x->carry + c, backward ? half + first : half);
-    }
+    const int64_t width = x->full ? x->pad : LANES;
+    int64_t c = 0;
+    for (; c + 2 * LANES <= width; c += 2 * LANES) enter_columns(2, x, time, steps, backward, c);
+    if (c < width) enter_columns(1, x, time, steps, backward, c);
     if (!x->full)
-        for (int64_t c = LANES; c < pad; c++) x->factor[c] = x->factor[0], x->carry[c] = x->carry[0];
+        for (c = LANES; c < x->pad; c++) x->factor[c] = x->factor[0], x->carry[c] = x->carry[0];
 }
 
 static void restart(axis *x) {

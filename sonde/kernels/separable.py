@@ -94,7 +94,7 @@ def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
         views = {name: view(x, width=x is None or x.ndim == 4) for name, x in tensors.items()}
         share = heads // groups
         sizes = dict(zip(_SIZES, (rows, heads, share, length, key, value, int(before), torch.get_num_threads())))
-        function(name, v.dtype)(ctypes.byref(_Arguments(**views, **sizes)))  # type: ignore[arg-type]
+        function(name, v.dtype)(ctypes.byref(_Arguments(**views, **sizes)))
 
 
 def _empty_outputs(k: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,7 +171,7 @@ def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> Non
 
 def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple:
     *inputs, past = ctx.saved_tensors
-    q, log_head, log_key, log_value, state = inputs[0], *inputs[3:]
+    q, _k, _v, log_head, log_key, log_value, state = inputs
     dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
     if q.shape[1] != dq.shape[1]:
         dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))
@@ -223,7 +223,7 @@ class SeparableStep:
         views = {name: view(x, width=x is None or x.ndim == 4) for name, x in held.items()}
         (rows, groups, key), (heads, value) = k.shape, v.shape[1:]
         sizes = dict(zip(_SIZES, (rows, heads, heads // max(groups, 1), 1, key, value, int(before), torch.get_num_threads())))
-        self._held = (held, arguments := _Arguments(**views, **sizes))  # type: ignore[arg-type]
+        self._held = (held, arguments := _Arguments(**views, **sizes))
         self._address = ctypes.addressof(arguments)
         self._run = function("separable_step", v.dtype)
 
