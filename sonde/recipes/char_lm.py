@@ -55,15 +55,15 @@ def recipe(
 
 
 def _windows(text: Path | None, context: int) -> Data:
-    """Windows of the text: overlapping ones to train on, others to judge by."""
+    """Windows of the text: overlapping ones to train on; to judge by, others that lie apart, some of them where there are many."""
     place = text or fetch.find("text/tinyshakespeare.txt", "tinyshakespeare.txt")
-    options: dict[str, Any] = {"length": context, "stride": max(context // 8, 1)}
-    data = load("stdlib_text", **options) if place is None else load(place, **options)
+    data = load("stdlib_text", length=context) if place is None else load(place, length=context)
 
-    def apart(source: Source | None) -> Source | None:
-        return WindowSource(source.tokens, context) if isinstance(source, WindowSource) else source
+    def again(source: Source | None, stride: int, most: int) -> Any:
+        return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
 
-    return replace(data, valid=apart(data.valid), test=apart(data.test))
+    train, valid, test = again(data.train, max(context // 8, 1), 100_000), again(data.valid, context, 500), again(data.test, context, 500)
+    return replace(data, train=train, valid=valid, test=test)
 
 
 def _hidden(data: Data, seed: int) -> Data:

@@ -18,7 +18,7 @@ def recipe(
     width: Width = 64,
     batch: Batch = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 1000,
+    steps: Steps = 600,
     seed: int = 0,
 ) -> Recipe:
     """Look up values by their keys; accuracy counts the questions alone.
