@@ -80,8 +80,11 @@ def draw(steps: int = L) -> Drawn:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=source, dtype=torch.float64)
 
-    gates = [torch.sigmoid(normal(*shape) + 1) for shape in ((steps, K), (steps, V), (steps,), (steps,))]
-    return Drawn(normal(steps, K), normal(steps, K), normal(steps, V), *gates, normal(steps, M).exp())
+    def gate(*shape: int) -> Tensor:
+        return torch.sigmoid(normal(*shape) + 1)
+
+    q, k, v = normal(steps, K), normal(steps, K), normal(steps, V)
+    return Drawn(q, k, v, gate(steps, K), gate(steps, V), gate(steps), gate(steps), normal(steps, M).exp())
 
 
 def head(x: Tensor) -> Tensor:
@@ -352,8 +355,8 @@ class Row(NamedTuple):
 def _static() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Fixed parameters: time step a and skip d (V,), A, B, C (V, K)."""
     source = generator(1, "fixed")
-    a, d, *rest = (torch.randn(*shape, generator=source, dtype=torch.float64) for shape in ((V,), (V,), (V, K), (V, K), (V, K)))
-    return a.exp() / 5, d, *rest
+    a, d, A, B, C = (torch.randn(*shape, generator=source, dtype=torch.float64) for shape in ((V,), (V,), (V, K), (V, K), (V, K)))
+    return a.exp() / 5, d, A, B, C
 
 
 def table_rows() -> dict[str, Row]:
@@ -471,7 +474,7 @@ def table_rows() -> dict[str, Row]:
         ),
         "deltanet": Row(lambda x: deltanet.rule(head(x.q), head(x.k), head(x.v), head(x.beta)), lambda x: delta_step(x, decay=False)),
         "gated_rfa": Row(
-            lambda x: gated_rfa.rule(*map(head, positive(x)[:3]), head(x.g.log())),
+            lambda x: gated_rfa.rule(head(x.q.exp()), head(x.k.exp()), head(x.v), head(x.g.log())),
             lambda x: normalised_step(positive(x), x.g.numpy(), 1 - x.g.numpy(), 0, x.k.exp().numpy()),
             plus,
         ),
@@ -941,8 +944,8 @@ def lin_25(exhibit: Exhibit) -> str:
 
 def _shape(n: int, heads: int, width: int) -> Steps:
     """Steps without memory, to be counted."""
-    rows = [torch.empty(1, heads, n, width, device="meta") for _ in range(3)]
-    return Steps(*rows, log_head=torch.empty(1, heads, n, device="meta"))
+    row = torch.empty(1, heads, n, width, device="meta")
+    return Steps(row, row, row, log_head=row[..., 0])
 
 
 def _memory(exhibit: Exhibit) -> None:
@@ -952,15 +955,10 @@ def _memory(exhibit: Exhibit) -> None:
     source = generator(9, "memory")
     for n in lengths:
         q, k, v = (torch.randn(1, heads, n, width, generator=source) for _ in range(3))
-        decay = F.logsigmoid(torch.randn(1, heads, n, generator=source))
-        calls: dict[str, Callable[[], Any]] = {
-            "step": lambda q=q, k=k, v=v, g=decay: compute(Steps(q, k, v, log_head=g), form="step"),
-            "chunk": lambda q=q, k=k, v=v, g=decay: compute(Steps(q, k, v, log_head=g), form="chunk"),
-            "scan over every step": lambda k=k, v=v, g=decay: scan(joined(torch.mul), _each_step(k[0], v[0], g[0])),
-        }
-        for name, call in calls.items():
+        steps = Steps(q, k, v, log_head=F.logsigmoid(torch.randn(1, heads, n, generator=source)))
+        for name in peaks:
             with torch.no_grad(), Live() as live:
-                call()
+                compute(steps, form=name) if name in steps.forms else scan(joined(torch.mul), _each_step(steps))
             peaks[name].append(live.peak)
     states = 4 * heads * width * width
     exhibit.above("a scan over 512 steps, in bytes of all 512 states", peaks["scan over every step"][-1] / (512 * states), 1.0)
@@ -968,10 +966,11 @@ def _memory(exhibit: Exhibit) -> None:
     exhibit.show(Reading("Memory of each form", "lines", peaks, axes=["steps", "bytes"], extra={"x": lengths, "log": ["x", "y"]}))
 
 
-def _each_step(k: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def _each_step(steps: Steps) -> tuple[Tensor, Tensor]:
     """(n, H, K, V) what each step keeps and what it writes, for a scan without chunks."""
-    written = (k[..., None] * v[..., None, :]).transpose(0, 1)
-    return g.T.exp()[..., None, None].expand_as(written), written
+    assert steps.k is not None and steps.log_head is not None
+    written = (steps.k[0, ..., None] * steps.v[0, ..., None, :]).transpose(0, 1)
+    return steps.log_head[0].T.exp()[..., None, None].expand_as(written), written
 
 
 def _streamed(exhibit: Exhibit) -> str:

@@ -57,10 +57,9 @@ def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **opti
             why = "asked for" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
             found.append(Taken(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
         if not watch.seen:
-            only = len(mixer.forms()) == 1
-            form = mixer.form if fixed else mixer.forms()[0] if only else "auto"
-            why = "asked for" if fixed else "the only one it has" if only else f"it takes one of {', '.join(mixer.forms())} by itself"
-            found.append(Taken(name, kind, inputs[0].shape[1], form, why))
+            length = inputs[0].shape[1]
+            form, why = (mixer.form, "asked for") if fixed else mixer.auto(length)
+            found.append(Taken(name, kind, length, form, why))
         watch.seen.clear()
 
     if mixers:

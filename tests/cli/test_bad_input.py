@@ -19,6 +19,7 @@ BASE = {
     "compare": ["a", "b"],
     "predict": ["a", "b"],
     "look": ["a"],
+    "bench": ["mixers", "gla"],
 }
 FAULTS = {
     "missing": None,

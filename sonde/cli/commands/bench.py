@@ -21,7 +21,7 @@ LENGTHS = (128, 512, 2048)
 
 def options() -> list[Dial]:
     return [
-        option("forms", tuple[str, ...], (), "forms to measure; default: all a mixer has"),
+        option("forms", tuple[str, ...] | None, None, "forms to measure; default: all a mixer has"),
         option("lengths", tuple[int, ...], LENGTHS, "lengths of the sequence", Range(1, 2**20)),
         option("width", int, 256, "numbers per token", Range(8, 2**14)),
         option("batch", int, 1, "sequences at once", Range(1, 2**12)),
@@ -38,8 +38,9 @@ def run(words: list[str]) -> int:
     if not plain or plain[0] != "mixers":
         raise BadInput(f"sonde bench cannot measure {plain[0][:40] if plain else 'nothing'}", fix="write: sonde bench mixers")
     names = [shelf.check("nn.mixers", name) for name in plain[1:]] or shelf.names("nn.mixers")
-    if not values["lengths"]:
-        raise BadInput("sonde bench needs a length", fix="such as --lengths 128 512 2048")
+    for name, example in (("lengths", "--lengths 128 512 2048"), ("forms", "--forms fused chunk")):
+        if values[name] == ():
+            raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")
     import torch
 
     from ...lenses._draw import draw
@@ -48,7 +49,7 @@ def run(words: list[str]) -> int:
     from ...nn.recurrence import FORMS
     from .._readings import text
 
-    for form in values["forms"]:
+    for form in values["forms"] or ():
         if form not in FORMS:
             raise BadInput(f"no form '{form}'", where="--forms", fix=nearest(form, FORMS))
     if values["threads"]:
@@ -57,7 +58,7 @@ def run(words: list[str]) -> int:
     rows = []
     torch.manual_seed(0)
     made = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
-    for row in sweep(made, values["forms"], lengths, values["batch"], values["backward"], values["limit"]):
+    for row in sweep(made, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
         rows.append(row)
         if sys.stderr.isatty():
             done = names.index(row.mixer) + 1

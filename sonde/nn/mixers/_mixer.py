@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...core import shelf
 from ...core.dials import resolve
 from ...core.errors import BadInput, nearest
-from ..recurrence import FORMS, Rule, State, run, watching
+from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
 from ..spans import Spans
 
 
@@ -53,6 +53,10 @@ class Mixer(nn.Module, ABC):
     def forms(self) -> tuple[str, ...]:
         """Ways it can be computed, all of which give the same numbers."""
 
+    @abstractmethod
+    def auto(self, length: int) -> tuple[str, str]:
+        """The form that 'auto' takes for sequences of this length, and why."""
+
     def use(self, form: str) -> Mixer:
         """Choose how it is computed: one of `forms`, or 'auto'."""
         if form != "auto" and form not in self.forms():
@@ -71,15 +75,23 @@ class Recurrent(Mixer, ABC):
         return run(rule, state, form=self.form, lengths=lengths)
 
     def forms(self) -> tuple[str, ...]:
+        first, *others = [steps.forms for steps in self._probe("step", 2)]
+        return tuple(form for form in first if all(form in other for other in others))
+
+    def auto(self, length: int) -> tuple[str, str]:
+        choice = choose(self._probe("auto", length)[0])
+        return choice.form, choice.why
+
+    def _probe(self, form: str, length: int) -> list[Steps]:
+        """The recurrences that run over so many tokens."""
         like = next(self.parameters())
-        kept, self.form = self.form, "step"
+        kept, self.form = self.form, form
         try:
             with watching() as watch, torch.no_grad():
-                self.mix(torch.zeros(1, 2, self.width, dtype=like.dtype, device=like.device), None, None)
+                self.mix(torch.zeros(1, length, self.width, dtype=like.dtype, device=like.device), None, None)
         finally:
             self.form = kept
-        first, *others = [steps.forms for steps, _ in watch.seen]
-        return tuple(form for form in first if all(form in other for other in others))
+        return [steps for steps, _ in watch.seen]
 
 
 def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:

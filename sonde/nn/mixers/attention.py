@@ -169,6 +169,9 @@ class Attention(Mixer):
     def forms(self) -> tuple[str, ...]:
         return ("step", "parallel", "chunk")
 
+    def auto(self, length: int) -> tuple[str, str]:
+        return "parallel", "all pairs in one call, the fastest where their scores fit into memory"
+
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = split(self.q(x), self.heads), split(self.k(x), self.groups), split(self.v(x), self.groups)
         if not self.causal:

@@ -58,6 +58,9 @@ class Linformer(Mixer):
     def forms(self) -> tuple[str, ...]:
         return ("parallel",)
 
+    def auto(self, length: int) -> tuple[str, str]:
+        return "parallel", "the only one it has"
+
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         whole(state, "Linformer")
         T = x.shape[1]

@@ -86,6 +86,9 @@ class Reformer(Mixer):
     def forms(self) -> tuple[str, ...]:
         return ("step", "parallel") if self.capacity is None else ("parallel",)
 
+    def auto(self, length: int) -> tuple[str, str]:
+        return "parallel", "all pairs that share a bucket at once"
+
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         if self.capacity is not None and state is not None:
             raise BadInput(

@@ -63,6 +63,11 @@ class Window(Mixer):
     def forms(self) -> tuple[str, ...]:
         return ("step", "parallel", "chunk")
 
+    def auto(self, length: int) -> tuple[str, str]:
+        if max(self.window, BLOCK) < length:
+            return "chunk", f"the window of {self.window} is shorter than the sequence, so most pairs need no look"
+        return "parallel", "the window holds the whole sequence"
+
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         B, T, _ = x.shape
         if lengths is not None:  # where() and not a product: what lies beyond the end may be anything, even NaN
@@ -74,7 +79,7 @@ class Window(Mixer):
         new = torch.cat([k, v], -1)
         whole = new if state is None else torch.cat([state["tail"].to(new.dtype), new], 2)
         first = self._first(None if state is None else state["first"], new, position)
-        form = self.form if self.form != "auto" else "chunk" if max(self.window, BLOCK) < T else "parallel"
+        form = self.form if self.form != "auto" else self.auto(T)[0]
         o = {"step": self._steps, "parallel": self._parallel, "chunk": self._blocks}[form](q, whole, first, position)
         after = advanced(position, x, lengths)
         # a copy, so that it does not hold on to the whole; entries before the beginning are never looked at

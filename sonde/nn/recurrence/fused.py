@@ -15,7 +15,7 @@ def why_not(s: Steps) -> str:
     """Why these steps cannot be fused here; '' if they can."""
     if "fused" not in s.forms:
         return f"there is no fused kernel for '{s.name}'"
-    if s.v.device.type == "cpu":
+    if s.v.device.type in ("cpu", "meta"):  # sizes alone are counted as the kernel would run them
         from ... import kernels
 
         return "" if kernels.available() else kernels.why_not()

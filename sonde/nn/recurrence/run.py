@@ -118,7 +118,7 @@ def _last(x: Tensor, old: Tensor | None, lengths: Tensor | None) -> Tensor:
 
 
 @final
-@dataclass
+@dataclass(eq=False)
 class Watch:
     """What ran while it was watched: the steps with the form taken, and how often a denominator was too small."""
 
