@@ -24,13 +24,17 @@ class Price(NamedTuple):
 
 
 PRICES = {
-    "fused": Price(60e-6, 0.0, 60e9),
-    "step": Price(20e-6, 90e-6, 8e9),
-    "parallel": Price(300e-6, 250e-6, 40e9),
-    "chunk": Price(400e-6, 40e-6, 25e9),
-    "scan": Price(800e-6, 300e-6, 12e9),
-    "convolution": Price(200e-6, 60e-6, 4e9),
+    "fused": Price(50e-6, 0.0, 60e9),
+    "step": Price(80e-6, 95e-6, 8e9),
+    "parallel": Price(250e-6, 60e-6, 25e9),
+    "chunk": Price(400e-6, 40e-6, 30e9),
+    "scan": Price(300e-6, 120e-6, 9e9),
+    "convolution": Price(400e-6, 0.0, 5e9),
 }
+TOUCH = 6e-9
+"""seconds to take a number through the exponentials, masks and products around the matrix products"""
+COMPLEX = 6
+"""how many times as long that takes for complex numbers"""
 
 
 @final
@@ -63,7 +67,8 @@ def choose(s: Steps) -> Choice:
 def estimate(s: Steps, form: str) -> float:
     """Expected seconds of a forward pass."""
     price = PRICES[form]
-    return price.call + rounds(s, form) * price.round + flops(s, form) / price.rate
+    work = flops(s, form) / price.rate * (2 if s.kind == "delta" and form in ("chunk", "parallel") else 1)  # triangular solves
+    return price.call + rounds(s, form) * price.round + work + touched(s, form) * TOUCH
 
 
 def rounds(s: Steps, form: str) -> int:
@@ -77,7 +82,23 @@ def rounds(s: Steps, form: str) -> int:
         return ceil(L / PIECE) * 2 * ceil(log2(PIECE)) if s.kind == "hadamard" else ceil(L / CHUNK)
     if form == "parallel":
         return ceil(log2(max(L, 2)))
-    return ceil(L / CHUNK) if form == "convolution" else 1
+    return 1
+
+
+def touched(s: Steps, form: str) -> float:
+    """Numbers that go through elementwise operations, once for each time they do."""
+    B, H, L, K, V = s.sizes
+    if s.kind == "hadamard":
+        if form == "convolution":
+            return H * K * V * 4 * L**0.5 * (COMPLEX if s.complex else 1)
+        per_step = {"step": 0.3, "chunk": 1.0, "scan": 1.4}.get(form, 0.0)
+        return B * H * L * K * V * per_step * (COMPLEX if s.complex else 1)
+    if form in ("step", "fused"):
+        return 0.0
+    C = {"parallel": L, "chunk": CHUNK, "scan": 16}[form]
+    axes = sum(width for gate, width in ((s.log_key, K), (s.log_value, V)) if gate is not None)
+    pairs = C if s.log_head is not None and s.log_key is None else 0
+    return B * H * max(L, C) * (pairs + axes * log2(max(C, 2)))
 
 
 def flops(s: Steps, form: str) -> float:
@@ -87,7 +108,7 @@ def flops(s: Steps, form: str) -> float:
     decays = 1 if any(x is not None for x in (s.log_head, s.log_key, s.log_value)) else 0
     if s.kind == "hadamard":
         if form == "convolution":
-            return heads * V * (15 * L * log2(max(2 * L, 2)) + 10 * K * L)
+            return heads * V * (15 * L * log2(max(2 * L, 2)) + (8 if s.complex else 2) * K * L * (1 + 1 / B))
         work = 5 * K * V + 10 * K * V * (0 if s.constant else 1)  # the exponential counts as ten
         return heads * L * (work + (8 * K * V * (2 if form == "scan" else 1) if form in ("scan", "chunk") else 0))
     if form in ("step", "fused"):

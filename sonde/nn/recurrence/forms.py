@@ -245,34 +245,32 @@ def _scan_steps(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """v convolved with the answer to a single impulse: L log L instead of L K for each channel."""
+    """v convolved with the answer to a single impulse: L log L instead of L K for each channel.
+
+    With e = log_value * rate a step multiplies by exp(e).  The power exp(t e) of t = n C + l is that of l in the first chunk
+    times that of n C, so C + L / C exponentials an entry are enough, fewest for C near sqrt(L); the rest are products over K.
+    """
     assert s.rate is not None and s.log_value is not None
-    L = s.v.shape[2]
+    B, H, L, K, V = s.sizes
     if not L:
         return s.v.new_zeros(s.v.shape), state
-    exponent = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V) of one step
-    weight = torch.ones_like(exponent) if s.weight is None else s.weight.to(exponent.dtype)
-    times = torch.arange(L, device=s.v.device)
-    impulse, carried, written = [], [], torch.zeros_like(state)
-    for now in times.split(CHUNK):  # (CHUNK, H, K, V) at a time
-        powers = torch.exp(now.to(s.v.dtype)[:, None, None, None] * exponent)
-        impulse.append(_real((powers * weight).sum(-2)))
-        carried.append(_real(torch.einsum("lhkv,bhkv->bhlv", powers * (weight * exponent.exp()), state)))
-        if lengths is None:  # counted from the end, the same powers say what each step leaves in the state
-            written = written + torch.einsum("lhkv,bhlv->bhkv", powers, s.v.flip(2)[:, :, now].to(powers.dtype))
-        else:
-            written = written + _written(s.v[:, :, now], exponent, lengths, now)
-    kernel = torch.cat(impulse).movedim(0, 1)  # (H, L, V)
+    e = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V)
+    C = 1 << ((L - 1).bit_length() + 1) // 2
+    time = torch.arange(-(-L // C) * C, device=s.v.device, dtype=s.v.dtype)
+    inside, chunks = (torch.exp(t.view(-1, 1, 1, 1) * e) for t in (time[:C], time[::C]))
+    read = torch.ones_like(e) if s.weight is None else s.weight.to(e.dtype)
+    kernel = _real(torch.einsum("lhkv,nhkv->hnlv", inside, chunks * read)).flatten(1, 2)[:, :L]
     out = torch.fft.irfft(torch.fft.rfft(s.v, 2 * L, dim=2) * torch.fft.rfft(kernel, 2 * L, dim=1), 2 * L, dim=2)[:, :, :L]
-    ends = torch.full((len(s.v),), L, device=s.v.device) if lengths is None else lengths
-    return out + torch.cat(carried, 2), torch.exp(ends.to(s.v.dtype)[:, None, None, None] * exponent) * state + written
-
-
-def _written(v: Tensor, exponent: Tensor, ends: Tensor, times: Tensor) -> Tensor:
-    """What steps `times` leave in the state at the end of each sequence, where they end at different times."""
-    left = ends.unsqueeze(1) - 1 - times
-    share = torch.exp(left.clamp_min(0).to(v.dtype)[:, :, None, None, None] * exponent)
-    return torch.einsum("blhkv,bhlv->bhkv", share, torch.where((left >= 0)[:, None, :, None], v, 0).to(share.dtype))
+    if state.requires_grad or bool(state.any()):
+        carried = (read * e.exp() * state).unsqueeze(1) * chunks
+        out = out + _real(torch.einsum("lhkv,bnhkv->bhnlv", inside, carried)).flatten(2, 3)[:, :, :L]
+    ends = torch.full((B,), L, device=s.v.device) if lengths is None else lengths
+    # Counted back from the end of its sequence, what a step leaves in the state is again a power.
+    back = ends.unsqueeze(1) - 1 - time.long()
+    v = s.v.gather(2, back.clamp_min(0)[:, None, :, None].expand(-1, H, -1, V))
+    v = torch.where((back >= 0)[:, None, :, None], v, 0).unflatten(2, (-1, C)).to(e.dtype)
+    written = (torch.einsum("lhkv,bhnlv->bnhkv", inside, v) * chunks).sum(1)
+    return out, torch.exp(ends.to(s.v.dtype)[:, None, None, None] * e) * state + written
 
 
 def _real(x: Tensor) -> Tensor:
