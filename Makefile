@@ -50,18 +50,18 @@ clean:
 	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
 
 # A stamp says "installed, and nothing it depends on has changed since".
-$(VENV)/.sonde: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.sonde: pyproject.toml constraints.txt setup.py $(wildcard sonde/kernels/*.[ch]) | $(BIN)/python
 	@echo "installing Sonde into $(VENV) (a minute or two, once)"
 	$(PIP) torch
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.sonde-dev: $(VENV)/.sonde
+$(VENV)/.sonde-dev: pyproject.toml constraints.txt | $(VENV)/.sonde
 	@echo "installing the development tools into $(VENV) (once)"
 	$(PIP) -e ".[dev]"
 	@touch $@
 
-$(VENV)/.sonde-bench: $(VENV)/.sonde-dev
+$(VENV)/.sonde-bench: pyproject.toml constraints.txt | $(VENV)/.sonde-dev
 	@echo "installing the peers to compare with into $(VENV) (once)"
 	$(PIP) -e ".[bench]"
 	@touch $@

@@ -2,8 +2,11 @@
 
 Each level of CPU gets its own plain shared object, so a build is never illegal on another machine of the same kind:
 `sonde/kernels/_library.py` loads the best one the CPU can run.  Every source is compiled for float and for double.
+A library carries a mark of the sources it was made from, which the loader compares with those it finds.
 """
 
+import hashlib
+import os
 import platform
 import sys
 from pathlib import Path
@@ -26,8 +29,17 @@ NOTICE = (
 )
 
 
+KERNELS = Path("sonde/kernels")
+SOURCES, HEADERS = (sorted(map(str, KERNELS.glob(ending))) for ending in ("*.c", "*.h"))
+# As `_library.py` computes it.
+MARK = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(KERNELS.glob("*.[ch]")))).hexdigest()
+
+
 class BuildKernels(build_ext):
-    """Compiles plain shared objects (no Python inside), and never fails the install."""
+    """Compiles plain shared objects (no Python inside), and never fails the install.
+
+    A library is put in place by a rename: a process that has the old one open keeps it whole.
+    """
 
     def get_ext_filename(self, fullname):
         return str(Path(*fullname.split("."))) + ".so"
@@ -44,17 +56,22 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext):
         flags = [*FLAGS, *OPENMP, *ext.extra_compile_args]
-        objects = []
+        macros, objects = [("MARK", f'"{MARK}"')], []
         for bits in ("32", "64"):
             place = str(Path(self.build_temp, ext.name, bits))
-            objects += self.compiler.compile(ext.sources, output_dir=place, macros=[("REAL_BITS", bits)], extra_postargs=flags)
+            objects += self.compiler.compile(ext.sources, output_dir=place, macros=[*macros, ("REAL_BITS", bits)], extra_postargs=flags)
         output = self.get_ext_fullpath(ext.name)
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-        self.compiler.link_shared_object(objects, output, libraries=["m"], extra_postargs=OPENMP)
+        self.compiler.link_shared_object(objects, f"{output}.new", libraries=["m"], extra_postargs=OPENMP)
+        os.replace(f"{output}.new", output)
+
+    def copy_file(self, infile, outfile, *how, **named):
+        """How setuptools puts a library into the source folder of an editable install."""
+        super().copy_file(infile, f"{outfile}.new", *how, **named)
+        os.replace(f"{outfile}.new", outfile)
+        return outfile, 1
 
 
-SOURCES = sorted(str(path) for path in Path("sonde/kernels").glob("*.c"))
-HEADERS = sorted(str(path) for path in Path("sonde/kernels").glob("*.h"))
 setup(
     ext_modules=[
         Extension(f"sonde.kernels._kernels_{level}", SOURCES, depends=HEADERS, extra_compile_args=flags, optional=True)
