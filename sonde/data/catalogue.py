@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MODULES = {
     "bundled": ("digits", "iris", "wine", "breast_cancer", "diabetes"),
     "synthetic": ("xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"),
-    "text": ("stdlib_text",),
+    "sequences": ("recall", "copying", "reset", "parity"),
+    "text": ("stdlib_text", "tiny_shakespeare"),
     "archives": ("mnist", "fashion_mnist", "cifar10"),
 }
 

@@ -17,11 +17,16 @@ from torch import Tensor
 from ..core.batch import Batch, Data
 from ..core.dials import Range
 from ..core.errors import BadInput, DataUnusable
-from .formats import decode
+from . import fetch
+from .formats import contents, decode
 from .split import size
 from .tensors import WindowSource
 
 UNKNOWN = "\ufffd"
+SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
+"""where a data folder may hold it; the last is the name it has at its home"""
+SHAKESPEARE_HOMES = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",)
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 Length = Annotated[int, Range(1, 1 << 20)]
@@ -112,6 +117,36 @@ def text_file(
             fix="use a smaller length or a longer text",
         )
     return windows((text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level)
+
+
+def tiny_shakespeare(
+    seed: int = 0,
+    valid: float | int = 0.05,
+    test: float | int = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Level = "char",
+) -> Data:
+    """Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of characters
+    test: fraction or count of characters
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters or bytes
+    """
+
+    def check(path: Path) -> bytes:
+        return fetch.checked(contents(path), SHAKESPEARE_SHA256, path)
+
+    path = fetch.find(*SHAKESPEARE)
+    if path is None:
+        path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
+    check(path)
+    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level)
+    return replace(data, name="tiny_shakespeare")
 
 
 def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = None, level: Level = "byte") -> Data:

@@ -16,6 +16,7 @@ from sonde.core.errors import BadInput
 from sonde.data import catalogue
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
+SEQUENCES = ["recall", "copying", "reset", "parity"]
 PUZZLES = ["xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"]
 
 
@@ -31,7 +32,7 @@ def test_names_and_summaries_need_no_torch() -> None:
     code = "import sys; from sonde.data import catalogue as c; print([c.summary(n) for n in c.names()]); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60).returncode == 0
     assert all(10 < len(catalogue.summary(name)) < 120 for name in catalogue.names())
-    assert len(catalogue.names()) == len(set(catalogue.names())) == 17
+    assert len(catalogue.names()) == len(set(catalogue.names())) == 22
 
 
 @pytest.mark.parametrize("name", catalogue.names())
@@ -46,6 +47,16 @@ def test_the_seed_alone_decides(name: str) -> None:
     assert first.train.fingerprint() == again.train.fingerprint() != other.train.fingerprint()
     ids = [source[:].ids for source in first.splits.values()]
     assert len(ids) == 3 and len(torch.cat(ids).unique()) == sum(map(len, ids))
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_are_drawn_from_the_seed_and_name_their_tokens(name: str) -> None:
+    first, again, other = (catalogue.load(name, seed=seed, n=30) for seed in (3, 3, 4))
+    assert first.train.fingerprint() == again.train.fingerprint() != other.train.fingerprint()
+    assert {part: len(source) for part, source in first.splits.items()} == {"train": 30, "valid": 3, "test": 3}
+    batch = first.train[:]
+    assert batch.x.shape == batch.y.shape == batch.mask.shape and batch.mask.any(1).all()
+    assert int(batch.x.min()) >= 0 and int(torch.max(batch.x.max(), batch.y.max())) < len(first.classes)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import torch
 
-from sonde.core.errors import BadInput
-from sonde.data import catalogue
+from sonde.core.errors import BadInput, DataUnusable
+from sonde.data import catalogue, fetch, text
 from sonde.data.files import load_file
 from sonde.data.text import UNKNOWN, Vocabulary, library
 
@@ -61,3 +62,59 @@ def test_the_standard_library_is_a_fixed_corpus() -> None:
     assert 0.8 < sizes[0] / total < 0.97
     batch = data.train[torch.tensor([5, 2])]
     assert batch.x.shape == (2, 64) and torch.equal(batch.x[:, 1:], batch.y[:, :-1])
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that has a home with the text, but neither a data folder nor a cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SONDE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "input.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.setattr(text, "SHAKESPEARE_HOMES", (home.as_uri() + "/",))
+    monkeypatch.setattr(text, "SHAKESPEARE_SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", text.SHAKESPEARE)
+def test_shakespeare_is_found_and_checked(alone: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setattr(text, "SHAKESPEARE_HOMES", ())
+    path = alone / "data" / place
+    path.parent.mkdir(parents=True)
+    path.write_text(TEXT, encoding="utf-8")
+    data = catalogue.load("tiny_shakespeare", length=9, valid=60, test=42)
+    same = load_file(path, length=9, valid=60, test=42)
+    assert data.name == "tiny_shakespeare" and data.classes == same.classes
+    assert [part.fingerprint() for part in data.splits.values()] == [part.fingerprint() for part in same.splits.values()]
+    path.write_text(TEXT[:-1], encoding="utf-8")
+    with pytest.raises(DataUnusable, match=f"'{path.name}' is not the file it should be"):
+        catalogue.load("tiny_shakespeare", length=9)
+
+
+def test_shakespeare_is_downloaded_once(alone: Path) -> None:
+    options = {"length": 9, "valid": 60, "test": 42}
+    first = catalogue.load("tiny_shakespeare", **options)
+    assert (fetch.cache() / "tinyshakespeare/input.txt").read_text(encoding="utf-8") == TEXT
+    (alone / "home/input.txt").unlink()
+    assert catalogue.load("tiny_shakespeare", **options).train.fingerprint() == first.train.fingerprint()
+
+
+@pytest.mark.parametrize("served", ["another text", None])
+def test_shakespeare_that_cannot_be_had_says_where_to_put_it(alone: Path, served: str | None) -> None:
+    (alone / "home/input.txt").unlink()
+    if served:
+        (alone / "home/input.txt").write_text(served)
+    with pytest.raises(DataUnusable) as caught:
+        catalogue.load("tiny_shakespeare")
+    assert str(fetch.cache() / "tinyshakespeare/input.txt") in str(caught.value)
+    assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(fetch.find(*text.SHAKESPEARE) is None, reason="tiny-Shakespeare is not in a data folder")
+def test_the_real_shakespeare() -> None:
+    data = catalogue.load("tiny_shakespeare", length=64)
+    assert sum(int(data.report[f"{part} tokens"]) for part in ("train", "valid", "test")) == 1_115_394
+    assert len(data.classes) == 66  # 65, and one for those not seen
+    assert Vocabulary(data.classes, "char").decode(data.train[:1].x[0]).startswith("First Citizen:\nBefore we proceed")
