@@ -63,6 +63,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _on_shelf("recipes"),
     "data": _data,
     "models": _on_shelf("models"),
+    "mixers": _on_shelf("nn.mixers"),
     "objectives": _on_shelf("objectives"),
     "optimisers": _optimisers,
     "schedules": _returning("schedules.py", "Schedule"),

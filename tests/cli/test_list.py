@@ -13,6 +13,7 @@ from sonde.optim import build, initialise, schedules
 AUTHORITIES = {
     "recipes": lambda: shelf.names("recipes"),
     "models": lambda: shelf.names("models"),
+    "mixers": lambda: shelf.names("nn.mixers"),
     "objectives": lambda: shelf.names("objectives"),
     "lenses": lambda: shelf.names("lenses"),
     "data": catalogue.names,
