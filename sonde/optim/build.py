@@ -29,6 +29,8 @@ _FUSED = ("adam", "adamw", "sgd", "adagrad")
 """torch has a one-pass kernel for these on a CPU"""
 _WHOLE = ("muon", "adafactor")
 """rules in which entries of a tensor look at each other"""
+_SPARED = ("skip", "turn", "share", "now", "sigma")
+"""parameters of mixers that weigh or turn each channel by itself: like the gain of a norm, they are at home elsewhere than at 0"""
 _SHARE = Range(least=0, below=1)
 _RANGES = {"betas": _SHARE, "momentum": _SHARE, "alpha": _SHARE, "rho": _SHARE, "eps": Range(least=0), "dampening": Range(least=0, most=1)}
 
@@ -42,7 +44,7 @@ class Optimiser:
     lr: float
     weight_decay: float = 0.0
     decay_all: bool = False
-    """let weight decay act on biases and norms too"""
+    """let weight decay act on biases, norms, logarithms and channel weights too"""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,8 +53,14 @@ class Optimiser:
         return self.name not in _WHOLE and getattr(_rule(self.name), "elementwise", True)
 
     def decays(self, name: str, parameter: Tensor) -> bool:
-        """Whether weight decay acts on a parameter: not on biases and norms, which have fewer than two axes."""
-        return self.weight_decay > 0 and (self.decay_all or parameter.ndim >= 2)
+        """Whether weight decay acts on a parameter: on weights of linear maps and embeddings.
+
+        Not on biases and norms, which have fewer than two axes; nor, whatever their axes, on what is a logarithm by its
+        name (`log_rate`: 0 is a rate of one, not of none) or a weight of each channel by itself (`skip`).
+        """
+        own = name.rpartition(".")[2]
+        spared = parameter.ndim < 2 or own.startswith("log_") or own in _SPARED
+        return self.weight_decay > 0 and (self.decay_all or not spared)
 
     def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
         """The torch optimiser for groups `{"params": [...], "weight_decay": ..., "names": [...]}`."""
@@ -66,7 +74,8 @@ class Optimiser:
 def optimiser(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool = False, **options: Any) -> Optimiser:
     """An optimiser by name, with checked settings: `optimiser("adamw", lr=1e-3, weight_decay=0.01, betas=(0.9, 0.95))`.
 
-    Weight decay is 0 unless given, also where torch has another default, and leaves biases and norms alone.
+    Weight decay is 0 unless given, also where torch has another default, and leaves biases and norms alone, and the rates
+    and channel weights of mixers (see `Optimiser.decays`).
     """
     if str(name) in _REFUSED:
         raise BadInput(f"optimiser '{name}' cannot be used: {_REFUSED[name]}", fix="'adamw' is a good start")

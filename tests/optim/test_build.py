@@ -89,6 +89,33 @@ def test_decay_leaves_biases_and_norms_alone():
     assert not any(optimiser("adamw", lr=0.5).decays(n, p) for n, p in model.named_parameters())
 
 
+def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
+    """The published Mamba, S4 and RWKV-6 exempt these, however many axes they are kept in."""
+    rule = optimiser("adamw", lr=1e-3, weight_decay=0.1)
+    spared = {}
+    for name in shelf.names("nn.mixers"):
+        model = nn.ModuleDict({"mixer": shelf.load("nn.mixers", name).tiny()})
+        wide = {n.removeprefix("mixer."): rule.decays(n, p) for n, p in model.named_parameters() if p.ndim >= 2}
+        assert all(decays for n, decays in wide.items() if n.endswith("weight")), name
+        spared[name] = {n for n, decays in wide.items() if not decays}
+    assert spared.pop("mamba") == {"log_rate", "skip"}
+    assert spared.pop("s4") == {"log_step", "log_rate", "turn", "skip"}
+    assert spared.pop("rwkv6") == {"share", "now"}
+    assert spared.pop("gated_rfa") == {"phi.sigma"}
+    everything = optimiser("adamw", lr=1e-3, weight_decay=0.1, decay_all=True)
+    assert everything.decays("mixer.log_rate", torch.zeros(1, 5, 3))
+
+
+def test_decay_acts_on_weights_by_other_names():
+    rule = optimiser("adamw", lr=1e-3, weight_decay=0.1)
+    parts = {
+        "lstm": nn.LSTM(3, 4), "attention": nn.MultiheadAttention(4, 2), "embedding": nn.Embedding(5, 3), "row": nn.Linear(5, 1)
+    }  # fmt: skip
+    model = nn.ModuleDict(parts)
+    assert {n for n, p in model.named_parameters() if not rule.decays(n, p)} == {n for n, p in model.named_parameters() if p.ndim < 2}
+    assert rule.decays("W", torch.zeros(3, 4)) and rule.decays("logits.weight", torch.zeros(3, 4))
+
+
 def test_elementwise():
     assert {name for name in names() if not optimiser(name, lr=1e-3).elementwise} == {"muon", "adafactor"}
 
