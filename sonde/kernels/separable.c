@@ -52,13 +52,44 @@ INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- one block of a sweep ---- */
 
+/* Rows of the caller's tensors that the next block needs.  A sweep works on what is in cache and can fetch them meanwhile:
+   each tile asks for one column of cache lines, a line at every step. */
+typedef struct {
+    int64_t parts, steps; /* tensors, rows of each */
+    int64_t part_now, byte_now;
+    struct {
+        const char *rows;
+        int64_t step, bytes;
+    } part[8];
+} ahead;
+
+static void expect(ahead *x, view from, int64_t time, int64_t width, int64_t length) {
+    if (!from.data || x->steps <= 0 || time < 0 || time + x->steps > length) return; /* at the ends of the sequence a little is not fetched */
+    x->part[x->parts].rows = (const char *)(from.data + time * from.time);
+    x->part[x->parts].step = from.time * (int64_t)sizeof(real);
+    x->part[x->parts++].bytes = width * (int64_t)sizeof(real);
+}
+
+/* The next column of lines, and the way from line to line; when all are fetched, a line that is at hand. */
+INLINE const char *column(ahead *x, const void *at_hand, int64_t *step) {
+    *step = 0;
+    if (x->part_now == x->parts) return at_hand;
+    const char *p = x->part[x->part_now].rows + x->byte_now;
+    *step = x->part[x->part_now].step;
+    if ((x->byte_now += 64) >= x->part[x->part_now].bytes) x->byte_now = 0, x->part_now++;
+    return p;
+}
+
 /* ROWS rows of the state, `wide` vectors each, in registers over all steps.  `read` and `write` go down the rows. */
 INLINE void tile(const int wide, int64_t steps, const real *read, const real *write, int64_t row_step, const real *cols,
-                 real *out, int64_t col_step, real *state, const real *row_factor, const real *col_factor) {
+                 real *out, int64_t col_step, real *state, const real *row_factor, const real *col_factor, ahead *next) {
+    int64_t line_step;
+    const char *line = column(next, state, &line_step);
     vec s[ROWS][2];
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < wide; j++) s[i][j] = load(state + (i * wide + j) * LANES) * load(col_factor + j * LANES) * row_factor[i];
-    for (int64_t t = 0; t < steps; t++, read += row_step, write += row_step, cols += col_step, out += col_step) {
+    for (int64_t t = 0; t < steps; t++, read += row_step, write += row_step, cols += col_step, out += col_step, line += line_step) {
+        __builtin_prefetch(line, 0, 2);
         vec x[2], y[2];
         for (int j = 0; j < wide; j++) x[j] = load(cols + j * LANES), y[j] = load(out + j * LANES);
         for (int i = 0; i < ROWS; i++) {
@@ -72,37 +103,9 @@ INLINE void tile(const int wide, int64_t steps, const real *read, const real *wr
         for (int j = 0; j < wide; j++) store(state + (i * wide + j) * LANES, s[i][j]);
 }
 
-/* Rows of the caller's tensors that the next block needs.  A sweep works on what is in cache, so it can fetch them meanwhile:
-   between two tiles it asks for its share of the rows. */
-typedef struct {
-    int64_t parts, steps; /* tensors, rows of each */
-    int64_t part_now, row_now;
-    struct {
-        const char *rows;
-        int64_t step, bytes;
-    } part[6];
-} ahead;
-
-static void expect(ahead *x, view from, int64_t time, int64_t width, int64_t length) {
-    if (!from.data || x->steps <= 0 || time < 0 || time + x->steps > length) return; /* at the ends of the sequence a little is not fetched */
-    x->part[x->parts].rows = (const char *)(from.data + time * from.time);
-    x->part[x->parts].step = from.time * (int64_t)sizeof(real);
-    x->part[x->parts++].bytes = width * (int64_t)sizeof(real);
-}
-
-INLINE void fetch(ahead *x, int64_t rows) {
-    for (; rows > 0 && x->part_now < x->parts; rows--) {
-        const int64_t bytes = x->part[x->part_now].bytes;
-        const char *p = x->part[x->part_now].rows + x->row_now * x->part[x->part_now].step;
-        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
-        if (++x->row_now == x->steps) x->row_now = 0, x->part_now++;
-    }
-}
-
 /* The whole state.  It is kept in panels of PANEL columns (the last may be one vector wide), all rows of a panel together. */
 static void sweep(int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
                   int64_t width, real *state, const real *row_factor, const real *col_factor, ahead *next) {
-    const int64_t tiles = (width + PANEL - 1) / PANEL * (rows / ROWS), share = (next->parts * next->steps + tiles - 1) / tiles;
     memset(out, 0, (size_t)(steps * width) * sizeof(real));
     int64_t row_step = rows, col_step = width;
     if (backward) {
@@ -113,11 +116,10 @@ static void sweep(int64_t steps, int backward, const real *read, const real *wri
     for (int64_t w = 0; w < width; w += PANEL) {
         const int64_t panel = least(PANEL, width - w);
         for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel) {
-            fetch(next, share);
             if (panel == PANEL)
-                tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
+                tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
             else
-                tile(1, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w);
+                tile(1, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
         }
     }
 }
