@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core import shelf
 from ..core.live import Live
 from ..core.reading import Reading
 from ..core.seeds import generator
@@ -693,10 +694,10 @@ def lin_16(exhibit: Exhibit) -> str:
     rate = table_rows_rate()
     _, end = run(mamba.rule(head(x.q), head(x.k), head(x.v), still, rate), {"S0": start})
     exhibit.expect("a_t = 0 keeps S and writes nothing", end["S0"], start.numpy(), 0.0)
-    dials = {"length": 16, "items": 4, "symbols": 4, "width": 32, "depth": 2, "steps": 250, "batch": 32, "lr": 1e-2}
+    dials = {"length": 16, "items": 3, "symbols": 4, "width": 32, "depth": 2, "steps": 220, "batch": 32, "lr": 1e-2}
     scores = _trained(exhibit, "copying", ("mamba", "s4"), dials)
-    exhibit.above("selective copying, worst of three seeds: Mamba", min(scores["mamba"]), 0.9)
-    exhibit.below("best of three seeds: S4, the same at every token", max(scores["s4"]), 0.8)
+    exhibit.above("selective copying, worst of three seeds: Mamba", min(scores["mamba"]), 0.85)
+    exhibit.below("best of three seeds: S4, which treats every token alike", max(scores["s4"]), 0.8)
     return f"a_t = 0 keeps S; selective copying: Mamba {np.mean(scores['mamba']):.0%}, S4 {np.mean(scores['s4']):.0%} of the symbols"
 
 
@@ -711,9 +712,10 @@ def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], dials: dict
     for name in mixers:
         scores[name] = []
         for seed in range(seeds):
-            done = exhibit.train(recipe, f"{recipe}-{name.replace(' ', '-')}-{seed}", mixer=name, seed=seed, **dials)
-            rows = [row for row in done.metrics if "valid/accuracy" in row]
-            scores[name].append(rows[-1]["valid/accuracy"])
+            # Judged once, at the end: new sequences are many and the net is small.
+            made = shelf.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
+            done = exhibit.train(made, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
+            scores[name].append([row for row in done.metrics if "valid/accuracy" in row][-1]["valid/accuracy"])
     bars = {f"seed {seed}": [scores[name][seed] for name in mixers] for seed in range(seeds)}
     exhibit.show(Reading(f"Accuracy after training: {recipe}", "bars", bars, axes=["mixer"], extra={"labels": list(mixers)}))
     return scores
@@ -934,12 +936,12 @@ def lin_25(exhibit: Exhibit) -> str:
     _memory(exhibit)
     streamed = _streamed(exhibit)
     small = {"width": 32, "batch": 32, "lr": 1e-2}
-    recall = _trained(exhibit, "recall", ("deltanet", "linear"), {"pairs": 8, "keys": 16, "depth": 1, "steps": 300, **small})
-    exhibit.above("recall, worst seed of DeltaNet less best of linear attention", min(recall["deltanet"]) - max(recall["linear"]), 0.05)
-    reset = _trained(exhibit, "reset", ("mamba2", "linear"), {"steps": 200, **small})
-    exhibit.above("reset, worst seed of a gated model less best of linear attention", min(reset["mamba2"]) - max(reset["linear"]), 0.05)
+    recall = _trained(exhibit, "recall", ("deltanet", "linear"), {"pairs": 6, "keys": 12, "depth": 1, "steps": 250, **small})
+    exhibit.above("recall, worst seed of DeltaNet less best of linear attention", min(recall["deltanet"]) - max(recall["linear"]), 0.3)
+    reset = _trained(exhibit, "reset", ("gla", "linear"), {"steps": 200, **small})
+    exhibit.above("reset, worst seed of a gated model less best of linear attention", min(reset["gla"]) - max(reset["linear"]), 0.1)
     means = [f"{np.mean(scores):.0%}" for scores in (*recall.values(), *reset.values())]
-    return f"{streamed}; recall {means[0]} by DeltaNet, {means[1]} by linear attention; reset {means[2]} by Mamba-2, {means[3]}"
+    return f"{streamed}; recall {means[0]} by DeltaNet, {means[1]} by linear attention; reset {means[2]} by GLA, {means[3]} by linear attention"
 
 
 def _shape(n: int, heads: int, width: int) -> Steps:

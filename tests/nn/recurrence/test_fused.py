@@ -1,0 +1,93 @@
+"""The fused form: no large temporary, nothing kept without gradients, the same bits for any number of threads, clear refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sonde import kernels
+from sonde.core.errors import BadInput
+from sonde.core.live import Live
+from sonde.nn.recurrence import Steps, choose, compute
+
+pytestmark = pytest.mark.skipif(not kernels.available(), reason="the compiled kernels are not here")
+
+MIB = 2**20
+
+
+def steps(kind: str, L: int) -> Steps:
+    """A layer of usual size: 2 x 4 heads of 64, or 256 channels of 16 states."""
+    draw = torch.Generator().manual_seed(L)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw)
+
+    B, H, D = 2, 4, 64
+    if kind == "hadamard":
+        rate = torch.rand(1, 16, 256, generator=draw) + 0.5
+        return Steps(normal(B, 1, L, 16), normal(B, 1, L, 16), normal(B, 1, L, 256), log_value=-normal(B, 1, L, 256).exp() / 10, rate=rate)
+    base = Steps(normal(B, H, L, D), F.normalize(normal(B, H, L, D), dim=-1), normal(B, H, L, D))
+    gate = F.logsigmoid(normal(B, H, L) + 2)
+    if kind == "delta":
+        return replace(base, log_head=gate, beta=torch.sigmoid(normal(B, H, L)))
+    return replace(base, log_head=gate, log_key=F.logsigmoid(normal(B, H, L, D) + 2), log_value=F.logsigmoid(normal(B, H, L, D) + 2))
+
+
+KINDS = ["separable", "delta", "hadamard"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_temporary_above_32_mib(kind: str) -> None:
+    """Above it the system's allocator gives memory back at every free, and page faults cost more than the arithmetic."""
+    s = steps(kind, 4096)
+    leaves = {name: getattr(s, name).requires_grad_() for name in ("q", "k", "v")}
+    with Live() as live:
+        out, state = compute(replace(s, **leaves), None, "fused")
+        torch.autograd.grad(out.sum() + state.sum(), list(leaves.values()))
+    assert live.largest < 32 * MIB
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_kept_where_no_gradient_is_wanted(kind: str) -> None:
+    s = steps(kind, 2048)
+    with torch.no_grad(), Live() as live:
+        out, state = compute(s, None, "fused")
+    made = sum(t.numel() * t.element_size() for t in (out, state))
+    assert live.now == made and live.peak <= made + state.numel() * state.element_size() + MIB
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bits_for_any_number_of_threads(kind: str) -> None:
+    s = steps(kind, 300)
+    names = [name for name in ("q", "k", "v", "log_head", "log_key", "log_value", "beta", "rate") if getattr(s, name) is not None]
+    found, threads = [], torch.get_num_threads()
+    try:
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            leaves = {name: getattr(s, name).clone().requires_grad_() for name in names}
+            out, state = compute(replace(s, **leaves), None, "fused")
+            found.append([out, state, *torch.autograd.grad(out.square().sum() + state.sum(), list(leaves.values()))])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_auto_takes_it_and_says_how_much_faster() -> None:
+    choice = choose(steps("delta", 512))
+    assert choice.form == "fused" and "faster than the next best form" in choice.why
+
+
+def test_without_kernels_the_torch_forms_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = steps("separable", 64)
+    wanted, _ = compute(s, None, "fused")
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    monkeypatch.setattr(kernels, "why_not", lambda: "there are none")
+    choice = choose(s)
+    assert choice.form != "fused" and "without fused kernels" in choice.why
+    assert torch.allclose(compute(s)[0], wanted, rtol=1e-4, atol=1e-4)
+    with pytest.raises(BadInput, match="the form 'fused' cannot run"):
+        compute(s, None, "fused")
