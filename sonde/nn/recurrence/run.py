@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...core.errors import BadInput, nearest
 from . import forms
-from .choose import choose
+from .choose import fastest
 from .fused import fused
 from .steps import Steps
 
@@ -65,7 +65,7 @@ def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: 
 def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One recurrence: (out (B, H, L, V), state (B, H, K, V)).  The state is float32 or float64, whatever the inputs are."""
     state = _fitting(s, state)
-    taken = choose(s).form if form == "auto" else form
+    taken = fastest(s) if form == "auto" else form
     if taken not in s.forms:
         if taken not in FORMS:
             raise BadInput(f"no form '{taken}'", fix=nearest(taken, FORMS))

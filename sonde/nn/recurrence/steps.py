@@ -113,6 +113,8 @@ class Steps:
     def by_step(self) -> Steps:
         """The same with constant gates spread over batch and time, as views."""
         B, H, L, _, _ = self.sizes
+        if all(gate is None or gate.dim() == dims for gate, dims in ((self.log_head, 3), (self.log_key, 4), (self.log_value, 4))):
+            return self
 
         def spread(gate: Tensor | None, dims: int) -> Tensor | None:
             if gate is None or gate.dim() == dims:
@@ -124,6 +126,8 @@ class Steps:
     def ungrouped(self) -> Steps:
         """The same with one key per head instead of one per group."""
         H = self.v.shape[1]
+        if all(x is None or x.shape[1] == H for x in (self.q, self.k)):
+            return self
 
         def spread(x: Tensor | None) -> Tensor | None:
             if x is None or x.shape[1] == H:

@@ -12,6 +12,7 @@ from sonde import kernels
 from sonde.core.errors import BadInput
 from sonde.core.live import Live
 from sonde.nn.recurrence import Steps, choose, compute
+from sonde.nn.recurrence.choose import fastest
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="the compiled kernels are not here")
 
@@ -79,6 +80,15 @@ def test_the_same_bits_for_any_number_of_threads(kind: str) -> None:
 def test_auto_takes_it_and_says_how_much_faster() -> None:
     choice = choose(steps("delta", 512))
     assert choice.form == "fused" and "faster than the next best form" in choice.why
+
+
+@pytest.mark.parametrize("L", [1, 7, 64, 1000, 65536])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_way_to_the_choice_is_the_choice(kind: str, L: int) -> None:
+    s = steps(kind, 1)
+    names = ("q", "k", "v", "log_head", "log_key", "log_value", "beta")
+    s = replace(s, **{name: x.expand(-1, -1, L, *x.shape[3:]) for name in names if (x := getattr(s, name)) is not None})
+    assert fastest(s) == choose(s).form
 
 
 def test_without_kernels_the_torch_forms_serve(monkeypatch: pytest.MonkeyPatch) -> None:
