@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from sonde.core import shelf
 from sonde.core.errors import SondeError
@@ -87,6 +88,23 @@ def test_the_objective_lens_and_exhibit_shown_work(tmp_path: Path) -> None:
 
     exhibit = Exhibit(tmp_path)
     assert shown("add-an-exhibit", tmp_path).opt_06(exhibit) == "1 draw of each of 10 indices" and exhibit.findings[0].passed
+
+
+def test_the_guide_to_mixers_runs_and_names_each_as_it_is() -> None:
+    page = ROOT / "docs/how-to/mixers.md"
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(block, names)
+    told = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page.read_text(encoding="utf-8"), re.M)
+    assert sorted(name for name, *_ in told) == shelf.names("nn.mixers")
+    for name, kind, forms, state in told:
+        made = names["mixer"](name, width=256)
+        with names["watching"]() as watch, torch.no_grad():
+            after = made(torch.randn(1, 64, 256))[1]
+        assert set(re.findall(r"\w+", forms.partition(";")[0])) - {"only"} == set(made.forms()) - {"step"}, name
+        assert {steps.kind for steps, _ in watch.seen} == set(re.findall("separable|hadamard|delta", kind)), name
+        kept = sum(s.numel() * (1 + s.is_complex()) for key, s in after.items() if key not in ("length", "used"))
+        assert kept == (0 if state == "none" else int(state.split()[0].replace(",", "")) * (64 if state.endswith("T") else 1)), name
 
 
 def shown(guide: str, folder: Path):
