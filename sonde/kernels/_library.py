@@ -2,6 +2,9 @@
 
 A kernel is a C function of one argument, a pointer to a struct; `function` gives it for a dtype.  The struct's fields
 are mirrored by a `ctypes.Structure`, with a `View` for each tensor.
+
+What every kernel asks of its tensors is checked here.  A layout names the axes of each tensor by letters: B batch,
+H heads, G key groups (which divide the heads), L length, K key width, V value width.
 """
 
 from __future__ import annotations
@@ -9,17 +12,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.errors import ResourceFault
+from ..core.errors import BadInput, ResourceFault
 
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 """How the name of a compiled function ends, by the dtype it computes in."""
+KNOWN = {*SUFFIX, torch.bfloat16, torch.float16}
+AXES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
 
 
 class View(ctypes.Structure):
@@ -37,6 +42,82 @@ def view(tensor: Tensor | None, *, width: bool = True) -> View:
         return View()
     strides = tensor.stride()
     return View(tensor.data_ptr(), *(strides[:-1] if width else strides))
+
+
+def check(given: dict[str, Tensor | None], layout: dict[str, str]) -> None:
+    """Every tensor has a dtype and a device the kernels know and the axes of its layout, in sizes that agree."""
+    sizes: dict[str, int] = {}
+    for name, x in given.items():
+        if x is None:
+            continue
+        axes, shape = layout[name], x.shape
+        if x.dtype not in KNOWN:
+            raise BadInput(f"'{name}' has dtype {x.dtype}", fix="use float32, float64, bfloat16 or float16")
+        if not (x.is_cpu or x.is_meta):
+            raise BadInput(f"'{name}' is on {x.device}, and this kernel runs on the CPU", fix="move it with .cpu()")
+        if len(shape) != len(axes):
+            raise BadInput(f"'{name}' has {len(shape)} axes {tuple(shape)}", fix=f"give [{', '.join(axes)}]")
+        for axis, size in zip(axes, shape):
+            if sizes.setdefault(axis, size) != size:
+                giver = next(other for other, y in given.items() if y is not None and axis in layout[other])
+                raise BadInput(
+                    f"'{name}' has {AXES[axis]} {size}, but '{giver}' has {sizes[axis]}",
+                    fix=f"make axis {axis} of '{name}' [{', '.join(axes)}] {sizes[axis]}",
+                )
+    if "G" in sizes and sizes["H"] and (not sizes["G"] or sizes["H"] % sizes["G"]):
+        raise BadInput(f"there are {sizes['H']} heads and {sizes['G']} key groups", fix="make the groups divide the heads")
+
+
+def check_step(buffers: dict[str, Tensor | None], layout: dict[str, str]) -> None:
+    """The buffers of a decode step fit a layout (without its time axis) and can be used where they lie."""
+    check(buffers, {name: axes.replace("L", "") for name, axes in layout.items()})
+    kinds = {x.dtype for x in buffers.values() if x is not None}
+    for name, x in buffers.items():
+        if x is None:
+            continue
+        if len(kinds) > 1 or x.dtype not in SUFFIX:
+            raise BadInput(f"'{name}' of a decode step is {x.dtype}", fix="make all buffers float32, or all float64")
+        if layout[name][-1] in "KV" and rows(x) is not x:
+            raise BadInput(f"the last axis of '{name}' is not contiguous", fix="pass a buffer whose last axis is")
+
+
+def cast(given: Iterable[Tensor | None]) -> list[Tensor | None]:
+    """The tensors in the dtype to compute in: float64 when any of them is, else float32."""
+    tensors = list(given)
+    kind = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in tensors) else torch.float32
+    return [x if x is None or x.dtype == kind else x.to(kind) for x in tensors]
+
+
+def rows(x: Tensor | None) -> Tensor | None:
+    """The tensor with its last axis contiguous, copied only when it is not."""
+    return x if x is None or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def records(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether the gradient of a call on these tensors may be asked for."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def unseen(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether nobody watches a call on these tensors, which then may skip the torch op and its hundred microseconds.
+
+    Watching are autograd, a compiler, a tracer, a dispatch mode (a counter of FLOPs), and transforms such as vmap.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.autograd.profiler._is_profiler_enabled
+        or torch._C._get_tracing_state()
+        or records(tensors)
+        or any(x is not None and (type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta) for x in tensors)
+    )
+
+
+def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
+    """What a kernel gives: by its plain function when nobody watches, else by the torch op made of it."""
+    return (run if unseen(inputs) else op)(*inputs, records(inputs))
 
 
 def _levels() -> list[str]:

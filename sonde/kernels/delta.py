@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import SUFFIX, View, function, view
+from ._library import View, call, cast, check, check_step, function, rows, view
 
+_LAYOUT = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV", "out": "BHLV"}
 _SEQUENCE = ("q", "k", "v", "beta", "gate", "state", "out", "final", "residual", "states")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dbeta", "dgate", "dstate")
 _BLOCKS = ("dq_block", "dk_block", "dgate_block")
@@ -40,43 +41,9 @@ def delta(
     float32 (float64 if any input is), which is also the dtype of the state; `out` has the dtype of v.
     """
     given = {"q": q, "k": k, "v": v, "beta": beta, "log_head": log_head, "state": state}
-    _check(given)
-    dtype = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
-    inputs = [None if x is None else x.to(dtype) for x in given.values()]
-    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    out, last, _, _ = _delta(*inputs, save)
+    check(given, _LAYOUT)
+    out, last, _, _ = call(_run, _delta, cast(given.values()))
     return out.to(v.dtype), last
-
-
-def _check(given: dict[str, Tensor | None]) -> None:
-    """Every tensor has a dtype the kernel knows and the axes the formula gives it."""
-    layout = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV"}
-    names = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
-    known: dict[str, tuple[int, str]] = {}
-    for name, x in given.items():
-        if x is None:
-            continue
-        axes = ", ".join(layout[name])
-        if x.dtype not in (*SUFFIX, torch.bfloat16, torch.float16):
-            raise BadInput(f"'{name}' has dtype {x.dtype}", fix="use float32, float64, bfloat16 or float16")
-        if x.device.type not in ("cpu", "meta"):
-            raise BadInput(f"'{name}' is on {x.device}, and the delta kernel runs on the CPU", fix="move it with .cpu()")
-        if x.dim() != len(layout[name]):
-            raise BadInput(f"'{name}' has {x.dim()} axes {tuple(x.shape)}", fix=f"give [{axes}]")
-        for axis, size in zip(layout[name], x.shape, strict=True):
-            wanted, giver = known.setdefault(axis, (size, name))
-            if size != wanted:
-                raise BadInput(
-                    f"'{name}' has {names[axis]} {size}, but '{giver}' has {wanted}", fix=f"make axis {axis} of '{name}' [{axes}] {wanted}"
-                )
-    groups, heads = known["G"][0], known["H"][0]
-    if heads and (not groups or heads % groups):
-        raise BadInput(f"'v' has {heads} heads and 'q' has {groups} key groups", fix="make the groups divide the heads")
-
-
-def _steady(x: Tensor) -> Tensor:
-    """The tensor with a contiguous last axis, copied only if it has not."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _new(like: Tensor, heads: int, width: int, blocks: int = 1) -> Tensor:
@@ -104,24 +71,38 @@ def _arguments(tensors: dict[str, Tensor | None], blocks: int, interval: int = 1
     )  # fmt: skip
 
 
+def _step_arguments(tensors: dict[str, Tensor | None]) -> _Arguments:
+    """The struct of one step in place on `state`."""
+    arguments, state = _arguments(tensors, 1), tensors["state"]
+    assert state is not None
+    arguments.threads = min(arguments.threads, max(1, state.numel() // _STEP_WORK))
+    return arguments
+
+
 def _blocks(v: Tensor, tasks: int) -> int:
     """Into how many blocks of value channels, at least 32 wide, each head is cut to make this many tasks."""
     return max(1, min(v.shape[-1] // 32, -(-tasks // max(1, v.shape[0] * v.shape[1]))))
 
 
-@torch.library.custom_op("sonde::delta", mutates_args=(), device_types="cpu")
-def _delta(
+def _run(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_head: Tensor | None, state: Tensor | None, save: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Out, final state and, if `save`, what backward needs: the residuals v - S'^T k and a state every interval."""
     results = _results(q, k, v, beta, log_head, state, save)
     out, last, residual, states = results
-    tensors = dict(q=_steady(q), k=_steady(k), v=_steady(v), beta=beta, gate=log_head, state=None if state is None else _steady(state))
+    tensors = dict(q=rows(q), k=rows(k), v=rows(v), beta=beta, gate=log_head, state=rows(state))
     tensors |= dict(out=out, final=last, residual=residual if save else None, states=states if save else None)
+    if v.shape[2] == 1 and not save:
+        last.zero_() if state is None else last.copy_(state)
+        function("delta_step", v.dtype)(ctypes.byref(_step_arguments(tensors | {"state": last})))
+        return results
     # Value channels do not depend on each other here: any number of blocks gives the same bits.
     arguments = _arguments(tensors, _blocks(v, 2 * torch.get_num_threads()), _interval(v, k))
-    function("delta_forward", v.dtype)(ctypes.byref(arguments))  # type: ignore[arg-type]
+    function("delta_forward", v.dtype)(ctypes.byref(arguments))
     return results
+
+
+_delta = torch.library.custom_op("sonde::delta", _run, mutates_args=(), device_types="cpu")
 
 
 @_delta.register_fake
@@ -143,12 +124,12 @@ def _delta_backward(  # noqa: PLR0913 - the inputs of the forward, what it saved
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, beta, log_head (empty without one) and state."""
     dq, dk, dv, dbeta, dgate, dstate = buffers = _gradient_buffers(q, v)
-    tensors: dict[str, Tensor | None] = dict(q=_steady(q), k=_steady(k), v=v, beta=beta, gate=log_head, residual=residual, states=states)
-    tensors |= dict(dout=None if dout is None else _steady(dout), dfinal=None if dlast is None else _steady(dlast))
+    tensors: dict[str, Tensor | None] = dict(q=rows(q), k=rows(k), v=v, beta=beta, gate=log_head, residual=residual, states=states)
+    tensors |= dict(dout=rows(dout), dfinal=rows(dlast))
     tensors |= dict(dq=dq[0], dk=dk[0], dv=dv, dbeta=dbeta[0], dgate=None if log_head is None else dgate[0], dstate=dstate)
     strides = dict(dq_block=dq.stride(0), dk_block=dk.stride(0), dgate_block=dgate.stride(0))
     arguments = _arguments(tensors, len(dq), _interval(v, k), **strides)
-    function("delta_backward", v.dtype)(ctypes.byref(arguments))  # type: ignore[arg-type]
+    function("delta_backward", v.dtype)(ctypes.byref(arguments))
     return _gradients(buffers, q.shape[1], log_head is not None)
 
 
@@ -205,21 +186,12 @@ class DeltaStep:
         self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, out: Tensor, log_head: Tensor | None = None
     ) -> None:
         self.buffers = dict(q=q, k=k, v=v, beta=beta, log_head=log_head, state=state, out=out)
+        check_step(self.buffers, _LAYOUT)
         with_time = {name: x if x is None or name == "state" else x.unsqueeze(2) for name, x in self.buffers.items()}
-        made = with_time.pop("out")
-        _check(with_time)
-        for name, x in self.buffers.items():
-            if x is not None and (x.dtype != state.dtype or x.dtype not in SUFFIX):
-                raise BadInput(f"'{name}' of DeltaStep is {x.dtype}", fix="make all buffers float32, or all float64")
-            if x is not None and name not in ("beta", "log_head") and x.stride(-1) != 1 and x.shape[-1] > 1:
-                raise BadInput(f"the last axis of '{name}' of DeltaStep is not contiguous", fix="pass a buffer whose last axis is")
-        if out.shape != v.shape:
-            raise BadInput(f"'out' of DeltaStep is {list(out.shape)}", fix=f"make it {list(v.shape)} like v")
         with_time["gate"] = with_time.pop("log_head")
-        self._arguments = _arguments(with_time | {"out": made}, 1)
-        self._arguments.threads = min(self._arguments.threads, max(1, state.numel() // _STEP_WORK))
+        self._arguments = _step_arguments(with_time)
         self._address = ctypes.addressof(self._arguments)
         self._run = function("delta_step", state.dtype)
 
     def __call__(self) -> None:
-        self._run(self._address)  # type: ignore[arg-type]
+        self._run(self._address)

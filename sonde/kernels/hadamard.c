@@ -64,9 +64,9 @@ INLINE void powers_near(vec *y) {
     for (int j = 0; j < VECTORS; j++) y[j] = (vec)((wvec)p[j] + ((wvec)whole_part[j] << MANTISSA));
 }
 
-/* The same for any y, as the square of 2^(y/2): far enough out that is 0 or infinite.  Not-a-number stays one. */
-INLINE void powers(vec *y) {
-    for (int j = 0; j < VECTORS; j++) y[j] = vmin(broadcast(NEAR), vmax(broadcast(-NEAR), (real)0.5 * y[j]));
+/* y to 4^y for any y, as the square of 2^y: far enough out that is 0 or infinite.  Not-a-number stays one. */
+INLINE void powers_of_four(vec *y) {
+    for (int j = 0; j < VECTORS; j++) y[j] = vmin(broadcast(NEAR), vmax(broadcast(-NEAR), y[j]));
     powers_near(y);
     for (int j = 0; j < VECTORS; j++) y[j] *= y[j];
 }
@@ -178,25 +178,12 @@ static void begin_block(block *x, int64_t row, int64_t head, int64_t first) {
     for (int i = 0; i < LANES; i++) x->steepest = most[i] > x->steepest ? most[i] : x->steepest;
 }
 
-INLINE void decays_at(block *x, int64_t t, const bool near) {
-    const int64_t matrix = x->a->keys * WIDTH;
-    const real *const rate = x->rate;
-    real *const decay = x->decay + t * matrix;
-    vec g[VECTORS], y[VECTORS];
-    for (int j = 0; j < VECTORS; j++) g[j] = load(x->log_value + t * WIDTH + j * LANES);
-    for (int64_t i = 0; i < matrix; i += WIDTH) {
-        for (int j = 0; j < VECTORS; j++) y[j] = g[j] * load(rate + i + j * LANES);
-        if (near)
-            powers_near(y);
-        else
-            powers(y);
-        for (int j = 0; j < VECTORS; j++) store(decay + i + j * LANES, y[j]);
-    }
-}
+/* How a decay is had: it was made before, or from its exponent, near 0 or anywhere. */
+typedef enum { MADE, NEAR_0, ANYWHERE } origin;
 
-/* The gates of a span and the decays they make.  A gate of -inf is held as the lowest finite number, so that its
-   product with a rate or a gradient of 0 is 0. */
-static void decays(block *x, int64_t begin, int64_t steps) {
+/* The gates of a span.  A gate of -inf is held as the lowest finite number, so that its product with a rate or a
+   gradient of 0 is 0. */
+static origin gates(block *x, int64_t begin, int64_t steps) {
     const arguments *a = x->a;
     gather(x->log_value, at(a->log_value, x->row, x->head, begin) + x->first, a->log_value.time, steps, x->width);
     vec most = {0};
@@ -207,30 +194,58 @@ static void decays(block *x, int64_t begin, int64_t steps) {
     }
     bool near = true;
     for (int i = 0; i < LANES; i++) near = near && most[i] * x->steepest <= NEAR;
-    for (int64_t t = 0; t < (x->constant ? 1 : steps); t++) {
-        if (near)
-            decays_at(x, t, true);
+    return near ? NEAR_0 : ANYWHERE;
+}
+
+/* d = 2^(g rate), for a row of vectors. */
+INLINE void decays(vec *d, const vec *g, const real *rate, const origin from) {
+    for (int j = 0; j < VECTORS; j++) d[j] = (from == ANYWHERE ? (real)0.5 * g[j] : g[j]) * load(rate + j * LANES);
+    if (from == ANYWHERE)
+        powers_of_four(d);
+    else
+        powers_near(d);
+}
+
+/* Gates that are the same at every step, and the decays they make. */
+static void begin_constant(block *x) {
+    const int64_t span = x->a->length < x->a->every ? x->a->length : x->a->every;
+    const origin from = gates(x, 0, span);
+    vec g[VECTORS], d[VECTORS];
+    for (int j = 0; j < VECTORS; j++) g[j] = load(x->log_value + j * LANES);
+    for (int64_t i = 0; i < x->a->keys * WIDTH; i += WIDTH) {
+        if (from == NEAR_0)
+            decays(d, g, x->rate + i, NEAR_0);
         else
-            decays_at(x, t, false);
+            decays(d, g, x->rate + i, ANYWHERE);
+        for (int j = 0; j < VECTORS; j++) store(x->decay + i + j * LANES, d[j]);
     }
 }
 
 /* Runs a span forward.  The state before step t is at `t * stride` of x->state and the one after it a stride later: 0
-   keeps only the last.  With `read` the outputs of the span are made too. */
-INLINE void advance(block *x, int64_t begin, int64_t steps, int64_t stride, const bool read, const bool weighted) {
+   keeps only the last.  With `read` the outputs of the span are made, else all its states and decays are kept. */
+INLINE void advance_as(block *x, int64_t begin, int64_t steps, const bool read, const bool weighted, const origin from) {
     const arguments *a = x->a;
-    const int64_t keys = a->keys, matrix = keys * WIDTH, decay_stride = x->constant ? 0 : matrix;
+    const int64_t keys = a->keys, matrix = keys * WIDTH, decay_stride = x->constant ? 0 : matrix, stride = read ? 0 : matrix;
     for (int64_t t = 0; t < steps; t++) {
         const real *q = a->q.data ? at(a->q, x->row, x->head, begin + t) : x->ones;
         const real *k = a->k.data ? at(a->k, x->row, x->head, begin + t) : x->ones;
-        const real *decay = x->decay + t * decay_stride, *weight = x->weight, *before = x->state + t * stride;
-        real *after = x->state + (t + 1) * stride;
-        vec v[VECTORS], out[VECTORS];
-        for (int j = 0; j < VECTORS; j++) v[j] = load(x->v + t * WIDTH + j * LANES), out[j] = (vec){0};
+        const real *rate = x->rate, *weight = x->weight, *before = x->state + t * stride;
+        real *decay = x->decay + t * decay_stride, *after = x->state + (t + 1) * stride;
+        vec v[VECTORS], g[VECTORS], out[VECTORS];
+        for (int j = 0; j < VECTORS; j++) {
+            const int64_t place = t * WIDTH + j * LANES;
+            v[j] = load(x->v + place), g[j] = load(x->log_value + place), out[j] = (vec){0};
+        }
         for (int64_t c = 0, i = 0; c < keys; c++) {
             const real qc = q[c], kc = k[c];
+            vec d[VECTORS];
+            if (from != MADE) decays(d, g, rate + i, from);
             for (int j = 0; j < VECTORS; j++, i += LANES) {
-                vec s = load(decay + i) * load(before + i) + kc * v[j];
+                if (from == MADE)
+                    d[j] = load(decay + i);
+                else if (!read)
+                    store(decay + i, d[j]);
+                vec s = d[j] * load(before + i) + kc * v[j];
                 store(after + i, s);
                 if (read) out[j] += qc * (weighted ? load(weight + i) * s : s);
             }
@@ -238,6 +253,15 @@ INLINE void advance(block *x, int64_t begin, int64_t steps, int64_t stride, cons
         if (read)
             for (int j = 0; j < VECTORS; j++) store(x->out + t * WIDTH + j * LANES, out[j]);
     }
+}
+
+INLINE void advance(block *x, int64_t begin, int64_t steps, const bool read, const bool weighted) {
+    if (x->constant)
+        advance_as(x, begin, steps, read, weighted, MADE);
+    else if (gates(x, begin, steps) == NEAR_0)
+        advance_as(x, begin, steps, read, weighted, NEAR_0);
+    else
+        advance_as(x, begin, steps, read, weighted, ANYWHERE);
 }
 
 /* Where the state before a span is kept: each block has its spans one after the other. */
@@ -257,6 +281,7 @@ INLINE void fetch(const block *x, view series, int64_t begin, int64_t steps) {
 static void forward(block *x) {
     const arguments *a = x->a;
     const int64_t matrix = a->keys * WIDTH;
+    if (x->constant) begin_constant(x);
     if (a->state.data)
         gather(x->state, at(a->state, x->row, x->head, 0) + x->first, a->state.time, a->keys, x->width);
     else
@@ -269,12 +294,11 @@ static void forward(block *x) {
         const int64_t next = begin + steps, more = a->length - next < a->every ? a->length - next : a->every;
         fetch(x, a->v, next, more), fetch(x, a->out, begin, steps);
         if (!x->constant) fetch(x, a->log_value, next, more);
-        if (begin == 0 || !x->constant) decays(x, begin, steps);
         gather(x->v, at(a->v, x->row, x->head, begin) + x->first, a->v.time, steps, x->width);
         if (a->weight.data)
-            advance(x, begin, steps, 0, true, true);
+            advance(x, begin, steps, true, true);
         else
-            advance(x, begin, steps, 0, true, false);
+            advance(x, begin, steps, true, false);
         scatter(at(a->out, x->row, x->head, begin) + x->first, a->out.time, x->out, steps, x->width);
     }
     scatter(at(a->last, x->row, x->head, 0) + x->first, a->last.time, x->state, a->keys, x->width);
@@ -374,7 +398,7 @@ static void backward(block *x, real *dq, real *dk, real *d_rate, real *d_weight)
     else
         zero(x->d_state, matrix);
     zero(x->rate_sum, matrix), zero(x->weight_sum, matrix);
-    if (x->constant) decays(x, 0, a->length < a->every ? a->length : a->every);
+    if (x->constant) begin_constant(x);
     for (int64_t span = (a->length - 1) / a->every; span >= 0 && a->length; span--) {
         const int64_t begin = span * a->every, steps = a->length - begin < a->every ? a->length - begin : a->every;
         gather(x->state, saved_at(x, begin), x->width, a->keys, x->width);
@@ -384,10 +408,9 @@ static void backward(block *x, real *dq, real *dk, real *d_rate, real *d_weight)
             if (!x->constant) fetch(x, a->log_value, next, a->every);
         }
         fetch(x, a->dv, begin, steps), fetch(x, a->d_log_value, begin, steps);
-        if (!x->constant) decays(x, begin, steps);
         gather(x->v, at(a->v, x->row, x->head, begin) + x->first, a->v.time, steps, x->width);
         gather(x->d_out, at(a->d_out, x->row, x->head, begin) + x->first, a->d_out.time, steps, x->width);
-        advance(x, begin, steps, matrix, false, false);
+        advance(x, begin, steps, false, false);
         real *dq_here = dq + begin * a->keys, *dk_here = dk + begin * a->keys;
         if (weighted && keyed)
             retreat(x, begin, steps, dq_here, dk_here, true, true);
@@ -431,6 +454,59 @@ int EXPORT(hadamard_forward)(const arguments *a) {
         flush_end(before);
     }
     free(space);
+    return 0;
+}
+
+INLINE vec load_upto(const real *p, int n) { return n >= LANES ? load(p) : n > 0 ? load_some(p, n) : (vec){0}; }
+INLINE void store_upto(real *p, vec x, int n) {
+    if (n >= LANES)
+        store(p, x);
+    else if (n > 0)
+        store_some(p, x, n);
+}
+
+/* One step of `width` channels, where they lie. */
+INLINE void step_block(const arguments *a, int64_t row, int64_t head, int64_t first, const int width) {
+    const real *q = a->q.data ? at(a->q, row, head, 0) : NULL, *k = a->k.data ? at(a->k, row, head, 0) : NULL;
+    const real *rate = at(a->rate, head, 0, 0) + first, *weight = a->weight.data ? at(a->weight, head, 0, 0) + first : NULL;
+    real *state = at(a->state, row, head, 0) + first;
+    vec half[VECTORS], v[VECTORS], out[VECTORS], d[VECTORS];
+    for (int j = 0, n = width; j < VECTORS; j++, n -= LANES) {
+        vec g = load_upto(at(a->log_value, row, head, 0) + first + j * LANES, n);
+        half[j] = vmax(broadcast(-HUGE_REAL), g) * (real)0.72134752044448170368;
+        v[j] = load_upto(at(a->v, row, head, 0) + first + j * LANES, n), out[j] = (vec){0};
+    }
+    for (int64_t c = 0; c < a->keys; c++, rate += a->rate.head, state += a->state.time) {
+        const real qc = q ? q[c] : 1, kc = k ? k[c] : 1;
+        for (int j = 0, n = width; j < VECTORS; j++, n -= LANES) d[j] = half[j] * load_upto(rate + j * LANES, n);
+        powers_of_four(d);
+        for (int j = 0, n = width; j < VECTORS; j++, n -= LANES) {
+            vec s = d[j] * load_upto(state + j * LANES, n) + kc * v[j];
+            store_upto(state + j * LANES, s, n);
+            out[j] += qc * (weight ? load_upto(weight + c * a->weight.head + j * LANES, n) * s : s);
+        }
+    }
+    for (int j = 0, n = width; j < VECTORS; j++, n -= LANES) store_upto(at(a->out, row, head, 0) + first + j * LANES, out[j], n);
+}
+
+static void step_place(const arguments *a, int64_t place) {
+    const unsigned before = flush_begin();
+    const int64_t row = place / a->heads, head = place % a->heads;
+    int64_t first = 0;
+    for (; first + WIDTH <= a->values; first += WIDTH) step_block(a, row, head, first, WIDTH);
+    if (first < a->values) step_block(a, row, head, first, (int)(a->values - first));
+    flush_end(before);
+}
+
+/* One step in place on `state`.  A lone thread does not enter a parallel region, which costs as much as a small step. */
+int EXPORT(hadamard_step)(const arguments *a) {
+    const int64_t places = a->rows * a->heads;
+    if (a->threads < 2) {
+        for (int64_t place = 0; place < places; place++) step_place(a, place);
+        return 0;
+    }
+#pragma omp parallel for num_threads((int)a->threads)
+    for (int64_t place = 0; place < places; place++) step_place(a, place);
     return 0;
 }
 

@@ -15,13 +15,17 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import SUFFIX, View, function, view
+from ._library import View, call, cast, check, check_step, function, rows, view
 
 SPAN = 16
 """Steps between two saved states.  Their decays and states just fit the first two levels of cache."""
 SAVED_BYTES = 24 << 20
 """Saved states may take this much before the span grows: larger temporaries go back to the system on every call."""
+STEP_WORK = 1 << 16
+"""State entries a thread must have in a decode step before a second one pays."""
 
+SERIES, MATRIX = {"q": "BHLK", "k": "BHLK", "v": "BHLV", "log_value": "BHLV"}, {"rate": "HKV", "weight": "HKV", "state": "BHKV"}
+LAYOUT = SERIES | MATRIX | {"out": "BHLV"}
 INPUTS = ("q", "k", "v", "log_value", "rate", "weight", "state")
 GRADIENTS = ("dq", "dk", "dv", "d_log_value", "d_rate", "d_weight", "d_state")
 SIZES = ("rows", "heads", "length", "keys", "values", "every", "threads")
@@ -53,11 +57,8 @@ def hadamard(  # noqa: PLR0913 - the seven arrays of the formula
     come as an expanded view: its decays are then computed once.  Half precision is computed in float32.
     """
     given = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state}
-    _check_shapes(given, steps=True)
-    kind = _kind(given)
-    cast = [None if x is None else x.to(kind) for x in given.values()]
-    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in cast)
-    out, last, _ = _forward(*cast, save)
+    check(given, LAYOUT)
+    out, last, _ = call(_run, _forward, cast(given.values()))
     return out.to(v.dtype), last
 
 
@@ -77,64 +78,18 @@ class HadamardStep:
         out: Tensor,
     ) -> None:
         given = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state, "out": out}
-        _check_shapes(given, steps=False)
-        self._held = {name: x for name, x in given.items() if x is not None}
-        for name, x in self._held.items():
-            if x.dtype != v.dtype or x.dtype not in SUFFIX:
-                raise BadInput(f"{name} is {x.dtype}", where="HadamardStep", fix="make all buffers float32, or all float64")
-            if x.stride(-1) != 1:
-                raise BadInput(f"{name} is not contiguous along its last axis", where="HadamardStep", fix="pass a contiguous buffer")
-        rows, heads, keys, values = state.shape
-        views = {name: view(x) for name, x in self._held.items()}
-        self._arguments = _Arguments(
-            **views, last=views["state"], rows=rows, heads=heads, length=1, keys=keys, values=values, every=1, threads=1
-        )
-        self._run, self._pointer = function("hadamard_forward", v.dtype), ctypes.addressof(self._arguments)
+        check_step(given, LAYOUT)
+        self._held = given, arguments = given, _step_arguments(given)
+        self._run, self._address = function("hadamard_step", v.dtype), ctypes.addressof(arguments)
 
     def __call__(self) -> None:
-        self._run(self._pointer)
-
-
-def _check_shapes(given: dict[str, Tensor | None], *, steps: bool) -> None:
-    """Every given array has the sizes that `v` and `rate` set."""
-    v, rate = given["v"], given["rate"]
-    assert v is not None and rate is not None
-    wanted = "B, H, L, V" if steps else "B, H, V"
-    if v.ndim != 3 + steps:
-        raise BadInput(f"v has {v.ndim} axes", where="kernel hadamard", fix=f"pass [{wanted}]")
-    if rate.ndim != 3:
-        raise BadInput(f"rate has {rate.ndim} axes", where="kernel hadamard", fix="pass [H, K, V]")
-    rows, heads, values, keys = v.shape[0], v.shape[1], v.shape[-1], rate.shape[1]
-    lead = {"batch": rows, "heads": heads} | ({"length": v.shape[2]} if steps else {})
-    key_row, value_row = lead | {"key width": keys}, lead | {"value width": values}
-    matrix = {"heads": heads, "key width": keys, "value width": values}
-    shapes = {"q": key_row, "k": key_row, "rate": matrix, "weight": matrix, "state": {"batch": rows} | matrix}
-    for name, x in given.items():
-        if x is None:
-            continue
-        shape = shapes.get(name, value_row)
-        if x.ndim != len(shape):
-            raise BadInput(f"{name} has {x.ndim} axes", where="kernel hadamard", fix=f"pass [{', '.join(shape)}]")
-        for axis, (size, (meaning, right)) in enumerate(zip(x.shape, shape.items())):
-            if size != right:
-                raise BadInput(
-                    f"{name} has size {size} on axis {axis} ({meaning})", where="kernel hadamard", fix=f"v and rate ask for {right}"
-                )
-        if not x.is_floating_point():
-            raise BadInput(f"{name} is {x.dtype}", where="kernel hadamard", fix="pass a real floating point tensor")
-        if x.device.type != "cpu":
-            raise BadInput(f"{name} is on {x.device}", where="kernel hadamard", fix="this kernel runs on the CPU: move it there")
-
-
-def _kind(given: dict[str, Tensor | None]) -> torch.dtype:
-    """The dtype to compute in: float64 when any array is, else float32."""
-    return torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
+        self._run(self._address)
 
 
 def _span(v: Tensor, rate: Tensor) -> int:
     """Steps between saved states, and so of one piece of work."""
     length, state_bytes = v.shape[2], v.shape[0] * rate.numel() * v.element_size()
-    span = SPAN
+    span = max(1, min(SPAN, length))
     while span < length and -(-length // span) * state_bytes > SAVED_BYTES:
         span *= 2
     return span
@@ -142,14 +97,14 @@ def _span(v: Tensor, rate: Tensor) -> int:
 
 def _call(name: str, span: int, tensors: dict[str, Tensor | None], saved: Tensor | None) -> None:
     """Runs the compiled function on tensors whose last axis is contiguous; the others may have any stride."""
-    held = {key: x if x is None or x.stride(-1) == 1 else x.contiguous() for key, x in tensors.items()}
+    held = {key: rows(x) for key, x in tensors.items()}
     v, rate = held["v"], held["rate"]
     assert v is not None and rate is not None
-    rows, heads, length, values = v.shape
+    batch, heads, length, values = v.shape
     arguments = _Arguments(
         **{key: view(x) for key, x in held.items()},
         saved=None if saved is None else saved.data_ptr(),
-        rows=rows,
+        rows=batch,
         heads=heads,
         length=length,
         keys=rate.shape[1],
@@ -160,20 +115,29 @@ def _call(name: str, span: int, tensors: dict[str, Tensor | None], saved: Tensor
     function(name, v.dtype)(ctypes.byref(arguments))
 
 
+def _step_arguments(tensors: dict[str, Tensor | None]) -> _Arguments:
+    """The struct of one step in place on `state`.  The caller keeps the tensors alive."""
+    state = tensors["state"]
+    assert state is not None
+    batch, heads, keys, values = state.shape
+    sizes = dict(rows=batch, heads=heads, length=1, keys=keys, values=values, every=1)
+    threads = min(torch.get_num_threads(), max(1, state.numel() // STEP_WORK))
+    return _Arguments(**{name: view(x) for name, x in tensors.items()}, **sizes, threads=threads)
+
+
 def _outputs(v: Tensor, rate: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Empty outputs, final state and saved states.  Outputs lie in the order [B, L, H, V]: merging heads is then free."""
-    rows, heads, length, values = v.shape
+    batch, heads, length, values = v.shape
     keys = rate.shape[1]
     spans = -(-length // _span(v, rate))
     return (
-        v.new_empty(rows, length, heads, values).transpose(1, 2),
-        v.new_empty(rows, heads, keys, values),
-        v.new_empty((rows * heads, spans, keys, values) if save else (0,)),
+        v.new_empty(batch, length, heads, values).transpose(1, 2),
+        v.new_empty(batch, heads, keys, values),
+        v.new_empty((batch * heads, spans, keys, values) if save else (0,)),
     )
 
 
-@torch.library.custom_op("sonde::hadamard", mutates_args=(), device_types="cpu")
-def _forward(
+def _run(
     q: Tensor | None,
     k: Tensor | None,
     v: Tensor,
@@ -183,10 +147,19 @@ def _forward(
     state: Tensor | None,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, final state and, if `save`, the states backward begins from."""
     out, last, saved = _outputs(v, rate, save)
     inputs = dict(zip(INPUTS, (q, k, v, log_value, rate, weight, state)))
+    if v.shape[2] == 1 and not save:
+        last.zero_() if state is None else last.copy_(state)
+        held = {name: rows(x) for name, x in (inputs | {"state": last, "out": out}).items()}
+        function("hadamard_step", v.dtype)(ctypes.byref(_step_arguments(held)))
+        return out, last, saved
     _call("hadamard_forward", _span(v, rate), inputs | {"out": out, "last": last}, saved if save else None)
     return out, last, saved
+
+
+_forward = torch.library.custom_op("sonde::hadamard", _run, mutates_args=(), device_types="cpu")
 
 
 @_forward.register_fake

@@ -184,6 +184,13 @@ def test_nothing_is_saved_without_gradients_and_little_with():
         assert states.numel() * 4 < 2**25
 
 
+@pytest.mark.parametrize("state", [False, True])
+def test_one_step_without_gradients_runs_as_a_step(state):
+    inputs = draw(L=1, K=6, V=37, state=state)
+    with torch.no_grad():
+        close(list(delta(*inputs)), list(loop(*inputs)), 1e-13)
+
+
 def test_op_is_registered_in_full_and_compiles():
     inputs = [x.float().requires_grad_() for x in draw(L=20)]
     torch.library.opcheck(torch.ops.sonde.delta.default, (*inputs, True))

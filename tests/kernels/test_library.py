@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.flop_counter
 
 from sonde import kernels
 from sonde.core.errors import ResourceFault
@@ -77,6 +78,27 @@ def test_view_counts_elements_and_absent_is_null():
     assert (seen.data, seen.row, seen.head, seen.time) == (x.data_ptr(), 105, 7, 35)
     assert _library.view(None).data is None
     assert ctypes.sizeof(_library.View) == 32
+
+
+def test_a_call_is_unseen_only_when_nobody_could_watch_it():
+    x = torch.ones(3)
+    assert _library.unseen([x, None, torch.nn.Parameter(x, requires_grad=False)])
+    seen = [x.clone().requires_grad_(), x.to("meta"), x.as_subclass(Marked)]
+    assert not any(_library.unseen([x, y]) for y in seen)
+    with torch.no_grad():
+        assert _library.unseen([seen[0]])
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert not _library.unseen([x])
+    with torch.autograd.forward_ad.dual_level():
+        assert not _library.unseen([x])
+    inside = []
+    torch.func.vmap(lambda y: (inside.append(_library.unseen([y])), y)[1])(x)
+    torch.jit.trace(lambda y: (inside.append(_library.unseen([y])), y + 1)[1], x, check_trace=False)
+    assert inside and not any(inside)
+
+
+class Marked(torch.Tensor):
+    """A tensor that may have ideas of its own."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses /bin/false as the compiler")
