@@ -14,6 +14,7 @@ from ..data import fetch
 from ..data.catalogue import load
 from ..data.sequences import HiddenSource
 from ..data.tensors import WindowSource
+from ..data.text import SHAKESPEARE
 from ..models.language_model import mixer_of
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
 
@@ -56,8 +57,10 @@ def recipe(
 
 def _windows(text: Path | None, context: int) -> Data:
     """Windows of the text: overlapping ones to train on; to judge by, others that lie apart, some of them where there are many."""
-    place = text or fetch.find("text/tinyshakespeare.txt", "tinyshakespeare.txt")
-    data = load("stdlib_text", length=context) if place is None else load(place, length=context)
+    if text is None:  # nothing is downloaded for a default
+        data = load("tiny_shakespeare" if fetch.find(*SHAKESPEARE) else "stdlib_text", length=context)
+    else:
+        data = load(text, length=context)
 
     def again(source: Source | None, stride: int, most: int) -> Any:
         return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
