@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -139,9 +140,15 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             "then install Sonde again (in a copy of the source: pip install -e .)"
         )
     try:
-        return ctypes.CDLL(str(found[0])), ""
+        library = ctypes.CDLL(str(found[0]))
     except OSError as error:
         return None, f"the compiled kernels do not load ({error}); install Sonde again on this machine to rebuild them"
+    # A struct that changed since would be a crash, and arithmetic that changed a wrong value.
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.[ch]")))
+    mark = hashlib.sha256(sources).hexdigest().encode()
+    if not hasattr(library, "mark_f32") or ctypes.string_at(library.mark_f32) != mark:
+        return None, "the compiled kernels are not made from these sources; rebuild: pip install -e ."
+    return library, ""
 
 
 def available() -> bool:

@@ -57,6 +57,39 @@ def test_damaged_library_says_what_to_do(fresh, monkeypatch, tmp_path):
     assert "install Sonde again" in kernels.why_not()
 
 
+@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
+def test_a_library_of_other_sources_is_refused(fresh, monkeypatch, tmp_path):
+    monkeypatch.delenv("SONDE_KERNELS", raising=False)
+    for path in Path(_library.__file__).parent.glob("*.[chs]*"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    assert kernels.available()
+    with open(tmp_path / "_real.h", "a") as header:
+        header.write("/* changed */")
+    _library._load.cache_clear()
+    assert not kernels.available()
+    assert "rebuild: pip install -e ." in kernels.why_not()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs a C compiler")
+def test_a_build_replaces_the_library_and_leaves_the_old_one_whole(tmp_path):
+    folder = tmp_path / "sonde" / "kernels"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    source = "#if REAL_BITS == 32\nconst char mark[] = MARK;\n#endif\n"
+    (folder / "one.c").write_text(source)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    with open(folder / "_kernels_base.so", "rb") as old:
+        before = old.read()
+        (folder / "one.c").write_text(source + "/* changed */\n")
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+        old.seek(0)
+        assert old.read() == before
+    assert (folder / "_kernels_base.so").read_bytes() != before
+    assert not list(folder.glob("*.new"))
+
+
 @pytest.mark.parametrize(
     "capability, expected",
     [("AVX512", ["avx512", "avx2", "base"]), ("AVX2", ["avx2", "base"]), ("DEFAULT", ["base"]), ("SVE256", ["base"])],
