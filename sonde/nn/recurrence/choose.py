@@ -113,7 +113,7 @@ def flops(s: Steps, form: str) -> float:
     decays = 1 if any(x is not None for x in (s.log_head, s.log_key, s.log_value)) else 0
     if s.kind == "hadamard":
         if form == "convolution":
-            return heads * V * (15 * L * log2(max(2 * L, 2)) + (8 if s.complex else 2) * K * L * (1 + 1 / B))
+            return heads * V * (15 * L * log2(max(2 * L, 2)) + (8 if s.complex else 2) * K * L * (1 + 1 / max(B, 1)))
         work = 5 * K * V + 10 * K * V * (0 if s.constant else 1)  # the exponential counts as ten
         return heads * L * (work + (8 * K * V * (2 if form == "scan" else 1) if form in ("scan", "chunk") else 0))
     if form in ("step", "fused"):

@@ -16,6 +16,7 @@ Every form maps (steps, state (B, H, K, V)) to (out (B, H, L, V), state).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -249,11 +250,17 @@ def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple
 
     With e = log_value * rate a step multiplies by exp(e).  The power exp(t e) of t = n C + l is that of l in the first chunk
     times that of n C, so C + L / C exponentials an entry are enough, fewest for C near sqrt(L); the rest are products over K.
+
+    An FFT rounds to the size of the largest number in the sequence, before or after: a value that is not finite spoils all
+    outputs of its channel, where the other forms keep those before it clean.
     """
     assert s.rate is not None and s.log_value is not None
     B, H, L, K, V = s.sizes
-    if not L:
+    if not L or not B:
         return s.v.new_zeros(s.v.shape), state
+    ends = torch.full((B,), L, device=s.v.device) if lengths is None else lengths
+    if lengths is not None:
+        s = replace(s, v=torch.where((torch.arange(L, device=s.v.device) < lengths.unsqueeze(1))[:, None, :, None], s.v, 0))
     e = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V)
     C = 1 << ((L - 1).bit_length() + 1) // 2
     time = torch.arange(-(-L // C) * C, device=s.v.device, dtype=s.v.dtype)
@@ -261,10 +268,9 @@ def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple
     read = torch.ones_like(e) if s.weight is None else s.weight.to(e.dtype)
     kernel = _real(torch.einsum("lhkv,nhkv->hnlv", inside, chunks * read)).flatten(1, 2)[:, :L]
     out = torch.fft.irfft(torch.fft.rfft(s.v, 2 * L, dim=2) * torch.fft.rfft(kernel, 2 * L, dim=1), 2 * L, dim=2)[:, :, :L]
-    if state.requires_grad or bool(state.any()):
+    if state.requires_grad or state.is_meta or bool(state.any()):
         carried = (read * e.exp() * state).unsqueeze(1) * chunks
         out = out + _real(torch.einsum("lhkv,bnhkv->bhnlv", inside, carried)).flatten(2, 3)[:, :, :L]
-    ends = torch.full((B,), L, device=s.v.device) if lengths is None else lengths
     # Counted back from the end of its sequence, what a step leaves in the state is again a power.
     back = ends.unsqueeze(1) - 1 - time.long()
     v = s.v.gather(2, back.clamp_min(0)[:, None, :, None].expand(-1, H, -1, V))

@@ -46,7 +46,8 @@ def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: 
     form: one of FORMS, or 'auto' for the fastest that can run
     lengths: (B,) how many steps of each sequence count; the rest changes no state
     """
-    old, new = state or {}, State()
+    old: State = state or {}
+    new: State = {}
     try:
         steps = next(rule)
         while True:
@@ -76,10 +77,12 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
         out, state = fused(s if lengths is None else s.ended(lengths), state)
     else:
         wide = _widened(s)
-        if taken == "convolution":
-            out, state = forms.convolution(wide, state, lengths)
-        else:
-            out, state = FORMS[taken](wide if lengths is None else wide.ended(lengths), state)
+        # Autocast would round products to half precision again, and what is summed up here is not to be rounded.
+        with torch.autocast(s.v.device.type, enabled=False):
+            if taken == "convolution":
+                out, state = forms.convolution(wide, state, lengths)
+            else:
+                out, state = FORMS[taken](wide if lengths is None else wide.ended(lengths), state)
     bonus = s.bonus()
     return (out if bonus is None else out + bonus).to(s.v.dtype), state
 
@@ -100,12 +103,13 @@ def _fitting(s: Steps, state: Tensor | None) -> Tensor:
 
 
 def _widened(s: Steps) -> Steps:
-    """Half-precision inputs as float32, in which they are summed."""
+    """Half-precision inputs as float32, in which they are summed; a time of -inf as one that is finite and long enough."""
     real = torch.float64 if s.v.dtype == torch.float64 else torch.float32
-    narrow = {
-        f.name: x.to(real) for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point() and x.dtype != real
-    }
-    return replace(s, **narrow) if narrow else s  # type: ignore[arg-type]
+    found = {f.name: x for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point()}
+    changed = {name: x.to(real) for name, x in found.items() if x.dtype != real}
+    if s.rate is not None:
+        changed["log_value"] = changed.get("log_value", found["log_value"]).clamp_min(-1e30)  # 0 * inf is no decay
+    return replace(s, **changed) if changed else s  # type: ignore[arg-type]
 
 
 def _last(x: Tensor, old: Tensor | None, lengths: Tensor | None) -> Tensor:

@@ -200,6 +200,10 @@ def _check(s: Steps) -> None:
         constant = name.startswith("log_") and x is not None and tuple(x.shape) == (shape[1], *shape[3:])
         if x is not None and tuple(x.shape) != shape and not constant:
             raise BadInput(f"{name} is {tuple(x.shape)}, {_axis(x.shape, shape)}", where="Steps", fix=f"make it {shape}")
+    if s.read == "after" and (s.bonus_key is not None or s.bonus_value is not None):
+        raise BadInput("a bonus is for steps read before they are written", where="Steps", fix="say read='before', or leave it out")
+    if s.q is not None and s.k is not None and s.q.dim() == s.k.dim() == 4 and s.q.shape[1] != s.k.shape[1]:
+        raise BadInput(f"q has {s.q.shape[1]} groups and k {s.k.shape[1]}", where="axis 1 (heads)", fix="give both the same number")
     for name in ("q", "k"):
         x = getattr(s, name)
         if x is None:

@@ -152,7 +152,7 @@ def test_lengths_end_sequences_early(kind: str) -> None:
 
 
 @pytest.mark.parametrize("gate", [0.0, -1e-6, -0.1, -5.0, -50.0, -1e4, float("-inf")])
-@pytest.mark.parametrize("kind", ["head", "key", "value", "key before", "delta head", "delta key"])
+@pytest.mark.parametrize("kind", ["head", "key", "value", "key before", "delta head", "delta key", "hadamard"])
 def test_extreme_gates(kind: str, gate: float) -> None:
     """From keeping all to forgetting all at once, mixed with ordinary channels: finite, and equal in float32 and float64."""
     s = make(kind, 100)
@@ -209,3 +209,42 @@ def test_auto_says_why() -> None:
     choice = choose(make("key", 257))
     assert choice.form in choice.estimates and choice.why
     assert choice.estimates[choice.form] == min(choice.estimates.values())
+
+
+def test_a_convolution_survives_what_lies_beyond_the_end() -> None:
+    s, lengths = make("complex", 21), torch.tensor([13, 21])
+    spoiled = replace(s, v=s.v.clone())
+    spoiled.v[0, :, 13:] = float("nan")
+    out, end = compute(spoiled, start(s), "convolution", lengths)
+    wanted, state = compute(replace(s, v=s.v[:, :, :13]), start(s), "convolution")
+    assert torch.allclose(out[0, :, :13], wanted[0], atol=1e-9) and torch.allclose(end[0], state[0], atol=1e-9)
+    assert out.isfinite().all() and end.isfinite().all()
+
+
+def test_a_constant_gate_may_forget_all_at_once() -> None:
+    s = make("constant", 9)
+    gate = s.log_value.clone()
+    gate[:, ::2] = float("-inf")
+    s = replace(s, log_value=gate)
+    wanted = compute(s, start(s), "step")[0]
+    for form in ("chunk", "scan", "convolution"):
+        assert torch.allclose(compute(s, start(s), form)[0], wanted, atol=1e-9), form
+
+
+@pytest.mark.parametrize("kind", ["head", "key", "delta head", "hadamard", "constant"])
+def test_autocast_rounds_nothing_inside(kind: str) -> None:
+    s = make(kind, 33)
+    s = replace(s, **{f.name: getattr(s, f.name).float() for f in fields(s) if isinstance(getattr(s, f.name), Tensor)})
+    for form in s.forms:
+        wanted, state = compute(s, None, form)
+        with torch.autocast("cpu", torch.bfloat16):
+            out, end = compute(s, None, form)
+        assert end.dtype == torch.float32 and torch.equal(end, state) and torch.equal(out, wanted), form
+
+
+def test_a_bonus_needs_a_step_read_before_and_groups_must_agree() -> None:
+    s = make("key", 4)
+    with pytest.raises(BadInput, match="read='before'"):
+        replace(s, bonus_key=torch.ones(H, K))
+    with pytest.raises(BadInput, match="q has 1 groups and k 3"):
+        replace(s, q=s.q[:, :1])
