@@ -530,6 +530,15 @@ static int run(const arguments *a, int back) {
 int EXPORT(separable_forward)(const arguments *a) { return run(a, 0); }
 int EXPORT(separable_backward)(const arguments *a) { return run(a, 1); }
 
+/* The usual whole vector costs no call. */
+INLINE vec load_part(const real *p, int n) { return n == LANES ? load(p) : load_some(p, n); }
+INLINE void store_part(real *p, vec x, int n) {
+    if (n == LANES)
+        store(p, x);
+    else
+        store_some(p, x, n);
+}
+
 /* One step on the caller's own state, without scratch. */
 static void step(const arguments *a, int64_t row, int64_t head) {
     const real *q = at(a->q, row, head / a->share, 0), *k = at(a->k, row, head / a->share, 0), *v = at(a->v, row, head, 0);
@@ -544,7 +553,7 @@ static void step(const arguments *a, int64_t row, int64_t head) {
         for (int64_t i = 0; i < rows; i += LANES) {
             const int some = (int)least(LANES, rows - i);
             vec g = broadcast(log_head);
-            if (log_key) g += some == LANES ? load(log_key + c + i) : load_some(log_key + c + i, some);
+            if (log_key) g += load_part(log_key + c + i, some);
             store(decay + i, vexp(g));
         }
         for (int64_t w = 0; w < a->value; w += 4 * LANES) {
@@ -553,9 +562,9 @@ static void step(const arguments *a, int64_t row, int64_t head) {
             for (int j = 0; j < 4; j++) {
                 const int64_t from = w + j * LANES;
                 some[j] = (int)most(0, least(LANES, a->value - from));
-                x[j] = load_some(v + from, some[j]);
-                y[j] = c ? load_some(out + from, some[j]) : (vec){0};
-                fade[j] = log_value ? vexp(load_some(log_value + from, some[j])) : broadcast(1);
+                x[j] = load_part(v + from, some[j]);
+                y[j] = c ? load_part(out + from, some[j]) : (vec){0};
+                fade[j] = log_value ? vexp(load_part(log_value + from, some[j])) : broadcast(1);
             }
             const int whole_group = some[3] == LANES;
             for (int64_t i = 0; i < rows; i++) {
@@ -571,7 +580,7 @@ static void step(const arguments *a, int64_t row, int64_t head) {
                         store_some(s + j * LANES, new, some[j]);
                 }
             }
-            for (int j = 0; j < 4; j++) store_some(out + w + j * LANES, y[j], some[j]);
+            for (int j = 0; j < 4; j++) store_part(out + w + j * LANES, y[j], some[j]);
         }
     }
 }
@@ -580,7 +589,11 @@ int EXPORT(separable_step)(const arguments *a) {
     const int64_t tasks = a->rows * a->heads;
     /* Below a few tens of microseconds of work a second thread costs more than it saves. */
     const int threads = tasks * a->key * a->value >= 1 << 18 ? (int)least(a->threads, tasks) : 1;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
+    if (threads == 1) { /* entering a parallel region costs as much as a small step */
+        for (int64_t task = 0; task < tasks; task++) step(a, task / a->heads, task % a->heads);
+        return 0;
+    }
+#pragma omp parallel for num_threads(threads)
     for (int64_t task = 0; task < tasks; task++) step(a, task / a->heads, task % a->heads);
     return 0;
 }

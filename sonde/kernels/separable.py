@@ -14,6 +14,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..core.errors import BadInput
 from ._library import SUFFIX, View, function, view
@@ -45,34 +46,49 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     state [B, H, K, V]; log decays are at most 0, -inf forgets all.  Computes in float32 (float64 if any input is),
     which is also the dtype of the state; `out` has the dtype of v.  Any order of axes in memory is taken as it is.
     """
-    given = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
+    given = (q, k, v, log_head, log_key, log_value, state)
     _check(given)
-    dtype = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in given.values()) else torch.float32
-    keep = log_value is not None and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given.values())
-    out, last, _ = _forward(*(None if x is None else x.to(dtype) for x in given.values()), before, keep)
+    there = [x for x in given if x is not None]
+    dtype = torch.float64 if any(x.dtype == torch.float64 for x in there) else torch.float32
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in there)
+    keep = log_value is not None and wanted
+    tensors: Any = (*(None if x is None else x.to(dtype) for x in given), before, keep)
+    if wanted or not _plain(there):
+        out, last, _ = _forward(*tensors)
+    else:
+        out, last, _ = _run_forward(*tensors)  # the way through torch's dispatcher costs 0.2 ms
     return out.to(v.dtype), last
 
 
-def _check(given: dict[str, Tensor | None]) -> None:
+def _plain(tensors: list[Tensor]) -> bool:
+    """Whether nothing watches: these are tensors with memory, and no compiler, transform or mode is at work."""
+    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
+    return not watched and all(type(x) in (Tensor, Parameter) and x.device.type == "cpu" for x in tensors)
+
+
+_AXES = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "log_head": "BHL", "log_key": "BHLK", "log_value": "BHLV", "state": "BHKV"}
+_AXIS_NAMES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def _check(given: tuple[Tensor | None, ...]) -> None:
     """Every tensor has the axes the formula gives it."""
-    axes = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "log_head": "BHL", "log_key": "BHLK", "log_value": "BHLV", "state": "BHKV"}
-    names = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
     known: dict[str, tuple[int, str]] = {}
-    for name, tensor in given.items():
+    for (name, axes), tensor in zip(_AXES.items(), given):
         if tensor is None:
             continue
-        wanted = "[" + ", ".join(axes[name]) + "]"
-        if tensor.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        wanted = "[" + ", ".join(axes) + "]"
+        if tensor.dtype not in _DTYPES:
             raise BadInput(f"{name} has dtype {tensor.dtype}", fix="use float32, float64, bfloat16 or float16")
         if tensor.device.type not in ("cpu", "meta"):
             raise BadInput(f"{name} is on {tensor.device}, and this kernel runs on the CPU", fix="move it with .cpu()")
-        if tensor.ndim != len(axes[name]):
+        if tensor.ndim != len(axes):
             raise BadInput(f"{name} has {tensor.ndim} axes {tuple(tensor.shape)}", fix=f"give {wanted}")
-        for axis, size in zip(axes[name], tensor.shape):
+        for axis, size in zip(axes, tensor.shape):
             expected, giver = known.setdefault(axis, (size, name))
             if size != expected:
                 raise BadInput(
-                    f"{name} {tuple(tensor.shape)} has {names[axis]} {size}, but {giver} has {expected}",
+                    f"{name} {tuple(tensor.shape)} has {_AXIS_NAMES[axis]} {size}, but {giver} has {expected}",
                     fix=f"make axis {axis} of {name} {wanted} {expected}",
                 )
     groups, heads = known["G"][0], known["H"][0]
@@ -103,8 +119,7 @@ def _empty_outputs(k: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Te
     return v.new_empty(B, L, H, V).transpose(1, 2), v.new_empty(B, H, k.shape[-1], V), v.new_empty(B, H, L, V if keep else 0)
 
 
-@torch.library.custom_op("sonde::separable", mutates_args=(), device_types="cpu")
-def _forward(  # noqa: PLR0913 - the terms of one formula
+def _run_forward(  # noqa: PLR0913 - the terms of one formula
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -120,6 +135,9 @@ def _forward(  # noqa: PLR0913 - the terms of one formula
     out, last, past = _empty_outputs(k, v, keep)
     _call("separable_forward", {**inputs, "out": out, "final": last, "past": past if keep else None}, before)
     return out, last, past
+
+
+_forward = torch.library.custom_op("sonde::separable", _run_forward, mutates_args=(), device_types="cpu")
 
 
 @_forward.register_fake
@@ -190,6 +208,9 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(_no_second_order)
 
 
+_STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
 @final
 class SeparableStep:
     """One step of the recurrence on held buffers: fill the inputs, call, read `out`; the state is updated in place.
@@ -212,8 +233,8 @@ class SeparableStep:
     ) -> None:
         steps = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value}
         sequences = {name: None if x is None else x.unsqueeze(2) for name, x in steps.items()}
-        _check({**sequences, "state": state})
-        _check({"q": sequences["q"], "k": sequences["k"], "v": out.unsqueeze(2)})
+        _check((*sequences.values(), state))
+        _check((sequences["q"], sequences["k"], out.unsqueeze(2)))
         held = {**sequences, "out": out.unsqueeze(2), "state": state}
         for name, x in held.items():
             if x is not None and (x.dtype != v.dtype or x.dtype not in SUFFIX):
@@ -225,7 +246,9 @@ class SeparableStep:
         sizes = dict(zip(_SIZES, (rows, heads, heads // max(groups, 1), 1, key, value, int(before), torch.get_num_threads())))
         self._held = (held, arguments := _Arguments(**views, **sizes))
         self._address = ctypes.addressof(arguments)
-        self._run = function("separable_step", v.dtype)
+        # A step takes no memory, so it cannot fail: called by its address, without the check of the result that costs 0.3 us.
+        compiled: Any = function("separable_step", v.dtype)
+        self._run = _STEP(ctypes.cast(compiled, ctypes.c_void_p).value or 0)
 
     def __call__(self) -> None:
         """Decays and writes the state, and puts what was read into `out`."""

@@ -65,8 +65,9 @@ def assert_close(got, wanted, tolerance):
     assert len(got) == len(wanted)
     for i, (x, y) in enumerate(zip(got, wanted)):
         assert x.shape == y.shape and x.isfinite().all(), i
-        error = (x.double() - y).abs().max() if y.numel() else torch.tensor(0.0)
-        assert error <= tolerance * max(1.0, y.abs().max() if y.numel() else 0.0), f"result {i}: {error:.2e}"
+        if y.numel():  # relative to the largest of its own entries, down to what a gate of -32 leaves: the kernel calls that nothing
+            error, largest = (x.double() - y).abs().max(), y.abs().max()
+            assert error <= tolerance * largest + 1e-13, f"result {i}: {error:.2e} of {largest:.2e}"
 
 
 @pytest.mark.parametrize("before", [False, True])
