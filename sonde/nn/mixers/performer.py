@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from ...core.dials import Range
+from ..precision import unrounded
 from ..recurrence import Rule, State, Steps, normalised, with_ones
 from ._mixer import Recurrent
-from ._parts import Heads, advanced, merge, rotated, split
+from ._parts import Heads, Width, advanced, merge, rotated, split
 from .attention import head_width, whole
 
 
@@ -36,7 +37,7 @@ def rule(log_q: Tensor, log_k: Tensor, v: Tensor, state: State | None = None) ->
         m = log_k.detach().cummax(2).values
         before = torch.cat([m[:, :, :1], m[:, :, :-1]], 2)
     else:
-        old = state["m"].unflatten(1, (H, M)).unsqueeze(2)
+        old = state["m"].view(-1, H, 1, M)
         m = torch.cat([old.detach(), log_k.detach()], 2).cummax(2).values[:, :, 1:]
         before = torch.cat([old, m[:, :, :-1]], 2)
     out = yield Steps(_read(log_q, m), torch.exp(log_k - m), with_ones(v), log_key=before - m)
@@ -51,7 +52,7 @@ def _read(log_q: Tensor, m: Tensor) -> Tensor:
 
 def log_features(x: Tensor, W: Tensor) -> Tensor:
     """log phi(x) of x (.., K) by directions W (M, K) -> (.., M); in float32 or better, for it is the argument of exp."""
-    with torch.autocast(x.device.type, enabled=False):
+    with unrounded(x):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return x @ W.to(x.dtype).mT - (x.square().sum(-1, keepdim=True) + math.log(len(W))) / 2
 
@@ -76,7 +77,7 @@ class Performer(Recurrent):
     W: Tensor
 
     def __init__(
-        self, width: int = 64, heads: Heads = 4, features: Annotated[int, Range(1)] = 64, causal: bool = True, rotary: bool = True
+        self, width: Width = 64, heads: Heads = 4, features: Annotated[int, Range(1)] = 64, causal: bool = True, rotary: bool = True
     ) -> None:
         super().__init__()
         d = head_width(width, heads, rotary, "Performer")

@@ -22,9 +22,10 @@ from torch.nn import functional as F
 
 from ...core.dials import Range
 from ...core.errors import BadInput
+from ..precision import unrounded
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, merge, rotated, split
+from ._parts import Heads, Width, merge, rotated, split
 from .attention import append, attend_where, head_width, held
 
 ALONE = -1e4
@@ -33,7 +34,7 @@ ALONE = -1e4
 
 def hashed(x: Tensor, rotations: Tensor) -> Tensor:
     """x (B, H, T, K), rotations (H, R, K, buckets / 2) -> (B, H, T, R) the bucket in each round; the length of x is no matter."""
-    with torch.autocast(x.device.type, enabled=False):  # a rounded product would send tokens to other buckets
+    with unrounded(x):  # a rounded product would send tokens to other buckets
         wide = torch.promote_types(x.dtype, torch.float32)
         turned = torch.einsum("bhtk,hrkn->bhtrn", x.to(wide), rotations.to(wide))
         return torch.cat([turned, -turned], -1).argmax(-1)
@@ -67,7 +68,7 @@ class Reformer(Mixer):
 
     def __init__(
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         buckets: Annotated[int, Range(2)] = 8,
         rounds: Annotated[int, Range(1)] = 2,

@@ -119,7 +119,10 @@ def flops(s: Steps, form: str) -> float:
     if form in ("step", "fused"):
         return heads * L * K * V * ((6 if s.kind == "delta" else 4) + decays)
     C = {"parallel": L, "chunk": CHUNK, "scan": 16}[form]
-    pairs = C * (K + V) + (4 * C * K if s.kind == "delta" else 0)
+    if s.kind == "delta":
+        pairs = 4 * C * K + C * (K + V) + 2 * C * V  # two sets of scores, the triangular solve, the weighted sum
+    else:  # halves of halves skip the upper triangle, which one product for all channels computes and throws away
+        pairs = (1 if s.log_key is not None or s.log_value is not None else 2) * C * (K + V)
     states = 0 if form == "parallel" else (6 if s.kind == "delta" else 4) * K * V
     joins = 0.0 if form != "scan" else (4 * K * K * (K + V) / C if s.kind == "delta" else 4 * K * V / C)
     return heads * L * (pairs + states + joins)

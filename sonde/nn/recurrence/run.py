@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import BadInput, nearest
+from ..precision import unrounded
 from . import forms
 from .choose import fastest
 from .fused import fused
@@ -78,7 +79,7 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
     else:
         wide = _widened(s)
         # Autocast would round products to half precision again, and what is summed up here is not to be rounded.
-        with torch.autocast(s.v.device.type, enabled=False):
+        with unrounded(s.v):
             if taken == "convolution":
                 out, state = forms.convolution(wide, state, lengths)
             else:
@@ -149,7 +150,7 @@ def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
     """top / bottom with |bottom| held at `floor` or above, the sign kept; `watching` counts how often that was needed."""
     least = torch.as_tensor(floor, dtype=bottom.dtype, device=bottom.device)
     small = bottom.abs() < least
-    for watch in _WATCHING:
+    for watch in _WATCHING if not small.is_meta else ():
         watch.denominators += small.numel()
         watch.guarded += int(small.sum())
     return top / torch.where(small, torch.where(bottom < 0, -least, least), bottom)
