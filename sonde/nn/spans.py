@@ -78,7 +78,9 @@ class Spans:
             inside = places < lengths.unsqueeze(1)
             time = (self.start[which].unsqueeze(1) + places).clamp_max(x.shape[1] - 1)
             row = self.row[which].unsqueeze(1).expand_as(time)
-            out, after = mix(x[row, time], None if state is None else {name: s[which] for name, s in state.items()}, lengths)
+            # what lies beyond the end may be anything, even NaN, whose gradient would be NaN too
+            part = torch.where(inside.unsqueeze(-1), x[row, time], 0)
+            out, after = mix(part, None if state is None else {name: s[which] for name, s in state.items()}, lengths)
             if y is None:
                 y = out.new_zeros(*x.shape[:2], *out.shape[2:])
             y = y.index_put((row[inside], time[inside]), out[inside])

@@ -17,6 +17,7 @@ from ...core.dials import resolve
 from ...core.errors import BadInput, nearest
 from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
 from ..spans import Spans
+from ._states import Marks, marks, mistaken
 
 
 class Mixer(nn.Module, ABC):
@@ -27,23 +28,52 @@ class Mixer(nn.Module, ABC):
     """no output looks at a later input; then it can be fed in pieces, with a state"""
     form: str = "auto"
     """how it is computed; `use` sets it"""
+    grows: tuple[str, ...] = ()
+    """tensors of the state that hold something for each token read, along axis 2"""
+    _kept: Marks | None = None
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """x (B, T, D) -> y (B, T, D) and the state after it; `spans` says which stretches of x are sequences of their own."""
+        self._check(x)
+        eager = not torch.compiler.is_compiling()
+        if state is not None and self.causal and eager:
+            self._check_state(state, x)
+        if spans is not None:
+            y, after = spans.each(self.mix, x, state)
+        else:
+            for name, s in (state or {}).items():
+                if len(s) != len(x):
+                    raise BadInput(
+                        f"state '{name}' is for a batch of {len(s)}, x for {len(x)}", where="axis 0 (batch)", fix="begin with state=None"
+                    )
+            y, after = self.mix(x, state, None)
+        if self._kept is None and after and eager:
+            self._kept = marks(after, self.grows)
+        return y, after
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse an x that this mixer cannot read."""
         if x.dim() != 3 or x.shape[-1] != self.width:
             raise BadInput(
                 f"x is {tuple(x.shape)}, {type(self).__name__} takes (batch, time, {self.width})",
                 where="axis 2 (width)" if x.dim() == 3 else "axes",
                 fix=f"make the last axis {self.width}",
             )
-        if spans is not None:
-            return spans.each(self.mix, x, state)
-        for name, s in (state or {}).items():
-            if len(s) != len(x):
-                raise BadInput(
-                    f"state '{name}' is for a batch of {len(s)}, x for {len(x)}", where="axis 0 (batch)", fix="begin with state=None"
-                )
-        return self.mix(x, state, None)
+        if x.shape[1] == 0:
+            raise BadInput("x has no tokens", where="axis 1 (time)", fix="give at least one")
+        weight = next((part.weight for part in self._modules.values() if isinstance(part, nn.Linear)), x)
+        if x.dtype != weight.dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+            found, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weight.dtype))
+            raise BadInput(f"x is {found}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
+
+    def _check_state(self, state: State, x: Tensor) -> None:
+        """Refuse the state of another mixer, or of one with other dials."""
+        if self._kept is None:
+            with torch.no_grad():
+                self._kept = marks(self.mix(torch.zeros_like(x[:1, :1]), None, None)[1], self.grows)
+        found = marks(state, self.grows)
+        if found != self._kept:
+            raise mistaken(found, self._kept, type(self).__name__)
 
     @abstractmethod
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:

@@ -14,12 +14,14 @@ from torch.nn import functional as F
 from ...core.dials import Range
 from ...core.errors import BadInput
 
+Width = Annotated[int, Range(1)]
 Heads = Annotated[int, Range(1, 4096)]
 
 
 def split(x: Tensor, heads: int) -> Tensor:
     """(B, T, H d) -> (B, H, T, d), a view."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    B, T, D = x.shape
+    return x.view(B, T, heads, D // heads).transpose(1, 2)
 
 
 def merge(x: Tensor) -> Tensor:
@@ -56,9 +58,12 @@ class ShortConv(nn.Module):
             tail = x.new_zeros(len(x), self.taps - 1, x.shape[-1])
         whole = torch.cat([tail.to(x.dtype), x], 1)
         T = x.shape[1]
-        y = whole[:, :T] * self.weight[0]
-        for i in range(1, self.taps):
-            y = torch.addcmul(y, whole[:, i : i + T], self.weight[i])
+        if T == 1:  # decoding: as few calls as can be
+            y = (whole * self.weight).sum(1, keepdim=True)
+        else:
+            y = whole[:, :T] * self.weight[0]
+            for i in range(1, self.taps):
+                y = torch.addcmul(y, whole[:, i : i + T], self.weight[i])
         return F.silu(y if self.bias is None else y + self.bias), tail_of(whole, self.taps - 1, lengths)
 
 

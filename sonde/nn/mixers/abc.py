@@ -23,7 +23,7 @@ from ..recurrence import Rule, State
 from . import gsa
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, advanced, divides, merge, rotated, split
+from ._parts import Heads, Width, advanced, divides, merge, rotated, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
@@ -36,7 +36,7 @@ def averaged(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None = N
 
     The state carries the log of that sum, z (B, H slots).
     """
-    old = s.new_full((), float("-inf")) if state is None else state["z"].unflatten(1, (s.shape[1], -1)).unsqueeze(2)
+    old = s.new_full((), float("-inf")) if state is None else state["z"].view(len(s), s.shape[1], 1, s.shape[3])
     z = torch.logaddexp(s.logcumsumexp(2), old)
     log_a = F.logsigmoid(torch.cat([old.expand_as(s[:, :, :1]), z[:, :, :-1]], 2) - s)
     out = yield from gsa.rule(q, k, v, -torch.expm1(log_a), log_a)
@@ -54,7 +54,7 @@ class ABC(Recurrent):
     """
 
     def __init__(
-        self, width: int = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
+        self, width: Width = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
     ) -> None:
         super().__init__()
         self.width, self.heads, self.average = width, heads, average

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ...core.errors import BadInput
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, divides, merge, rotated, split
+from ._parts import Heads, Width, divides, merge, rotated, split
 
 CHUNK = 128
 
@@ -38,6 +38,7 @@ def attend(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if form in ("auto", "parallel"):
         if last is None:
+            k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been kept under another autocast
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
         return attend_where(_seen(last, k), q, k, v, scale)
     if last is None:
@@ -50,6 +51,7 @@ def attend(
 def attend_where(seen: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The same over the pairs that are true in `seen` (B or 1, 1, T, N), or (B, H, T, N) where each head has its own keys."""
     (H, T), G = q.shape[1:3], k.shape[1]
+    k, v = k.to(q.dtype), v.to(q.dtype)
     # heads that share keys are more queries of the same keys: no key is repeated
     q, seen = q.unflatten(1, (G, -1)).flatten(2, 3), seen.repeat(1, 1, H // G, 1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale).unflatten(2, (-1, T)).flatten(1, 2)
@@ -147,9 +149,11 @@ class Attention(Mixer):
     bias: add a number to each query, key, value and output
     """
 
+    grows = ("k", "v")
+
     def __init__(  # noqa: PLR0913  the choices in which published attention layers differ
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         groups: Heads | None = None,
         causal: bool = True,

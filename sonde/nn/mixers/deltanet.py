@@ -19,7 +19,7 @@ from ...core.dials import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full, unit
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, divides, merge, split
+from ._parts import Heads, ShortConv, Width, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Rule:
@@ -39,7 +39,7 @@ class DeltaNet(Recurrent):
     """
 
     def __init__(
-        self, width: int = 64, heads: Heads = 4, taps: Annotated[int, Range(least=1)] = 4, negative: bool = False, gate: bool = False
+        self, width: Width = 64, heads: Heads = 4, taps: Annotated[int, Range(least=1)] = 4, negative: bool = False, gate: bool = False
     ) -> None:
         super().__init__()
         self.width, self.heads, self.most = width, heads, 2.0 if negative else 1.0

@@ -18,7 +18,7 @@ from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_bias, unit
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, merge, split
+from ._parts import Heads, ShortConv, Width, merge, split
 
 Count = Annotated[int, Range(least=1)]
 
@@ -42,7 +42,7 @@ class GatedDeltaNet(Recurrent):
 
     def __init__(
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         value_heads: Count | None = None,
         key: Count | None = None,

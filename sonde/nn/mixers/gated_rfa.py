@@ -20,7 +20,7 @@ from ..features import Fourier
 from ..recurrence import Rule, State, Steps, normalised, with_ones
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) -> Rule:
@@ -41,7 +41,7 @@ class GatedRFA(Recurrent):
     features: random directions for each head; there are twice as many features
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:
+    def __init__(self, width: Width = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))

@@ -15,7 +15,7 @@ from ..features import Feature, Name, feature
 from ..recurrence import Rule, State
 from . import linear
 from ._mixer import Recurrent
-from ._parts import Heads, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature) -> Rule:
@@ -32,7 +32,7 @@ class LinearKernel(Recurrent):
     feature_map: what queries and keys are mapped to
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
+    def __init__(self, width: Width = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads
         head = divides(width, heads, "LinearKernel")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..features import Feature, Name, feature
 from ..recurrence import Rule, State, Steps, normalised, with_ones
 from ._mixer import Recurrent
-from ._parts import Heads, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> Rule:
@@ -35,7 +35,7 @@ class LinearNorm(Recurrent):
     feature_map: what queries and keys are mapped to
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
+    def __init__(self, width: Width = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))

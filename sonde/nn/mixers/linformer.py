@@ -18,7 +18,7 @@ from ...core.dials import Range
 from ...core.errors import BadInput
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 from .attention import attend, whole
 
 
@@ -38,7 +38,7 @@ class Linformer(Mixer):
 
     def __init__(
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         rows: Annotated[int, Range(1)] = 64,
         max_len: Annotated[int, Range(1)] = 1024,

@@ -18,7 +18,7 @@ from ...core.dials import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_bias
 from ._mixer import Recurrent
-from ._parts import ShortConv
+from ._parts import ShortConv, Width
 
 Count = Annotated[int, Range(least=1)]
 
@@ -43,7 +43,7 @@ class Mamba(Recurrent):
     taps: tokens the short convolution looks at
     """
 
-    def __init__(self, width: int = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4) -> None:
+    def __init__(self, width: Width = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4) -> None:
         super().__init__()
         inner = width * expand
         self.width, self.sizes = width, (rank or math.ceil(width / 16), states, states)

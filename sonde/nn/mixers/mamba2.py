@@ -18,7 +18,7 @@ from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_bias
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, divides, merge, split
+from ._parts import Heads, ShortConv, Width, divides, merge, split
 
 Count = Annotated[int, Range(least=1)]
 
@@ -49,7 +49,7 @@ class Mamba2(Recurrent):
 
     def __init__(
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         states: Count = 64,
         groups: Count = 1,
@@ -60,7 +60,7 @@ class Mamba2(Recurrent):
     ) -> None:
         super().__init__()
         inner = width * expand
-        divides(inner, heads, "Mamba2")
+        divides(inner, heads, f"Mamba2 expands {width} to {inner}")
         if heads % groups:
             raise BadInput(f"{heads} heads cannot share {groups} groups of keys", where="Mamba2", fix="let groups divide heads")
         self.width, self.heads, self.groups, self.least, self.most = width, heads, groups, least, most

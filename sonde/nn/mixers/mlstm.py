@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.dials import Range
+from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps, divide, with_ones
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 LEAST = -1e5
 """log of a forget gate so small that the running maximum need not know how small"""
@@ -60,11 +61,16 @@ class MLSTM(Recurrent):
     """
 
     def __init__(
-        self, width: int = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
+        self, width: Width = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
     ) -> None:
         super().__init__()
         divides(width, heads, "MLSTM")
-        divides(width // 2, heads, "MLSTM keys")
+        if width // 2 % heads:
+            raise BadInput(
+                f"the keys of a width of {width} take half of it, which cannot be cut into {heads} heads",
+                where="MLSTM",
+                fix=f"use a width that is a multiple of {2 * heads}",
+            )
         self.width, self.heads, self.cap = width, heads, cap
         self.q, self.k = nn.Linear(width, width // 2, bias=False), nn.Linear(width, width // 2, bias=False)
         self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)

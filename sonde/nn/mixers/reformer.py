@@ -65,6 +65,7 @@ class Reformer(Mixer):
     """
 
     rotations: Tensor
+    grows = ("k", "v", "buckets")
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, advanced, divides, merge, rotated, split
+from ._parts import Heads, Width, advanced, divides, merge, rotated, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor) -> Rule:
@@ -38,7 +38,7 @@ class RetNet(Recurrent):
     heads: independent states
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4) -> None:
+    def __init__(self, width: Width = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         key = divides(width, heads, "RetNet")

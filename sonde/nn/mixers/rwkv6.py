@@ -19,7 +19,7 @@ from ...core.dials import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, divides, merge, split, tail_of
+from ._parts import Heads, Width, divides, merge, split, tail_of
 
 Side = Literal["value", "key"]
 Count = Annotated[int, Range(least=1)]
@@ -45,7 +45,7 @@ class RWKV6(Recurrent):
     bonus: what the weight of the present token multiplies; the published model weighs its keys
     """
 
-    def __init__(self, width: int = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: Side = "key") -> None:
+    def __init__(self, width: Width = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: Side = "key") -> None:
         super().__init__()
         self.width, self.heads, self.bonus = width, heads, bonus
         place = torch.arange(width) / width
@@ -66,7 +66,7 @@ class RWKV6(Recurrent):
         last = torch.zeros_like(x[:, :1]) if state is None else state["last"].to(x.dtype)
         whole = torch.cat([last, x], 1)
         back = whole[:, :-1] - x  # from this token to the one before
-        low = torch.tanh((x + back * self.share[0]) @ self.blend_in).unflatten(-1, (5, -1))
+        low = torch.tanh((x + back * self.share[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
         shares = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.share[1:, None, None]
         w, k, v, r, g = (x + back * share for share in shares)
         log_a = -full(full(self.decay) + torch.tanh(w @ self.decay_in) @ self.decay_out).exp()

@@ -20,6 +20,7 @@ from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_sizes
 from ._mixer import Recurrent
+from ._parts import Width
 
 
 def rule(v: Tensor, a: Tensor, rate: Tensor, B: Tensor, C: Tensor, d: Tensor | None = None) -> Rule:
@@ -42,7 +43,9 @@ class S4(Recurrent):
     kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """
 
-    def __init__(self, width: int = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex") -> None:
+    def __init__(
+        self, width: Width = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex"
+    ) -> None:
         super().__init__()
         if kind == "complex" and states % 2:
             raise BadInput(f"{states} complex states are no conjugate pairs", where="S4", fix=f"use {states + 1} states, or kind='real'")

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from ...core.dials import Range
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, advanced, merge, rotated, split
+from ._parts import Heads, Width, advanced, merge, rotated, split
 from .attention import attend_where, head_width
 
 BLOCK = 32
@@ -47,7 +47,7 @@ class Window(Mixer):
 
     def __init__(
         self,
-        width: int = 64,
+        width: Width = 64,
         heads: Heads = 4,
         window: Annotated[int, Range(1)] = 64,
         dilation: Annotated[int, Range(1)] = 1,
