@@ -8,7 +8,8 @@ sum, division).  A norm is 2 per element where the statistics are stored, 5 wher
 of scale and shift.  Pooling over k entries is k-1 comparisons, or k additions and divisions.  Copies and views are free.
 A layer not listed here has unknown FLOPs, written '-' and never taken for zero.  Operations written out in a container's
 forward, such as the sum of a residual block, are counted by the same convention in a row of the container itself: matrix
-products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.
+products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.  The
+small layers of this library that hold nothing else, such as the short convolution of a mixer, are counted so too.
 
 Receptive field of layer L in a chain of convolutions and pools: 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m.
 """
@@ -29,6 +30,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
+from ..nn import features
+from ..nn.mixers._parts import ShortConv
 from ._tiny import images
 from ._untouched import need, no_model, untouched
 
@@ -181,7 +184,7 @@ class _Walk:
         self.storages |= {t.untyped_storage()._cdata for t in fresh}
         self.held += tensors
         self.follow(module, inputs, tensors)
-        flops = rule(module, inputs, output) if rule else None
+        flops = rule(module, inputs, output) if rule else inside if isinstance(module, _AS_WRITTEN) else None
         row = self.rows.get(module) or Row(self.names[module], type(module).__name__, calls=0)
         first = tensors[0] if tensors else None
         self.rows[module] = replace(
@@ -260,14 +263,15 @@ def _written_out() -> dict[Any, Any]:
     def with_bias(bias: Any, a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
         return prod(out_shape) * (2 * a[-1] + 1)
 
-    def each_input(shape: Any, *_: Any, **__: Any) -> int:
-        return prod(shape)
+    def per_input(count: int) -> Callable[..., int]:
+        return lambda shape, *_, **__: count * prod(shape)
 
-    once = "add sub rsub mul div neg exp log sqrt rsqrt reciprocal pow abs tanh sigmoid relu gelu silu elu leaky_relu softplus"
+    once = "add sub rsub mul div neg exp log sqrt rsqrt reciprocal pow abs tanh sigmoid relu gelu silu elu leaky_relu softplus sin cos"
     found = {getattr(aten, name): per_output(1) for name in (*once.split(" "), "maximum", "minimum", "clamp", "clamp_min")}
     found |= {getattr(aten, f"{name}_"): per_output(1) for name in ("add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "silu")}
     found |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
-    found |= dict.fromkeys((aten.sum, aten.mean), each_input) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
+    found |= dict.fromkeys((aten.sum, aten.mean), per_input(1)) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
+    found |= {aten.addcmul: per_output(2), aten.linalg_vector_norm: per_input(2)}
     return found | _fused()
 
 
@@ -418,6 +422,7 @@ _COPIES = (
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _POINTWISE = {*_ACTIVATIONS, *_DROPOUTS, *_BATCH_NORMS, nn.Identity}
 _WINDOWS = {*_CONVOLUTIONS, *_POOLS}
+_AS_WRITTEN = (ShortConv, features.Elu, features.Polynomial, features.DPFP, features.Fourier)
 _RULES: dict[type, Any] = {
     nn.Linear: _linear,
     nn.Bilinear: _bilinear,

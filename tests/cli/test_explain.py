@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from sonde.cli.main import main
+from sonde.core import shelf
+
 
 def test_a_mixer_by_name(sonde: Callable) -> None:
     answer = sonde("explain", "gla", "--width", "32", "--input", "500")
@@ -16,6 +19,23 @@ def test_a_mixer_by_name(sonde: Callable) -> None:
 def test_a_mixer_has_a_length_of_its_own(sonde: Callable) -> None:
     assert "1024 × 64" in sonde("explain", "attention", "--width", "64").out
     assert "7 × 64" in sonde("explain", "attention", "--input", "7", "64").out
+
+
+@pytest.mark.parametrize("name", shelf.names("nn.mixers"))
+def test_every_mixer_on_the_shelf(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is counted without memory, in whole, and its form is named with a reason."""
+    assert main(["explain", name, "--width", "256", "--input", "4096"]) == 0
+    costs, _, forms = capsys.readouterr().out.partition("How the mixers are computed")
+    assert "4096 × " in costs and "Unknown FLOPs" not in costs, costs
+    assert " 4,096 " in forms and f" {name.replace('_', '')}" in forms.lower()
+
+
+@pytest.mark.parametrize("name", ["mlstm", "performer", "gated_deltanet"])
+def test_a_recipe_with_a_mixer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "char_lm", "--mixer", name, "--input", "50"]) == 0
+    costs, _, forms = capsys.readouterr().out.partition("How the mixers are computed")
+    assert "50 × " in costs and "Unknown FLOPs" not in costs
+    assert f"blocks.1.mixer   {name.replace('_', '')}" in forms.lower()
 
 
 def test_a_model_of_tokens(sonde: Callable) -> None:

@@ -17,6 +17,8 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.lenses._explain import explain_model
 from sonde.lenses.cost import cost
+from sonde.nn import features
+from sonde.nn.mixers._parts import ShortConv
 
 IMAGE = 256 * 256 * 3
 
@@ -270,3 +272,17 @@ def test_explain_shows_rows_totals_and_hostile_names_as_text() -> None:
     text = _text(explain_model(worked, (1, 192, 256), "[red]CNN-12[/]\x1b[2J"))
     assert "[red]CNN-12[/]\\x1b[2J" in text and "18,936 parameters" in text
     assert "5 × 192 × 256" in text and "1,250" in text and "50 × 50" in text
+
+
+@pytest.mark.parametrize(
+    "layer, size, flops",
+    [
+        (ShortConv(5, taps=3, bias=True), (7, 5), 7 * 5 * (2 * 3 - 1 + 1 + 1)),  # products and their sums, a bias, a SiLU
+        (features.Elu(), (7, 5), 7 * 5 * 2),
+        # norm 2 and division 1 for each of 6 x 4 numbers, 6 sums with the guard, sigma W of 2 x 3 x 4, the product, sin, cos, the scale
+        (features.Fourier(heads=2, width=4, count=3), (2, 3, 4), 3 * 24 + 6 + 24 + 2 * 6 * 4 * 3 + 2 * 6 * 3 + 6 * 6),
+    ],
+)
+def test_small_layers_of_the_library_are_counted_as_written(layer: nn.Module, size: tuple[int, ...], flops: int) -> None:
+    found = cost(layer, size)
+    assert found.flops == flops and not found.unknown

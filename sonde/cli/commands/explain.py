@@ -85,12 +85,18 @@ def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | 
     from ...engine.api import plan
 
     recipe = plan(thing.target, given).make(0)
-    return recipe.model, _example(recipe.model, size) if size else recipe.build_data().train[torch.arange(1)]
+    if not size:
+        return recipe.model, recipe.build_data().train[torch.arange(1)]
+    with torch.device("meta"):
+        model = recipe.build_model()
+    return model, _example(model, size)
 
 
 def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
     import torch
 
+    if size and "max_len" in thing.dials:  # a mixer with a table of lines for each place is made long enough
+        given = {"max_len": size[0], **given}
     values = resolve(thing.make, given, thing.owner)
     try:
         with torch.device("meta"):
