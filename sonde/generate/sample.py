@@ -8,6 +8,7 @@ B batch, T time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -51,6 +52,8 @@ def generate(
     top_k: draw among so many likeliest tokens; none is all of them
     stream: given the tokens (B,) of each step as they come
     """
+    if new < 0:
+        raise BadInput(f"{new} new tokens cannot be", where="generate", fix="ask for 0 or more")
     dice, training = generator(seed, "generate"), model.training
     model.train(False)
     try:
@@ -69,6 +72,8 @@ def generate(
 
 def read(model: Advances, prompts: Tensor | Sequence[Tensor]) -> tuple[Tensor, State]:
     """Logits (B, vocabulary) after the last token of each prompt, and the state there."""
+    if prompts.dim() != 2 if isinstance(prompts, Tensor) else any(not isinstance(row, Tensor) or row.dim() != 1 for row in prompts):
+        raise BadInput("a prompt is one row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
     lengths = torch.tensor([len(row) for row in prompts])
     if not len(lengths) or int(lengths.min()) < 1:
         raise BadInput("a prompt is empty", where="generate", fix="give at least one token to begin with")
@@ -97,7 +102,7 @@ def last(model: Advances, tokens: Tensor, state: State | None) -> tuple[Tensor, 
 
 def choose(logits: Tensor, dice: Generator, temperature: float = 1.0, top_k: int | None = None) -> Tensor:
     """A token (B,) for each row of logits (B, vocabulary)."""
-    if temperature < 0 or (top_k is not None and top_k < 1):
+    if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
         raise BadInput(f"temperature {temperature:g} and top_k {top_k} cannot be", where="generate", fix="temperature >= 0 and top_k >= 1")
     if temperature == 0:
         return logits.argmax(-1)

@@ -91,22 +91,48 @@ class LanguageModel(nn.Module):
         return self._run(tokens, state, spans)
 
     def _run(self, tokens: Tensor, state: State | None, spans: Spans | None) -> tuple[Tensor, State]:
-        if tokens.dim() != 2 or tokens.is_floating_point():
-            raise BadInput(
-                f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
-                where="LanguageModel",
-                fix="give one row of token numbers for each sequence",
-            )
-        x, after = self.embedding(tokens) * self.width**0.5, State()
+        after: State = {}
+        x, before = self._embedded(tokens), self._parts(state)
         if self.place is not None:
-            old = _part(state, "place")
+            old = before.get("place")
             x, new = self._placed(x, old, None) if spans is None else spans.each(self._placed, x, old)
             after |= _named("place", new)
         for i, block in enumerate(self.blocks):
-            x, new = block(x, _part(state, f"{i}"), spans=spans)
+            x, new = block(x, before.get(f"{i}"), spans=spans)
             after |= _named(f"{i}", new)
         x = self.norm(x)
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x), after
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, D)."""
+        if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
+            raise BadInput(
+                f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
+                where="LanguageModel",
+                fix="give one row of token numbers, int64 or int32, for each sequence",
+            )
+        try:
+            return self.embedding(tokens) * self.width**0.5
+        except IndexError:
+            low, high = (int(end) for end in tokens.aminmax())
+            raise BadInput(
+                f"there is a token {low if low < 0 else high}", where="LanguageModel", fix=f"give numbers from 0 to {self.vocabulary - 1}"
+            ) from None
+
+    def _parts(self, state: State | None) -> dict[str, State]:
+        """The state of each part by its name, which are those of this model or an error."""
+        if state is None:
+            return {}
+        parts: dict[str, State] = {}
+        for key, value in state.items():
+            part, _, name = key.partition(".")
+            parts.setdefault(part, {})[name] = value
+        own = {*map(str, range(len(self.blocks)))} | ({"place"} if self.place is not None else set())
+        if parts.keys() != own:
+            wrong = {"lacks": own - parts.keys(), "has unknown": parts.keys() - own}
+            told = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
+            raise BadInput(f"of this model's parts the state {told}", where="LanguageModel", fix="begin with state=None")
+        return parts
 
     def _placed(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Add to each token the vector of its place; the state is how many came before."""
@@ -139,13 +165,6 @@ def mixer_of(text: str, width: int) -> Mixer:
         except ValueError:
             given[dial] = value
     return mixer(name, width, **given)
-
-
-def _part(state: State | None, name: str) -> State | None:
-    """The state of one part out of that of the whole model."""
-    if state is None:
-        return None
-    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
 
 
 def _named(name: str, state: State) -> State:

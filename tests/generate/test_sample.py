@@ -90,9 +90,16 @@ def test_a_recurrence_needs_no_memory_for_what_came_before(mixer, monkeypatch):
 
 
 def test_bad_settings():
-    for settings in ({"temperature": -1.0}, {"top_k": 0}):
+    for settings in ({"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": 0}):
         with pytest.raises(BadInput, match="temperature >= 0 and top_k >= 1"):
             generate(model(), prompts(), 2, **settings)
+    for wrong in (prompts()[0], prompts()[0][0], [3, 1], [prompts()[0].unsqueeze(0)]):
+        with pytest.raises(BadInput, match="a prompt is one row of tokens"):
+            generate(model(), wrong, 2)
+    with pytest.raises(BadInput, match="-1 new tokens cannot be"):
+        generate(model(), prompts(), -1)
+    with pytest.raises(BadInput, match="there is a token 13"):
+        generate(model(), torch.tensor([[13]]), 2)
     with pytest.raises(BadInput, match="a prompt is empty"):
         generate(model(), torch.zeros(2, 0, dtype=torch.long), 2)
     with pytest.raises(BadInput, match="cannot go on"):

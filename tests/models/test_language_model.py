@@ -128,3 +128,32 @@ def test_tokens_must_be_rows_of_whole_numbers():
         model()(torch.rand(2, 5))
     with pytest.raises(BadInput, match="batch, time"):
         model()(tokens(2, 5)[0])
+    for wrong in (tokens(2, 5) > 3, tokens(2, 5).to(torch.uint8), tokens(2, 0)):
+        with pytest.raises(BadInput, match="whole numbers"):
+            model()(wrong)
+    for token in (17, -1):
+        with pytest.raises(BadInput, match=f"there is a token {token} .*; give numbers from 0 to 16"):
+            model()(torch.tensor([[3, token, 5]]))
+
+
+@torch.no_grad()
+def test_the_state_of_another_model_is_refused_by_name():
+    one = model(places=9)
+    _, state = one.advance(tokens(2, 3))
+    for given, told in {
+        "one block": ({key: s for key, s in state.items() if not key.startswith("1.")}, "the state lacks '1' "),
+        "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "the state lacks 'place' "),
+        "three blocks": (state | {"2.S0": state["1.S0"]}, "the state has unknown '2' "),
+        "bogus": ({"bogus": tokens(2, 3)}, "the state lacks '0', '1', 'place' and has unknown 'bogus' "),
+        "other mixers": (
+            {"place.seen": state["place.seen"], "0.k": state["0.S0"], "1.k": state["1.S0"]},
+            "state holds 'k'; GLA keeps 'S0'",
+        ),
+    }.values():
+        with pytest.raises(BadInput, match=told):
+            one.advance(tokens(2, 1), given)
+
+
+def test_compiled_it_is_one_graph():
+    one, x = model(), tokens(2, 7)
+    torch.testing.assert_close(torch.compile(one, fullgraph=True, backend="aot_eager")(x), one(x))
