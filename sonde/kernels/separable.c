@@ -21,8 +21,8 @@
    Read "before" (out_t = S_{t-1}^T q_t) is the same with all reads one step later: step n writes time n - 1 and reads
    at time n, from n = 0 to L; nothing is written at step 0.
 
-   A sweep reads the state just before the step's own write, and the step's own term (out_t += (q_t . k_t) v_t) is added
-   at the end.  That is for the gates: with db = q dq - k dk (key axis) or out dout - v dv (value axis), the gradient of a
+   Where an axis has gates, a sweep reads the state just before the step's own write, and the step's own term
+   (out_t += (q_t . k_t) v_t) is added at the end: with db = q dq - k dk (key axis) or out dout - v dv (value axis), the gradient of a
    gate is the sum of db from its step to the end.  Own terms would cancel in db, and under strong decay they are nearly
    all of it, so db is made without them.  Long sums cancel too, so they begin again at every checkpoint from the exact
    <S, dS>. */
@@ -80,22 +80,30 @@ INLINE const char *column(ahead *x, const void *at_hand, int64_t *step) {
     return p;
 }
 
-/* ROWS rows of the state, `wide` vectors each, in registers over all steps.  `read` and `write` go down the rows. */
-INLINE void tile(const int wide, int64_t steps, const real *read, const real *write, int64_t row_step, const real *cols,
+/* ROWS rows of the state, `wide` vectors each, in registers over all steps.  `read` and `write` go down the rows.  The
+   first arguments are constants where it is called: is a step read after its own write, which axes have factors. */
+INLINE void tile(const int wide, const int after, const int scale_rows, const int scale_cols, int64_t steps, const real *read, const real *write, int64_t row_step, const real *cols,
                  real *out, int64_t col_step, real *state, const real *row_factor, const real *col_factor, ahead *next) {
     int64_t line_step;
     const char *line = column(next, state, &line_step);
     vec s[ROWS][2];
     for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < wide; j++) s[i][j] = load(state + (i * wide + j) * LANES) * load(col_factor + j * LANES) * row_factor[i];
+        for (int j = 0; j < wide; j++) {
+            s[i][j] = load(state + (i * wide + j) * LANES);
+            if (scale_cols) s[i][j] *= load(col_factor + j * LANES);
+            if (scale_rows) s[i][j] *= row_factor[i];
+        }
     for (int64_t t = 0; t < steps; t++, read += row_step, write += row_step, cols += col_step, out += col_step, line += line_step) {
         __builtin_prefetch(line, 0, 2);
         vec x[2], y[2];
         for (int j = 0; j < wide; j++) x[j] = load(cols + j * LANES), y[j] = load(out + j * LANES);
         for (int i = 0; i < ROWS; i++) {
             vec w = broadcast(write[i]), r = broadcast(read[i]);
+            if (after)
+                for (int j = 0; j < wide; j++) s[i][j] += w * x[j];
             for (int j = 0; j < wide; j++) y[j] += r * s[i][j];
-            for (int j = 0; j < wide; j++) s[i][j] += w * x[j];
+            if (!after)
+                for (int j = 0; j < wide; j++) s[i][j] += w * x[j];
         }
         for (int j = 0; j < wide; j++) store(out + j * LANES, y[j]);
     }
@@ -104,7 +112,7 @@ INLINE void tile(const int wide, int64_t steps, const real *read, const real *wr
 }
 
 /* The whole state.  It is kept in panels of PANEL columns (the last may be one vector wide), all rows of a panel together. */
-static void sweep(int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
+INLINE void sweep_of(const int after, const int scale_rows, const int scale_cols, int64_t steps, int backward, const real *read, const real *write, int64_t rows, const real *cols, real *out,
                   int64_t width, real *state, const real *row_factor, const real *col_factor, ahead *next) {
     memset(out, 0, (size_t)(steps * width) * sizeof(real));
     int64_t row_step = rows, col_step = width;
@@ -117,11 +125,22 @@ static void sweep(int64_t steps, int backward, const real *read, const real *wri
         const int64_t panel = least(PANEL, width - w);
         for (int64_t c = 0; c < rows; c += ROWS, state += ROWS * panel) {
             if (panel == PANEL)
-                tile(2, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
+                tile(2, after, scale_rows, scale_cols, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
             else
-                tile(1, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
+                tile(1, after, scale_rows, scale_cols, steps, read + c, write + c, row_step, cols + w, out + w, col_step, state, row_factor + c, col_factor + w, next);
         }
     }
+}
+
+/* The same, made for each case: `after` reads a step after its own write; an axis without gates has no factors. */
+static void sweep(int after, int scale_rows, int scale_cols, int64_t steps, int backward, const real *read, const real *write,
+                  int64_t rows, const real *cols, real *out, int64_t width, real *state, const real *row_factor,
+                  const real *col_factor, ahead *next) {
+#define CASE(a, r, c)                                   \
+    if (after == a && scale_rows == r && scale_cols == c) \
+    sweep_of(a, r, c, steps, backward, read, write, rows, cols, out, width, state, row_factor, col_factor, next)
+    CASE(0, 0, 0); CASE(0, 0, 1); CASE(0, 1, 0); CASE(0, 1, 1); CASE(1, 0, 0); CASE(1, 0, 1); CASE(1, 1, 0); CASE(1, 1, 1);
+#undef CASE
 }
 
 /* What the step itself adds: read . write of each step. */
@@ -160,14 +179,15 @@ INLINE vec gate_at(const axis *x, int64_t time, int64_t c) {
     return x->head.data ? g + x->head.data[time * x->head.time] : g;
 }
 
+INLINE vec magnitude(vec x) { return (vec)((wvec)x & ~((wvec)broadcast((real)-0.0))); }
+
 /* How many nats the channel that decays most loses in the block beginning at `time`, its first step not counted. */
 static real span(const axis *x, int64_t time, int64_t steps) {
     vec worst = {0};
     for (int64_t c = 0; c < (x->full ? x->width : 1) && x->any; c += LANES) {
         vec sum = {0};
         for (int64_t t = 1; t < steps; t++) {
-            vec g = gate_at(x, time + t, c);
-            sum += vmax(g, -g);
+            sum += magnitude(gate_at(x, time + t, c));
         }
         worst = vmax(sum, worst);
     }
@@ -345,10 +365,13 @@ static void forward(bench *b, const arguments *a, int64_t row, int64_t head) {
         expect(&next, q, n + steps, a->key, a->length), expect(&next, k, time + steps, a->key, a->length);
         expect(&next, v, time + steps, a->value, a->length), expect(&next, key->gate, time + steps, a->key, a->length);
         expect(&next, value->gate, time + steps, a->value, a->length), expect(&next, out, n, a->value, a->length);
-        sweep(steps, 0, b->q, b->k, key->pad, b->v, b->made, value->pad, b->state, key->factor, value->factor, &next);
-        if (past.data) give(value, b->made, NULL, b->v, n, steps, a->length, value->read, past);
-        own_terms(steps, b->q, b->k, key->pad, own);
-        give(value, b->made, own, b->v, n, steps, a->length, value->read, out);
+        sweep(!past.data, key->any, value->any, steps, 0, b->q, b->k, key->pad, b->v, b->made, value->pad, b->state, key->factor,
+              value->factor, &next);
+        if (past.data) {
+            give(value, b->made, NULL, b->v, n, steps, a->length, value->read, past);
+            own_terms(steps, b->q, b->k, key->pad, own);
+        }
+        give(value, b->made, past.data ? own : NULL, b->v, n, steps, a->length, value->read, out);
     }
     give_state(key, value, b->state, final.data, final.time);
 }
@@ -455,7 +478,8 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
         expect(&next, dout, n + steps, a->value, a->length), expect(&next, k, time + steps, a->key, a->length);
         expect(&next, v, time + steps, a->value, a->length), expect(&next, key->gate, time + steps, a->key, a->length);
         expect(&next, value->gate, time + steps, a->value, a->length), expect(&next, dq, n, a->key, a->length);
-        sweep(steps, 0, b->dout, b->v, value->pad, b->k, b->made, key->pad, b->turned, value->factor, key->factor, &next);
+        sweep(!key->any, value->any, key->any, steps, 0, b->dout, b->v, value->pad, b->k, b->made, key->pad, b->turned, value->factor,
+              key->factor, &next);
         give(key, b->made, NULL, b->k, n, steps, a->length, key->read, dq);
         if (gated && (n + steps) % chunk == 0 && n + steps < end)
             memcpy(b->checkpoints + size * chunks++, b->turned, (size_t)size * sizeof(real));
@@ -480,11 +504,14 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
         expect(&next, v, before - late, a->value, a->length), expect(&next, dout, before, a->value, a->length);
         expect(&next, dk, time, a->key, a->length);
         if (key->full) expect(&next, dkey, time, a->key, a->length);
-        sweep(steps, 1, b->v, b->dout, value->pad, b->q, b->made, key->pad, b->turned, value->factor, key->factor, &next);
-        if (key->any) settle(key, n < end - 1 ? b->k : NULL, b->made, q, dq, n, time, steps, a->length, b->suffix_key, dkey, dhead);
-        own_terms(steps, b->v, b->dout, value->pad, own);
-        give(key, b->made, own, b->q, time, steps, a->length, key->write, dk);
-        add_own(key, own, b->k, n, steps, a->length, key->read, dq);
+        sweep(!key->any, value->any, key->any, steps, 1, b->v, b->dout, value->pad, b->q, b->made, key->pad, b->turned, value->factor,
+              key->factor, &next);
+        if (key->any) {
+            settle(key, n < end - 1 ? b->k : NULL, b->made, q, dq, n, time, steps, a->length, b->suffix_key, dkey, dhead);
+            own_terms(steps, b->v, b->dout, value->pad, own);
+            add_own(key, own, b->k, n, steps, a->length, key->read, dq);
+        }
+        give(key, b->made, key->any ? own : NULL, b->q, time, steps, a->length, key->write, dk);
 
         next = (ahead){.steps = wanted};
         expect(&next, key->gate, before - late, a->key, a->length), expect(&next, value->gate, before - late, a->value, a->length);
@@ -492,10 +519,13 @@ static void backward(bench *b, const arguments *a, int64_t row, int64_t head, in
         if (value->any) expect(&next, past, before, a->value, a->length);
         expect(&next, dv, time, a->value, a->length);
         if (value->full) expect(&next, dvalue, time, a->value, a->length);
-        sweep(steps, 1, b->k, b->q, key->pad, b->dout, b->made, value->pad, b->state, key->factor, value->factor, &next);
-        if (value->any) settle(value, n < end - 1 ? b->v : NULL, b->made, past, dout, n, time, steps, a->length, b->suffix_value, dvalue, (view){0});
-        own_terms(steps, b->k, b->q, key->pad, own);
-        give(value, b->made, own, b->dout, time, steps, a->length, value->write, dv);
+        sweep(!value->any, key->any, value->any, steps, 1, b->k, b->q, key->pad, b->dout, b->made, value->pad, b->state, key->factor,
+              value->factor, &next);
+        if (value->any) {
+            settle(value, n < end - 1 ? b->v : NULL, b->made, past, dout, n, time, steps, a->length, b->suffix_value, dvalue, (view){0});
+            own_terms(steps, b->k, b->q, key->pad, own);
+        }
+        give(value, b->made, value->any ? own : NULL, b->dout, time, steps, a->length, value->write, dv);
     }
     give_state(key, value, b->state, dstate.data, dstate.time);
 }
