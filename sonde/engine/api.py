@@ -458,7 +458,16 @@ class Run:
 
     @cached_property
     def data(self) -> Data:
-        return self.recipe.build_data()
+        """The data of the recipe, refused where they are another set than the one the run was trained on."""
+        data, trained = self.recipe.build_data(), self.info.get("about_data", {}).get("name", "")
+        if trained not in ("", data.name) and data.train.fingerprint() != self.info["data"]["train"]["sha256"]:
+            raise DataUnusable(
+                f"run '{self.name}' was trained on '{trained}', and the data found now are '{data.name}'",
+                where=str(self.path),
+                last_good="its checkpoints",
+                fix=f"set SONDE_DATA to the folder that has '{trained}'; `sonde doctor` tells which data sets are found",
+            )
+        return data
 
     def model(self, which: str | int = "final") -> nn.Module:
         """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint."""
@@ -468,7 +477,11 @@ class Run:
         finally:
             restore_random_states(caller)
         weights = self._weights(which)
-        misfit(model_tensors(model), weights, "tensor")
+        try:
+            misfit(model_tensors(model), weights, "tensor")
+        except DataUnusable:
+            _ = self.data  # other data make a model of another size, which is the reason to tell
+            raise
         load_model_(model, weights)
         return model.eval()
 
