@@ -214,15 +214,17 @@ def test_pieces_equal_one_pass(fresh: Callable[..., Mixer], pieces: tuple[int, .
             agree({"y": out, **kept(mix, end)}, {"y": y, **kept(mix, state)}, 1e-9, turns)
 
 
-def test_the_future_does_not_leak(fresh: Callable[..., Mixer]) -> None:
-    mix = causal(fresh())
-    x = draw(1, 70, mix.width)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_future_does_not_leak(fresh: Callable[..., Mixer], dtype: torch.dtype) -> None:
+    mix = causal(fresh(dtype))
+    x = draw(1, 70, mix.width).to(dtype)
     with torch.no_grad():
         for form in able(mix):
             y, _ = mix.use(form)(x)
             for t in (1, 16, 33, 64, 69):
-                other, _ = mix(torch.cat([x[:, :t], 3 * draw(1, 70 - t, mix.width, seed=8)], 1))
-                agree({"y": other[:, :t]}, {"y": y[:, :t]}, 1e-12 if form != "convolution" else 1e-9, (form, t))  # an FFT rounds
+                other, _ = mix(torch.cat([x[:, :t], 3 * draw(1, 70 - t, mix.width, seed=8).to(dtype)], 1))
+                few = torch.finfo(dtype).eps * (100 if form != "convolution" else 1e4)  # an FFT rounds
+                agree({"y": other[:, :t]}, {"y": y[:, :t]}, few, (form, t))
                 assert not torch.equal(other[:, t], y[:, t]), (form, t)
 
 
@@ -264,8 +266,8 @@ def test_padded_and_packed_equal_one_by_one(fresh: Callable[..., Mixer]) -> None
 
 
 def laid(parts: list[Tensor], shape: tuple[int, int], places: list[tuple[int, int]]) -> Tensor:
-    """The sequences at their places, with large numbers everywhere else."""
-    whole = torch.full((*shape, parts[0].shape[-1]), 1e3, dtype=torch.float64)
+    """The sequences at their places, with numbers everywhere else that would spoil all they touch."""
+    whole = torch.full((*shape, parts[0].shape[-1]), torch.nan, dtype=torch.float64)
     for part, (row, start) in zip(parts, places):
         whole[row, start : start + part.shape[1]] = part[0]
     return whole
@@ -351,6 +353,28 @@ def test_autocast(fresh: Callable[..., Mixer]) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in mix.parameters())
 
 
+def test_a_state_goes_in_and_out_of_autocast(fresh: Callable[..., Mixer]) -> None:
+    mix = causal(fresh(torch.float32))
+    x = draw(B, 9, mix.width).float()
+    with torch.no_grad():
+        wanted, _ = mix(x)
+        for inside in ((True, False), (False, True)):
+            state, ys = None, []
+            for part, on in zip(x.split([5, 4], 1), inside):
+                with torch.autocast("cpu", torch.bfloat16, enabled=on):
+                    y, state = mix(part, state)
+                ys.append(y.float())
+            assert float((torch.cat(ys, 1) - wanted).norm() / wanted.norm()) < 0.05, inside
+
+
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "mamba"])
+def test_compiled_it_is_one_graph_and_equal(name: str) -> None:
+    torch.manual_seed(1)
+    mix, x = shelf.load("nn.mixers", name).tiny(), draw(B, 7, shelf.load("nn.mixers", name).tiny().width).float()
+    compiled = torch.compile(mix, fullgraph=True, backend="aot_eager")
+    agree(results(mix, x, None, compiled), results(mix, x, None, mix), 1e-5, name)
+
+
 def test_long_and_loud(fresh: Callable[..., Mixer]) -> None:
     """Inputs thirty times too large drive every gate to its ends; nothing overflows over 4096 steps."""
     mix = fresh(torch.float32).use("auto")
@@ -410,6 +434,71 @@ def test_wrong_sizes_are_refused_by_axis(fresh: Callable[..., Mixer]) -> None:
             mix(draw(3, 4, mix.width), state)
         with pytest.raises(BadInput, match=r"for 2 sequences, not 3 \(axis 0 \(batch\)\)"):
             mix(draw(3, 4, mix.width), state, spans=Spans.of_lengths(torch.tensor([4, 2, 1])))
+
+
+def test_an_input_it_cannot_read_is_named(fresh: Callable[..., Mixer]) -> None:
+    mix = fresh()
+    for spans in (None, Spans.of_lengths(torch.zeros(B, dtype=torch.long))):
+        with pytest.raises(BadInput, match=r"x has no tokens \(axis 1 \(time\)\)"):
+            mix(draw(B, 0, mix.width), spans=spans)
+    for dtype in (torch.float32, torch.bfloat16, torch.long, torch.complex128):
+        told = f"x is {str(dtype)[6:]}, the weights are float64 .*; give x.to"
+        with pytest.raises(BadInput, match=told):
+            mix(draw(B, 4, mix.width).to(dtype))
+    with pytest.raises(BadInput, match="x is int64"), torch.autocast("cpu", torch.bfloat16):
+        mix(draw(B, 4, mix.width).long())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [0, -4])
+def test_a_width_must_be_positive(name: str, width: int) -> None:
+    with pytest.raises(BadInput, match=f"dial 'width' of mixer '{name}' must be >= 1, not {width}"):
+        mixer(name, width)
+
+
+def test_a_foreign_state_is_refused(fresh: Callable[..., Mixer]) -> None:
+    """Whether or not the mixer has made a state of its own before; and one too many or too few is foreign."""
+    state, x = warm(causal(fresh())), draw(B, 2, fresh().width)
+    assert state is not None
+    mix, kept = fresh(), ", ".join(f"'{name}'" for name in state)
+    for given in ({}, {"bogus": x}, {**state, "bogus": x}, dict(list(state.items())[1:])):
+        holds = ", ".join(f"'{name}'" for name in given) or "nothing"
+        with pytest.raises(BadInput, match=f"state holds {holds}; {type(mix).__name__} keeps {kept} "):
+            mix(x, given)
+    with torch.no_grad():
+        assert torch.equal(mix(x, state)[0], fresh()(x, warm(fresh()))[0])
+
+
+def test_a_state_of_other_sizes_is_refused_by_axis(fresh: Callable[..., Mixer]) -> None:
+    mix = causal(fresh())
+    state, x = warm(mix), draw(B, 2, mix.width)
+    assert state is not None
+    for name, s in state.items():
+        with pytest.raises(BadInput, match=f"state '{name}' has {s.dim() + 1} axes; {type(mix).__name__} keeps {s.dim()} "):
+            mix(x, {**state, name: s.unsqueeze(-1)})
+        for axis in [axis for axis in range(1, s.dim()) if not (name in mix.grows and axis == 2)]:
+            n = s.shape[axis]
+            with pytest.raises(BadInput, match=f"state '{name}' has {n + 1} along axis {axis}; {type(mix).__name__} keeps {n} "):
+                mix(x, {**state, name: torch.cat([s, s.narrow(axis, 0, 1)], axis)})
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "other", "told"),
+    [
+        ("mamba2", {"taps": 4}, {"taps": 3}, "'tail' has 3 along axis 1; Mamba2 keeps 2"),
+        ("attention", {"heads": 4}, {"heads": 2}, "'k' has 4 along axis 1; Attention keeps 2"),
+        ("performer", {"features": 8}, {"features": 6}, "'S0' has 8 along axis 2; Performer keeps 6"),
+        ("abc", {"slots": 3}, {"slots": 5}, "'S0' has 3 along axis 3; ABC keeps 5"),
+        ("window", {"window": 16}, {"window": 64}, "'tail' has 16 along axis 2; Window keeps 64"),
+        ("s4", {"states": 8}, {"states": 4, "kind": "real"}, "'S0' is complex; S4 keeps a real one"),
+        ("s4", {"states": 4, "kind": "real"}, {"states": 8}, "'S0' is real; S4 keeps a complex one"),
+    ],
+)
+def test_a_state_made_with_other_dials_is_refused(name: str, made: dict, other: dict, told: str) -> None:
+    x = draw(B, 3, 16).float()
+    _, state = mixer(name, 16, **made)(x)
+    with pytest.raises(BadInput, match=told):
+        mixer(name, 16, **other)(x, state)
 
 
 # The bare recurrence ------------------------------------------------------------------------------------------------
