@@ -116,9 +116,21 @@ def unseen(tensors: Iterable[Tensor | None]) -> bool:
     )
 
 
+def once_only(kernel: str) -> Callable[..., Any]:
+    """The derivative of a kernel's backward pass: an error that says what to do."""
+
+    def refuse(ctx: Any, *gradients: Any) -> tuple:
+        raise BadInput(f"the {kernel} kernel has no second derivative", fix="use a torch form, such as form='chunk'")
+
+    return refuse
+
+
 def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
     """What a kernel gives: by its plain function when nobody watches, else by the torch op made of it."""
-    return (run if unseen(inputs) else op)(*inputs, records(inputs))
+    if unseen(inputs):
+        return run(*inputs, False)
+    # Inside vmap nothing seems to want a gradient, and yet may get one.
+    return op(*inputs, records(inputs) or torch._C._are_functorch_transforms_active())
 
 
 def _levels() -> list[str]:

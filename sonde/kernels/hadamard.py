@@ -14,8 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
-from ._library import View, call, cast, check, check_step, function, rows, view
+from ._library import View, call, cast, check, check_step, function, once_only, rows, view
 
 SPAN = 16
 """Steps between two saved states.  Their decays and states just fit the first two levels of cache."""
@@ -220,9 +219,5 @@ def _derivative(ctx: Any, d_out: Tensor | None, d_last: Tensor | None, _: Tensor
     return *(None if skip else x for skip, x in zip(absent, gradients)), None
 
 
-def _no_second_derivative(ctx: Any, *gradients: Any) -> tuple:
-    raise BadInput("the hadamard kernel has no second derivative", fix="use a torch form, such as form='scan'")
-
-
 _forward.register_autograd(_derivative, setup_context=_setup)
-_backward.register_autograd(_no_second_derivative)
+_backward.register_autograd(once_only("hadamard"))

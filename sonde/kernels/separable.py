@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..core.errors import BadInput
-from ._library import SUFFIX, View, function, view
+from ._library import SUFFIX, View, function, once_only, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
@@ -51,6 +51,7 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     there = [x for x in given if x is not None]
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in there) else torch.float32
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in there)
+    wanted = wanted or torch._C._are_functorch_transforms_active()  # inside vmap nothing seems to want one, and yet may get it
     keep = log_value is not None and wanted
     tensors: Any = (*(None if x is None else x.to(dtype) for x in given), before, keep)
     if wanted or not _plain(there):
@@ -189,7 +190,9 @@ def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> Non
 
 def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple:
     *inputs, past = ctx.saved_tensors
-    q, _k, _v, log_head, log_key, log_value, state = inputs
+    q, _k, v, log_head, log_key, log_value, state = inputs
+    if log_value is not None and past.numel() < v.numel():
+        raise BadInput("the separable kernel kept nothing to differentiate", fix="run it with gradients turned on")
     dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
     if q.shape[1] != dq.shape[1]:
         dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))
@@ -200,12 +203,8 @@ def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple
     return dq, dk, dv, *gates, dstate if state is not None else None, None, None
 
 
-def _no_second_order(ctx: Any, *gradients: Any) -> tuple:
-    raise BadInput("the separable kernel has no second derivative", fix="use a torch form, such as form='chunkwise'")
-
-
 _forward.register_autograd(_differentiate, setup_context=_save)
-_backward.register_autograd(_no_second_order)
+_backward.register_autograd(once_only("separable"))
 
 
 _STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

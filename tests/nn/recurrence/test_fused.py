@@ -101,3 +101,18 @@ def test_without_kernels_the_torch_forms_serve(monkeypatch: pytest.MonkeyPatch) 
     assert torch.allclose(compute(s)[0], wanted, rtol=1e-4, atol=1e-4)
     with pytest.raises(BadInput, match="the form 'fused' cannot run"):
         compute(s, None, "fused")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vmap_gives_the_gradients_of_a_batch(kind: str) -> None:
+    s = steps(kind, 9)
+    names = [name for name in ("q", "k", "v", "log_head", "log_key", "log_value", "beta") if getattr(s, name) is not None]
+    leaves = [getattr(s, name).clone().requires_grad_() for name in names]
+
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        return compute(replace(s, **dict(zip(names, tensors, strict=True))), None, "fused")[0]
+
+    wanted = torch.autograd.grad(run(*leaves).square().sum(), leaves)
+    each = torch.vmap(lambda *rows: run(*(row.unsqueeze(0) for row in rows))[0])(*leaves)
+    for found, right in zip(torch.autograd.grad(each.square().sum(), leaves), wanted, strict=True):
+        assert torch.allclose(found, right, rtol=1e-4, atol=1e-5)
