@@ -103,26 +103,44 @@ def sweep(
                     break
 
 
-def readings(rows: Sequence[Row], batch: int = 1) -> list[Reading]:
-    """The rows as a table, and time and memory against length as curves of each member's fastest form."""
-    table = {
-        "mixer": [row.mixer for row in rows],
-        "form": [row.form for row in rows],
-        "length": [row.length for row in rows],
-        "ms": [round(1e3 * row.seconds, 2) for row in rows],
-        "tokens/s": [round(batch * row.length / row.seconds) for row in rows],
-        "peak memory": [row.peak for row in rows],
-        "FLOPs of mixing": [row.flops for row in rows],
-        "state": [row.state for row in rows],
-    }
-    formats = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
-    found = [Reading("Mixers: time, memory and arithmetic against length", "table", table, extra={"formats": formats})]
-    for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MB", lambda r: r.peak / 2**20)):
-        lengths = sorted({row.length for row in rows})
-        curves = {}
-        for name in dict.fromkeys(row.mixer for row in rows):
-            best = [min((value(r) for r in rows if r.mixer == name and r.length == length), default=None) for length in lengths]
-            curves[name] = best
+COLUMNS = ("mixer", "form", "length", "ms", "tokens/s", "peak memory", "FLOPs of mixing", "state")
+FORMATS = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
+
+
+def cells(row: Row, batch: int = 1) -> tuple[str | float, ...]:
+    """A row as it stands in the table."""
+    speed = round(batch * row.length / row.seconds)
+    return row.mixer, row.form, row.length, round(1e3 * row.seconds, 2), speed, row.peak, row.flops, row.state
+
+
+def readings(rows: Sequence[Row], batch: int = 1, setting: str = "") -> list[Reading]:
+    """The rows as a table, and time and memory against length as curves of each member's best form.
+
+    setting: how it was measured, told in the notes
+    """
+    table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch) for row in rows)))))
+    found = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
+    lengths = sorted({row.length for row in rows})
+    members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}
+    for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MiB", lambda r: r.peak / 2**20)):
+        curves = {
+            name: [min((value(row) for row in own if row.length == length), default=None) for length in lengths]
+            for name, own in members.items()
+        }
+        note = f"{setting}{'. ' if setting else ''}Best form {_winners(members, value)}."
         extra = {"x": lengths, "log": ["x", "y"]}
-        found.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, axes=["length", unit], extra=extra))
+        found.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
     return found
+
+
+def _winners(members: dict[str, list[Row]], value: Callable[[Row], float]) -> str:
+    """Which form was the best for each member, at the greatest length it was measured at."""
+    by_form: dict[tuple[int, str], list[str]] = {}
+    for name, own in members.items():
+        longest = max(row.length for row in own)
+        best = min((row for row in own if row.length == longest), key=lambda row: (value(row), row.seconds))
+        by_form.setdefault((-longest, best.form), []).append(name)
+    parts: dict[int, list[str]] = {}
+    for (length, form), names in sorted(by_form.items()):
+        parts.setdefault(-length, []).append(f"{form} for {', '.join(names)}")
+    return "; ".join(f"at {length:,} steps: {'; '.join(told)}" for length, told in parts.items())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
 from ...core import shelf
 from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
 from .._options import by_name, option, parse
+from .._text import bold, wide
+
+if TYPE_CHECKING:
+    from ...core.reading import Reading
 
 USAGE = "mixers [NAME ...] [--forms FORM ...] [--lengths N ...] [--out FILE.png]"
 EXAMPLES = (
@@ -43,32 +49,70 @@ def run(words: list[str]) -> int:
             raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")
     import torch
 
-    from ...lenses._draw import draw
-    from ...lenses._mixers import readings, sweep
+    from ...lenses._mixers import COLUMNS, Row, cells, readings, sweep
     from ...nn.mixers import mixer
     from ...nn.recurrence import FORMS
-    from .._readings import text
 
     for form in values["forms"] or ():
         if form not in FORMS:
             raise BadInput(f"no form '{form}'", where="--forms", fix=nearest(form, FORMS))
     if values["threads"]:
         torch.set_num_threads(values["threads"])
-    lengths = sorted(values["lengths"])
-    rows = []
+    lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
     made = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
-    for row in sweep(made, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
-        rows.append(row)
-        if sys.stderr.isatty():
-            done = names.index(row.mixer) + 1
-            print(f"\r\x1b[K{done}/{len(names)}  {row.mixer} {row.form}, {row.length} steps", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    found = readings(rows, values["batch"])
-    print(text(found[0]))
-    if values["out"]:
-        for reading, path in zip(found[1:], (values["out"], values["out"].with_stem(values["out"].stem + "-memory"))):
+    passes, forms = "forward and backward" if values["backward"] else "forward", ", ".join(values["forms"] or ["all forms"])
+    setting = (
+        f"Width {values['width']}, batch {values['batch']}, lengths {', '.join(f'{n:,}' for n in lengths)}, "
+        f"threads {torch.get_num_threads()}, {passes}, {forms}"
+    )
+    print(bold(wide(setting)))
+    rows: list[Row] = []
+    try:
+        with _stopping():
+            for row in sweep(made, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
+                if not rows:
+                    print(_line(COLUMNS, names))
+                rows.append(row)
+                print(_line(cells(row, values["batch"]), names), flush=True)
+    finally:  # what was measured before a signal is kept
+        if rows:
+            _conclude(readings(rows, values["batch"], setting), values["out"])
+    return 0
+
+
+def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
+    """One line of a table that is printed row by row, so that its columns cannot be fitted to what stands in them."""
+    from ...lenses._mixers import COLUMNS, FORMATS
+    from ...lenses._words import formatted
+
+    told = [formatted(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
+    widths = (max(len("mixer"), *map(len, names)), len("convolution"), *(max(len(column), 11) for column in COLUMNS[2:]))
+    return "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(told, widths))).rstrip()
+
+
+def _conclude(found: list[Reading], out: Path | None) -> None:
+    """Which form won, and the pictures."""
+    from ...lenses._draw import draw
+
+    for reading in found[1:]:
+        print(wide(f"{reading.title.split()[0]}: {reading.note.partition('. ')[2]}"))
+    if out:
+        for reading, path in zip(found[1:], (out, out.with_stem(out.stem + "-memory"))):
             draw(reading, path)
             print(path)
-    return 0
+
+
+def _stopping() -> AbstractContextManager[object]:
+    """A signal ends the measuring there and then."""
+    from ...engine.signals import Handlers, stopped
+
+    @final
+    class Stop(Handlers):
+        def __enter__(self) -> None:
+            self.install()
+
+        def asked(self, number: int, frame: object) -> None:
+            raise stopped(number, "while measuring", "sonde bench", "every row printed", "fewer mixers, forms or --lengths take less time")
+
+    return Stop()
