@@ -1,0 +1,70 @@
+"""Say what Sonde finds on this machine: versions, processor, compiled kernels, threads, data."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from ... import __version__
+from ...core.dials import Dial
+from ...core.errors import BadInput, clean
+from .._options import by_name, parse
+from .._text import columns
+
+USAGE = ""
+EXAMPLES = ("sonde doctor",)
+
+
+def options() -> list[Dial]:
+    return []
+
+
+def run(words: list[str]) -> int:
+    parse(words, by_name(options(), "sonde doctor"), "sonde doctor")
+    found = [("Sonde", f"{__version__}, in {Path(__file__).parents[2]}"), ("Python", f"{platform.python_version()}, {platform.platform()}")]
+    print(columns([(name, clean(text)) for name, text in (*found, *_torch(), *_data())]))
+    return 0
+
+
+def _torch() -> list[tuple[str, str]]:
+    """What needs torch to be known."""
+    try:
+        import torch
+
+        from ...kernels import why_not
+    except (ImportError, OSError) as error:  # the very thing one calls a doctor for
+        told = " ".join(str(error).split())
+        return [("torch", f"cannot be loaded: {told[:200]}; install it: pip install -c constraints.txt -e .")]
+    cuda = f", {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else ", no CUDA device"
+    wish = os.environ.get("OMP_NUM_THREADS")
+    asked = f" (OMP_NUM_THREADS={wish})" if wish else " (OMP_NUM_THREADS or --threads change it)"
+    return [
+        ("torch", torch.__version__ + cuda),
+        ("processor", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"),
+        ("threads", f"{torch.get_num_threads()}{asked}"),
+        ("kernels", why_not() or "compiled, loaded and used; SONDE_KERNELS=0 turns them off"),
+    ]
+
+
+def _data() -> list[tuple[str, str]]:
+    """Folders of data sets, and which of the sets that need a file are in them."""
+    from ...data import archives, catalogue, fetch, text
+
+    try:
+        folders = fetch.roots()
+    except BadInput as error:
+        return [("data folders", error.render())]
+    sources = {
+        "tiny_shakespeare": text.SHAKESPEARE,
+        "mnist": archives.MNIST.folders,
+        "fashion_mnist": archives.FASHION.folders,
+        "cifar10": archives.CIFAR.folders,
+    }
+    named = "" if os.environ.get("SONDE_DATA") else "; SONDE_DATA=FOLDER puts one in front"
+    places = [f"{folder}{'' if folder.is_dir() else ' (not there)'}" for folder in folders]
+    return [
+        ("data folders", ", ".join(places) + named),
+        *((name, str(fetch.find(*files) or "not found; downloaded when it is asked for")) for name, files in sources.items()),
+        ("always there", ", ".join(name for name in catalogue.names() if name not in sources)),
+    ]

@@ -1,0 +1,47 @@
+"""`sonde doctor`: one screen that is right about versions, kernels and data, whatever is missing."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sonde import __version__
+from sonde.kernels import _library
+
+
+def test_one_screen(sonde: Callable, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "sets" / "mnist").mkdir(parents=True)
+    monkeypatch.setenv("SONDE_DATA", str(here / "sets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    answer = sonde("doctor")
+    assert answer.code == 0 and not answer.err and len(answer.out.splitlines()) < 30
+    lines = {line[2:18].strip(): line[18:].strip() for line in answer.out.splitlines()}
+    assert lines["Sonde"].startswith(__version__) and lines["Python"].startswith(platform.python_version())
+    assert lines["torch"].startswith(torch.__version__) and torch.backends.cpu.get_cpu_capability() in lines["processor"]
+    assert lines["threads"].startswith(str(torch.get_num_threads()))
+    assert lines["mnist"] == str(here / "sets" / "mnist") and lines["cifar10"].startswith("not found")
+    assert "digits" in lines["always there"] and "mnist" not in lines["always there"]
+
+
+@pytest.mark.parametrize("library, why", [(object(), ""), (None, "they were not built: install a compiler")])
+def test_kernels(sonde: Callable, monkeypatch: pytest.MonkeyPatch, library: object, why: str) -> None:
+    monkeypatch.setattr(_library, "_load", lambda: (library, why))
+    assert (why or "SONDE_KERNELS=0 turns them off") in sonde("doctor").out
+
+
+def test_a_broken_machine_is_told_and_no_error(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_DATA", "no/such/folder")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    answer = sonde("doctor")
+    assert answer.code == 0 and "cannot be loaded" in answer.out and "is not a folder" in answer.out
+
+
+def test_it_is_in_the_help_and_takes_nothing(sonde: Callable) -> None:
+    assert "doctor" in sonde("--help").out
+    assert sonde("doctor", "--help").code == 0
+    assert sonde("doctor", "me").code == 2
