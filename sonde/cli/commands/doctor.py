@@ -49,8 +49,10 @@ def _torch() -> list[tuple[str, str]]:
 
 def _data() -> list[tuple[str, str]]:
     """Folders of data sets, and which of the sets that need a file are in them."""
-    from ...data import archives, catalogue, fetch, text
-
+    try:
+        from ...data import archives, catalogue, fetch, text
+    except (ImportError, OSError):
+        return [("data", "not looked for: reading them needs torch")]
     try:
         folders = fetch.roots()
     except BadInput as error:
