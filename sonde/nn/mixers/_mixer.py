@@ -62,7 +62,7 @@ class Mixer(nn.Module, ABC):
         if x.shape[1] == 0:
             raise BadInput("x has no tokens", where="axis 1 (time)", fix="give at least one")
         weight = next((part.weight for part in self._modules.values() if isinstance(part, nn.Linear)), x)
-        if x.dtype != weight.dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+        if x.dtype != weight.dtype and not _made_equal(x, weight):
             found, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weight.dtype))
             raise BadInput(f"x is {found}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
 
@@ -122,6 +122,12 @@ class Recurrent(Mixer, ABC):
         finally:
             self.form = kept
         return [steps for steps, _ in watch.seen]
+
+
+def _made_equal(x: Tensor, weight: Tensor) -> bool:
+    """Autocast is on and will give both one precision; it leaves float64 alone."""
+    floats = x.is_floating_point() and torch.float64 not in (x.dtype, weight.dtype)
+    return floats and torch.is_autocast_enabled(x.device.type)
 
 
 def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:
