@@ -30,6 +30,9 @@ class _Arguments(ctypes.Structure):
     _fields_ = [(name, View) for name in _SEQUENCE + _GRADIENT] + [(name, ctypes.c_int64) for name in _SIZES]
 
 
+_Row = ctypes.c_int64 * (ctypes.sizeof(_Arguments) // 8)
+
+
 def separable(  # noqa: PLR0913 - the terms of one formula
     q: Tensor,
     k: Tensor,
@@ -53,7 +56,7 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in there)
     wanted = wanted or torch._C._are_functorch_transforms_active()  # inside vmap nothing seems to want one, and yet may get it
     keep = log_value is not None and wanted
-    tensors: Any = (*(None if x is None else x.to(dtype) for x in given), before, keep)
+    tensors: Any = (*(x if x is None or x.dtype is dtype else x.to(dtype) for x in given), before, keep)
     if wanted or not _plain(there):
         out, last, _ = _forward(*tensors)
     else:
@@ -108,10 +111,13 @@ def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
     assert k is not None and v is not None
     (rows, groups, length, key), (heads, value) = k.shape, v.shape[1::2]
     if rows * heads:
-        views = {name: view(x, width=x is None or x.ndim == 4) for name, x in tensors.items()}
-        share = heads // groups
-        sizes = dict(zip(_SIZES, (rows, heads, share, length, key, value, int(before), torch.get_num_threads())))
-        function(name, v.dtype)(ctypes.byref(_Arguments(**views, **sizes)))
+        # The struct as the row of numbers that it is: a `ctypes.Structure` of views takes ten times as long to fill.
+        numbers: list[int] = []
+        for field in _SEQUENCE + _GRADIENT:
+            x = tensors.get(field)
+            numbers += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
+        numbers += (rows, heads, heads // groups, length, key, value, int(before), torch.get_num_threads())
+        function(name, v.dtype)(_Row(*numbers))
 
 
 def _empty_outputs(k: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +140,11 @@ def _run_forward(  # noqa: PLR0913 - the terms of one formula
     """Also gives, with `keep`, what was read before the steps' own writes: the gradient of log_value is made from it."""
     inputs = dict(zip(_SEQUENCE, (_rows(q), _rows(k), _rows(v), log_head, _rows(log_key), _rows(log_value), _rows(state))))
     out, last, past = _empty_outputs(k, v, keep)
-    _call("separable_forward", {**inputs, "out": out, "final": last, "past": past if keep else None}, before)
+    if v.shape[2] == 1 and not keep:  # one token: on a copy of the state, without the way into blocks and back
+        last.zero_() if state is None else last.copy_(state)
+        _call("separable_step", {**inputs, "state": last, "out": out}, before)
+    else:
+        _call("separable_forward", {**inputs, "out": out, "final": last, "past": past if keep else None}, before)
     return out, last, past
 
 

@@ -16,7 +16,6 @@ Every form maps (steps, state (B, H, K, V)) to (out (B, H, L, V), state).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -254,29 +253,29 @@ def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple
     An FFT rounds to the size of the largest number in the sequence, before or after: a value that is not finite spoils all
     outputs of its channel, where the other forms keep those before it clean.
     """
-    assert s.rate is not None and s.log_value is not None
-    B, H, L, K, V = s.sizes
+    rate, gate, v, (B, H, L, _, V) = s.rate, s.log_value, s.v, s.sizes
+    assert rate is not None and gate is not None
     if not L or not B:
-        return s.v.new_zeros(s.v.shape), state
-    ends = torch.full((B,), L, device=s.v.device) if lengths is None else lengths
+        return v.new_zeros(v.shape), state
+    ends = torch.full((B,), L, device=v.device) if lengths is None else lengths
     if lengths is not None:
-        s = replace(s, v=torch.where((torch.arange(L, device=s.v.device) < lengths.unsqueeze(1))[:, None, :, None], s.v, 0))
-    e = s.log_value.unsqueeze(-2) * s.rate  # (H, K, V)
+        v = torch.where((torch.arange(L, device=v.device) < lengths.unsqueeze(1))[:, None, :, None], v, 0)
+    e = gate.unsqueeze(-2) * rate  # (H, K, V)
     C = 1 << ((L - 1).bit_length() + 1) // 2
-    time = torch.arange(-(-L // C) * C, device=s.v.device, dtype=s.v.dtype)
+    time = torch.arange(-(-L // C) * C, device=v.device, dtype=v.dtype)
     inside, chunks = (torch.exp(t.view(-1, 1, 1, 1) * e) for t in (time[:C], time[::C]))
     read = torch.ones_like(e) if s.weight is None else s.weight.to(e.dtype)
     kernel = _real(torch.einsum("lhkv,nhkv->hnlv", inside, chunks * read)).flatten(1, 2)[:, :L]
-    out = torch.fft.irfft(torch.fft.rfft(s.v, 2 * L, dim=2) * torch.fft.rfft(kernel, 2 * L, dim=1), 2 * L, dim=2)[:, :, :L]
+    out = torch.fft.irfft(torch.fft.rfft(v, 2 * L, dim=2) * torch.fft.rfft(kernel, 2 * L, dim=1), 2 * L, dim=2)[:, :, :L]
     if state.requires_grad or state.is_meta or bool(state.any()):
         carried = (read * e.exp() * state).unsqueeze(1) * chunks
         out = out + _real(torch.einsum("lhkv,bnhkv->bhnlv", inside, carried)).flatten(2, 3)[:, :, :L]
     # Counted back from the end of its sequence, what a step leaves in the state is again a power.
     back = ends.unsqueeze(1) - 1 - time.long()
-    v = s.v.gather(2, back.clamp_min(0)[:, None, :, None].expand(-1, H, -1, V))
+    v = v.gather(2, back.clamp_min(0)[:, None, :, None].expand(-1, H, -1, V))
     v = torch.where((back >= 0)[:, None, :, None], v, 0).unflatten(2, (-1, C)).to(e.dtype)
     written = (torch.einsum("lhkv,bhnlv->bnhkv", inside, v) * chunks).sum(1)
-    return out, torch.exp(ends.to(s.v.dtype)[:, None, None, None] * e) * state + written
+    return out, torch.exp(ends.to(v.dtype)[:, None, None, None] * e) * state + written
 
 
 def _real(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from ...core.errors import BadInput, nearest
 from ..precision import unrounded
 from . import forms
 from .choose import fastest
-from .fused import fused
+from .fused import fused, why_not
 from .steps import Steps
 
 State = dict[str, Tensor]
@@ -72,6 +72,8 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
         if taken not in FORMS:
             raise BadInput(f"no form '{taken}'", fix=nearest(taken, FORMS))
         raise BadInput(f"a recurrence of kind '{s.name}' has no form '{taken}'", fix="it has " + ", ".join(s.forms))
+    if form == "fused" and (problem := why_not(s)):
+        raise BadInput(f"the form 'fused' cannot run: {problem}", fix="use form='auto', or 'chunk'")
     for watch in _WATCHING:
         watch.seen.append((s, taken))
     if taken == "fused":
@@ -85,7 +87,8 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
             else:
                 out, state = FORMS[taken](wide if lengths is None else wide.ended(lengths), state)
     bonus = s.bonus()
-    return (out if bonus is None else out + bonus).to(s.v.dtype), state
+    out = out if bonus is None else out + bonus
+    return out if out.dtype is s.v.dtype else out.to(s.v.dtype), state
 
 
 def _fitting(s: Steps, state: Tensor | None) -> Tensor:
@@ -100,7 +103,7 @@ def _fitting(s: Steps, state: Tensor | None) -> Tensor:
             )
     if state.dim() != 4:
         raise BadInput(f"the state has {state.dim()} axes instead of 4", where="state", fix="begin with state=None")
-    return state.to(s.state_dtype)
+    return state if state.dtype is s.state_dtype else state.to(s.state_dtype)
 
 
 def _widened(s: Steps) -> Steps:

@@ -202,8 +202,6 @@ def _check(s: Steps) -> None:
             raise BadInput(f"{name} is {tuple(x.shape)}, {_axis(x.shape, shape)}", where="Steps", fix=f"make it {shape}")
     if s.read == "after" and (s.bonus_key is not None or s.bonus_value is not None):
         raise BadInput("a bonus is for steps read before they are written", where="Steps", fix="say read='before', or leave it out")
-    if s.q is not None and s.k is not None and s.q.dim() == s.k.dim() == 4 and s.q.shape[1] != s.k.shape[1]:
-        raise BadInput(f"q has {s.q.shape[1]} groups and k {s.k.shape[1]}", where="axis 1 (heads)", fix="give both the same number")
     for name in ("q", "k"):
         x = getattr(s, name)
         if x is None:
@@ -215,6 +213,8 @@ def _check(s: Steps) -> None:
             )
         if tuple(x.shape) != (B, G, L, K):
             raise BadInput(f"{name} is {tuple(x.shape)}, {_axis(x.shape, (B, G, L, K))}", where="Steps", fix=f"make it {(B, G, L, K)}")
+    if s.q is not None and s.k is not None and s.q.shape[1] != s.k.shape[1]:
+        raise BadInput(f"q has {s.q.shape[1]} groups and k {s.k.shape[1]}", where="axis 1 (heads)", fix="give both the same number")
     if not s.v.dtype.is_floating_point:
         raise BadInput(f"v is {str(s.v.dtype).removeprefix('torch.')}", where="Steps", fix="give floating-point numbers")
 
