@@ -23,13 +23,13 @@ from ._untouched import hooked, need, no_model, untouched
 from ._words import number
 
 POINTS = 64
-"""times at which the size of a state is taken"""
+"""points of a curve"""
 STARTS = 16
 """times from which forgetting is counted"""
 ENTRIES = 256
 """entries of a state that are followed"""
-LINES = 6
-"""heads that are drawn"""
+LINES = 7
+"""layers that are drawn"""
 EDGES = [0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6, 1]
 """bounds of the share lost in a step"""
 
@@ -49,14 +49,15 @@ def why_not(subject: Subject) -> str:
 
 
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list[Reading]:
-    """A table of all layers, the decays, and the size of each layer's states over time.
+    """A table of all heads; the decays; what is left of what was written, and the size of the states, for each layer.
 
     examples: sequences to look at, the first of the batch
     """
     need(__name__, subject, examples=examples)
     with untouched(subject.model), torch.no_grad():
         seen = _seen(subject.model, subject.batch.x[:examples])
-        return [_table(seen), _decays(seen), *(_norms(each) for each in seen)]
+        norms = [state_norms(each.steps) for each in seen]
+        return [_table(seen, [size[-1] for _, size in norms]), _decays(seen), _kept(seen), _norms(seen, norms)]
 
 
 def _mixers(model: Any) -> dict[str, nn.Module]:
@@ -96,21 +97,37 @@ def memory_lengths(s: Steps) -> Tensor:
 
     Where the sequence ends before, its mean decay goes on; without decay it is infinite.
     """
-    gates, (rows, columns) = log_gates(s), _entries(s)
-    if not gates:
+    lost = _lost(s)
+    if lost is None:
         return torch.full((s.v.shape[1], 1), float("inf"))
-    if len(gates) > 1:
-        entry = {"head": torch.zeros_like(rows), "key": rows, "value": columns}
-        gates = {axis: gate[..., entry[axis]] for axis, gate in gates.items()}
-    log = sum(gate.double() for gate in gates.values())
-    assert isinstance(log, Tensor)
-    lost = -log.movedim(2, -1).clamp(-1e9, 0).cumsum(-1)  # (B, H, entries, L)
     L, lengths = lost.shape[-1], []
     for start in range(0, L, max(L // STARTS, 1)):
         # What is written at `start` first decays at the next step.  One more column stands for "not within the sequence".
         gone = F.pad(lost[..., start + 1 :] - lost[..., start, None] >= 1 - 1e-9, (0, 1))
         lengths.append(torch.where(gone.any(-1), gone.int().argmax(-1) + 1.0, L / lost[..., -1]))
     return torch.stack(lengths, -1).transpose(0, 1).flatten(1)
+
+
+def kept(s: Steps) -> tuple[list[int], Tensor]:
+    """Distances up to half the sequence, and the share left of what was written so many steps ago: the mean of everything."""
+    half, lost = s.v.shape[2] // 2, _lost(s)
+    back = sorted({round(half * i / POINTS) for i in range(POINTS + 1)})
+    if lost is None:
+        return back, torch.ones(len(back), dtype=torch.float64)
+    return back, torch.stack([(lost[..., : lost.shape[-1] - n] - lost[..., n:]).exp().mean() for n in back])
+
+
+def _lost(s: Steps) -> Tensor | None:
+    """(B, H, entries, L) what the logs of the decays have added up to, without its sign; None without decay."""
+    gates, (rows, columns) = log_gates(s), _entries(s)
+    if not gates:
+        return None
+    if len(gates) > 1:
+        entry = {"head": torch.zeros_like(rows), "key": rows, "value": columns}
+        gates = {axis: gate[..., entry[axis]] for axis, gate in gates.items()}
+    log = sum(gate.double() for gate in gates.values())
+    assert isinstance(log, Tensor)
+    return -log.movedim(2, -1).clamp(-1e9, 0).cumsum(-1)
 
 
 def _entries(s: Steps) -> tuple[Tensor, Tensor]:
@@ -131,25 +148,29 @@ def state_norms(s: Steps) -> tuple[list[int], Tensor]:
     return times, torch.stack(norms)
 
 
-def _table(seen: list[_Seen]) -> Reading:
-    columns = ("layer", "head", "recurrence", "form", "decay", "memory 10 %", "memory 50 %", "memory 90 %", "guarded")
+def _table(seen: list[_Seen], norms: list[Tensor]) -> Reading:
+    columns = ["layer", "head", "decay", "steps kept: 10 %", "50 %", "90 %", "norm", "guarded"]
     rows: list[tuple[Any, ...]] = []
-    for each in seen:
+    for each, norm in zip(seen, norms, strict=True):
         gates = log_gates(each.steps)
         lengths = memory_lengths(each.steps)
         levels = torch.tensor([0.1, 0.5, 0.9]).to(lengths)
         for head, quantiles in enumerate(torch.quantile(lengths, levels, 1, interpolation="nearest").T.tolist()):
             decay = [f"{number(float(gate[:, head].double().exp().median()))} {axis}" for axis, gate in gates.items()]
             few, all_ = each.guarded
-            lines = (*(f"{n:,.0f}" if n < float("inf") else "all" for n in quantiles), f"{few} of {all_:,}" if all_ else "-")
-            rows.append((each.name, head, each.steps.name, each.form, ", ".join(decay) or "none", *lines))
+            steps = (f"{n:,.0f}" if n < float("inf") else "all" for n in quantiles)
+            rows.append((each.name, head, ", ".join(decay) or "none", *steps, float(norm[head]), f"{few} of {all_:,}" if all_ else ""))
+    guarded = " Guarded: denominators too small to divide by."
+    if not any(row[-1] for row in rows):  # no layer divides
+        columns, guarded = columns[:-1], ""
+    ran = "; ".join(dict.fromkeys(f"{each.steps.name}, computed in the form {each.form}" for each in seen))
     return Reading(
         "What the states remember",
         "table",
         {column: [row[i] for row in rows] for i, column in enumerate(columns)},
-        note=f"On {_size(seen)}. Decay: median factor per step on each axis of the state. Memory: steps until the product of the "
+        note=f"On {_size(seen)}; {ran}. Decay: median factor per step on each axis of the state. Steps kept: until the product of the "
         "decays is 1/e, for a tenth, half and nine tenths of the entries; what a delta rule overwrites is not counted. "
-        "Guarded: denominators too small to divide by.",
+        f"Norm: of the state after the last step.{guarded}",
     )
 
 
@@ -160,31 +181,57 @@ def _decays(seen: list[_Seen]) -> Reading:
         logs = [gates[axis].double().flatten() for each in seen if axis in (gates := log_gates(each.steps))]
         if logs:
             lost = -torch.expm1(torch.cat(logs))
-            values[f"{axis} decay"] = torch.bincount(torch.bucketize(lost, edges[1:-1], right=True), minlength=len(edges) - 1) / len(lost)
+            counts = torch.bincount(torch.bucketize(lost, edges[1:-1], right=True), minlength=len(edges) - 1)
+            values[f"% of the {axis} decays"] = 100 * counts / len(lost)
     return Reading(
-        "Decays",
+        "Lost in a step",
         "bars",
-        values or {"no decay": [1.0] + [0.0] * (len(EDGES) - 2)},
-        axes=["lost in a step", "share of gates"],
-        note=f"On {_size(seen)}. What a step loses of an entry, 1 - exp(log gate): at 0.001 it is kept for about 1,000 steps.",
-        extra={"labels": [f"{low:g} to {high:g}" for low, high in zip(EDGES, EDGES[1:])]},
+        values or {"% of the entries": [100.0] + [0.0] * (len(EDGES) - 2)},
+        axes=["lost in a step", "%"],
+        note=f"On {_size(seen)}, all layers together. How much of an entry a step loses, 1 - exp(log gate), and in how many of all "
+        "decays: what loses 0.1 % a step is kept for about 1,000 steps.",
+        extra={"labels": [f"{100 * low:g} to {100 * high:g} %" for low, high in zip(EDGES, EDGES[1:])]},
     )
 
 
-def _norms(each: _Seen) -> Reading:
-    times, norms = state_norms(each.steps)
-    heads = norms.shape[1]
-    ranked = norms[-1].argsort(descending=True)
-    shown = ranked[torch.linspace(0, heads - 1, min(LINES, heads)).round().long()].sort().values.tolist()
-    which = "" if heads <= LINES else f" {LINES} of {heads} heads, from the largest at the end to the smallest."
+def _kept(seen: list[_Seen]) -> Reading:
+    """Forgetting as a curve for each layer; layers of one model see one length, so the distances are the same."""
+    curves = {each.name: kept(each.steps) for each in _drawn(seen)}
     return Reading(
-        f"State norm over time: {each.name}",
+        "What is left of the past",
         "lines",
-        {f"head {head}": norms[:, head] for head in shown},
-        axes=["step", "norm of the state"],
-        note=f"Frobenius norm, mean over {each.steps.v.shape[0]} sequences; {each.steps.name}.{which}",
-        extra={"x": times},
+        {name: 100 * share for name, (_, share) in curves.items()},
+        axes=["steps ago", "% left"],
+        note=f"The product of the decays since then, mean over heads, entries and times; {_points(next(iter(curves.values()))[0], seen)}",
+        extra={"x": {name: back for name, (back, _) in curves.items()}},
     )
+
+
+def _norms(seen: list[_Seen], norms: list[tuple[list[int], Tensor]]) -> Reading:
+    curves = {each.name: found for each, found in zip(seen, norms, strict=True)}
+    shown = {each.name: curves[each.name] for each in _drawn(seen)}
+    return Reading(
+        "Size of the states over time",
+        "lines",
+        {name: sizes.mean(1) for name, (_, sizes) in shown.items()},
+        axes=["step", "norm of the state"],
+        note=f"Frobenius norm, mean over heads and {seen[0].steps.v.shape[0]} sequences; {_points(norms[0][0], seen)}",
+        extra={"x": {name: times for name, (times, _) in shown.items()}},
+    )
+
+
+def _drawn(seen: list[_Seen]) -> list[_Seen]:
+    """Some layers from the first to the last, where there are too many to tell apart."""
+    return [seen[round(i)] for i in torch.linspace(0, len(seen) - 1, min(LINES, len(seen))).tolist()]
+
+
+def _points(x: list[int], seen: list[_Seen]) -> str:
+    """How a curve was sampled, and what was left out."""
+    apart = (x[-1] - x[0]) / max(len(x) - 1, 1)
+    every = (
+        "taken at every step" if apart <= 1 else f"taken at {len(x)} places, about every {apart:.1f} steps".replace(".0 steps", " steps")
+    )
+    return every + (f"; {LINES} of {len(seen)} layers." if len(seen) > LINES else ".")
 
 
 def _size(seen: list[_Seen]) -> str:

@@ -109,21 +109,36 @@ class Two(nn.Module):
 
 def test_what_is_shown() -> None:
     subject = Subject(Two(), Batch(x=torch.randn(5, 20, 3)))
-    table, decays, *norms = memory.read(subject, examples=4)
+    table, decays, left, norms = memory.read(subject, examples=4)
     assert table.values["layer"] == ["one", "one", "two", "two"] and table.values["head"] == [0, 1, 0, 1]
-    assert table.values["memory 50 %"] == ["499", "499", "2", "2"] and table.values["decay"][::2] == ["0.998 head", "0.5 head"]
+    assert table.values["50 %"] == ["499", "499", "2", "2"] and table.values["decay"][::2] == ["0.998 head", "0.5 head"]
     assert table.values["guarded"] == ["160 of 160"] * 4 and "4 sequences of 20 steps" in table.note
-    shares = dict(zip(decays.extra["labels"], decays.values["head decay"], strict=True))
-    assert {label: share for label, share in shares.items() if share} == {"0.001 to 0.003": 0.5, "0.3 to 0.6": 0.5}
-    assert [reading.title for reading in norms] == ["State norm over time: one", "State norm over time: two"]
-    assert set(norms[0].values) == {"head 0", "head 1"} and norms[0].extra["x"] == list(range(1, 21))
+    shares = dict(zip(decays.extra["labels"], decays.values["% of the head decays"], strict=True))
+    assert {label: share for label, share in shares.items() if share} == {"0.1 to 0.3 %": 50, "30 to 60 %": 50}
+    assert left.extra["x"]["two"] == list(range(11)) and left.values["two"][:3] == pytest.approx([100, 50, 25])
+    assert norms.extra["x"]["one"] == list(range(1, 21)) and "at every step" in norms.note
+    assert norms.values["two"][-1] == pytest.approx(sum(table.values["norm"][2:]) / 2)
 
 
-def test_many_heads_are_thinned_out() -> None:
-    wide = torch.arange(1.0, 21).view(1, 20, 1, 1).expand(1, 20, 4, 2)
-    reading = memory._norms(memory._Seen("layer", Steps(wide, wide, wide), "step", (0, 0)))
-    assert list(reading.values)[0] == "head 0" and list(reading.values)[-1] == "head 19" and len(reading.values) == memory.LINES
-    assert "6 of 20 heads" in reading.note
+def test_what_is_left_equals_a_loop() -> None:
+    s = steps(log_key=-torch.rand(B, H, L, K, dtype=torch.float64), log_head=-torch.rand(B, H, L, dtype=torch.float64))
+    back, left = memory.kept(s)
+    assert back == list(range(L // 2 + 1)) and left[0] == 1
+    log = s.log_key + s.log_head.unsqueeze(-1)
+    for n in (1, 5, L // 2):
+        shares = [log[:, :, t + 1 : t + n + 1].sum(2).exp() for t in range(L - n)]
+        torch.testing.assert_close(left[n], torch.stack(shares).mean())
+    assert memory.kept(steps())[1].tolist() == [1.0] * (L // 2 + 1)
+    assert memory.kept(Steps(*(torch.ones(1, 1, 1, 2) for _ in range(3)), log_head=torch.tensor([-1.0])))[0] == [0]
+
+
+def test_many_layers_are_thinned_out() -> None:
+    wide = torch.ones(1, 2, 1000, 2)
+    seen = [memory._Seen(f"layer {i}", Steps(wide, wide, wide), "step", (0, 0)) for i in range(20)]
+    reading = memory._kept(seen)
+    assert list(reading.values)[0] == "layer 0" and list(reading.values)[-1] == "layer 19" and len(reading.values) == memory.LINES
+    assert "7 of 20 layers" in reading.note and "65 places, about every 7.8 steps" in reading.note
+    assert "guarded" not in memory._table(seen[:1], [torch.ones(2)]).values
 
 
 def test_models_without_a_mixer_are_refused() -> None:
