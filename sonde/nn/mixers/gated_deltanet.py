@@ -68,7 +68,9 @@ class GatedDeltaNet(Recurrent):
         qkv, tail = self.conv(self.qkv(x), (state or {}).get("tail"), lengths)
         q, k, v = (split(part, n) for part, n in zip(qkv.split(self.sizes, -1), (self.heads, self.heads, self.value_heads)))
         beta = torch.sigmoid(full(self.beta(x))).transpose(1, 2)
-        log_a = (-full(self.log_rate).exp() * F.softplus(full(self.forget(x)) + full(self.step_bias))).transpose(1, 2)
+        # contiguous: a compiler mistakes the layout of the gradient of softplus otherwise
+        step = (full(self.forget(x)) + full(self.step_bias)).transpose(1, 2).contiguous()
+        log_a = -full(self.log_rate).exp().unsqueeze(1) * F.softplus(step)
         o, after = self.recur(rule(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta, log_a), state, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), {**after, "tail": tail}
 
