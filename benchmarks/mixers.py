@@ -72,9 +72,7 @@ def unit(*shape: int) -> Tensor:
 
 def our_mamba2(L: int) -> Call:
     A_log, dt = torch.zeros(H), F.softplus(normal(B, H, L) - 3)
-    return both(
-        lambda q, k, x, dt: run(mamba2.rule(q, k, x, -dt * A_log.exp()[:, None], dt))[0], heads(L), heads(L), heads(L), dt
-    )
+    return both(lambda q, k, x, dt: run(mamba2.rule(q, k, x, -dt * A_log.exp()[:, None], dt))[0], heads(L), heads(L), heads(L), dt)
 
 
 def our_gla(L: int) -> Call:
@@ -101,9 +99,7 @@ def our_delta(L: int) -> Call:
 
 def our_mamba(L: int) -> Call:
     x, dt, A, k, q = mamba_inputs(L)
-    return both(
-        lambda x, dt, A, k, q: run(mamba.rule(q[:, None], k[:, None], x[:, None], dt[:, None], A.T[None]))[0], x, dt, -A, k, q
-    )
+    return both(lambda x, dt, A, k, q: run(mamba.rule(q[:, None], k[:, None], x[:, None], dt[:, None], A.T[None]))[0], x, dt, -A, k, q)
 
 
 def heads(L: int) -> Tensor:

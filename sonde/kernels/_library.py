@@ -163,11 +163,13 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     return library, ""
 
 
+@torch.compiler.assume_constant_result
 def available() -> bool:
     """Whether the compiled kernels can serve."""
     return _load()[0] is not None
 
 
+@torch.compiler.assume_constant_result
 def why_not() -> str:
     """Why the compiled kernels cannot serve and what to do about it; empty when they can."""
     return _load()[1]

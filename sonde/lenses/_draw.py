@@ -5,7 +5,9 @@ What each kind expects (beside `title` and `note`):
     lines    values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
              is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
              extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture;
-             axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most
+             axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most;
+             extra["ticks"] are the places marked on the x axis; extra["thin"] draws thin whole lines with open rings, so
+             that lines that lie on each other can be seen
     bars     values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them;
              extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
     heat     values {name: [[...], ...]}; extra["rows"], extra["columns"] name them; extra["share"] = "row" shades each
@@ -285,7 +287,8 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
     labels = [] if alone else [short(name, 22) for name in values]
     places = {name: colours.get(name, index) for index, name in enumerate(values)}
-    dashed = any(place >= len(theme.palette) for place in places.values())  # colours repeat, so labels show their dash
+    thin = bool(reading.extra.get("thin"))
+    dashed = not thin and any(place >= len(theme.palette) for place in places.values())  # colours repeat, so labels show their dash
     right = 0.16 + (_inches(labels, 8.5) + 0.06 + DASH * dashed if labels else 0.0)
     upright = {words: x for words, x in reading.extra.get("marks", {}).items() if x is not None}
     y_name = short(reading.axes[1], 30) if len(reading.axes) > 1 else ""
@@ -296,12 +299,12 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     for index, (name, series) in enumerate(values.items()):
         y = _floats(series)
         x = _floats(given[name] if isinstance(given, Mapping) else given if given is not None else range(len(y)))
-        colour, dash = _colour(theme, places[name]), _dash(theme, places[name])
+        colour, dash = _colour(theme, places[name]), "-" if thin else _dash(theme, places[name])
         window = int(smooth.get(name, 0))
         few = sum(value == value for value in y) <= 14
-        axes.plot(
-            x, y, dash, color=colour, lw=0.7 if window > 1 else 1.7, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=3.2
-        )
+        width, size = (0.7 if window > 1 or thin else 1.7), (3.2 + 1.4 * (index % 4) if thin else 3.2)
+        ring = {"mfc": "none", "mew": 0.7} if thin else {}
+        axes.plot(x, y, dash, color=colour, lw=width, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=size, **ring)
         if window > 1:
             y = _running_mean(y, window)
             axes.plot(x, y, dash, color=colour, lw=1.7)
@@ -321,6 +324,9 @@ def _lines(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
         low = min(drawn)  # the margin below would be that of the whole height
         axes.set_ylim(low / (top / low) ** 0.06 if "y" in log else low - 0.06 * (top - low), top)
     _ticks(axes.xaxis, "x" in log, 6)
+    if "ticks" in reading.extra:
+        axes.set_xticks(_floats(reading.extra["ticks"]))
+        axes.set_xticks([], minor=True)
     _ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
     axes.set_ylabel(y_name, labelpad=2)

@@ -128,7 +128,7 @@ def readings(rows: Sequence[Row], batch: int = 1, setting: str = "") -> list[Rea
             for name, own in members.items()
         }
         note = f"{setting}{'. ' if setting else ''}Best form {_winners(members, value)}."
-        extra = {"x": lengths, "log": ["x", "y"]}
+        extra = {"x": lengths, "ticks": lengths, "thin": True, "log": ["x", "y"]}
         found.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
     return found
 

@@ -56,7 +56,7 @@ def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: 
             out, new[name] = compute(steps, old.get(name), form, lengths)
             steps = rule.send(out)
     except StopIteration as end:
-        result = end.value
+        result = end.args[0]  # and not end.value, which a compiler cannot read
     if isinstance(result, tuple):
         out, carried = result
         new.update({name: _last(x, old.get(name), lengths) for name, x in carried.items()})

@@ -16,7 +16,6 @@ B batch, H heads, G key groups (G divides H), L length, K key width, V value wid
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal, final
 
 import torch
@@ -82,7 +81,7 @@ class Steps:
     def complex(self) -> bool:
         return self.rate is not None and self.rate.is_complex()
 
-    @cached_property
+    @property
     def sizes(self) -> tuple[int, int, int, int, int]:
         """B, H, L, K, V."""
         B, H, L, V = self.v.shape
