@@ -14,14 +14,14 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ..core.errors import BadInput
-from ._library import SUFFIX, View, function, once_only, view
+from ._library import View, cast, check, check_step, function, once_only, records, rows, unseen, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
 _SIZES = ("rows", "heads", "share", "length", "key", "value", "before", "threads")
+_LAYOUT = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "log_head": "BHL", "log_key": "BHLK", "log_value": "BHLV", "state": "BHKV", "out": "BHLV"}
 
 
 class _Arguments(ctypes.Structure):
@@ -49,74 +49,28 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     state [B, H, K, V]; log decays are at most 0, -inf forgets all.  Computes in float32 (float64 if any input is),
     which is also the dtype of the state; `out` has the dtype of v.  Any order of axes in memory is taken as it is.
     """
-    given = (q, k, v, log_head, log_key, log_value, state)
-    _check(given)
-    there = [x for x in given if x is not None]
-    dtype = torch.float64 if any(x.dtype == torch.float64 for x in there) else torch.float32
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in there)
-    wanted = wanted or torch._C._are_functorch_transforms_active()  # inside vmap nothing seems to want one, and yet may get it
-    keep = log_value is not None and wanted
-    tensors: Any = (*(x if x is None or x.dtype is dtype else x.to(dtype) for x in given), before, keep)
-    if wanted or not _plain(there):
-        out, last, _ = _forward(*tensors)
-    else:
-        out, last, _ = _run_forward(*tensors)  # the way through torch's dispatcher costs 0.2 ms
-    return out.to(v.dtype), last
-
-
-def _plain(tensors: list[Tensor]) -> bool:
-    """Whether nothing watches: these are tensors with memory, and no compiler, transform or mode is at work."""
-    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack()
-    return not watched and all(type(x) in (Tensor, Parameter) and x.device.type == "cpu" for x in tensors)
-
-
-_AXES = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "log_head": "BHL", "log_key": "BHLK", "log_value": "BHLV", "state": "BHKV"}
-_AXIS_NAMES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
-def _check(given: tuple[Tensor | None, ...]) -> None:
-    """Every tensor has the axes the formula gives it."""
-    known: dict[str, tuple[int, str]] = {}
-    for (name, axes), tensor in zip(_AXES.items(), given):
-        if tensor is None:
-            continue
-        wanted = "[" + ", ".join(axes) + "]"
-        if tensor.dtype not in _DTYPES:
-            raise BadInput(f"{name} has dtype {tensor.dtype}", fix="use float32, float64, bfloat16 or float16")
-        if tensor.device.type not in ("cpu", "meta"):
-            raise BadInput(f"{name} is on {tensor.device}, and this kernel runs on the CPU", fix="move it with .cpu()")
-        if tensor.ndim != len(axes):
-            raise BadInput(f"{name} has {tensor.ndim} axes {tuple(tensor.shape)}", fix=f"give {wanted}")
-        for axis, size in zip(axes, tensor.shape):
-            expected, giver = known.setdefault(axis, (size, name))
-            if size != expected:
-                raise BadInput(
-                    f"{name} {tuple(tensor.shape)} has {_AXIS_NAMES[axis]} {size}, but {giver} has {expected}",
-                    fix=f"make axis {axis} of {name} {wanted} {expected}",
-                )
-    groups, heads = known["G"][0], known["H"][0]
-    if heads and (not groups or heads % groups):
-        raise BadInput(f"v has {heads} heads and q has {groups} key groups", fix="make the groups divide the heads")
-
-
-def _rows(x: Tensor | None) -> Tensor | None:
-    """The tensor with its last axis contiguous, copied only when it is not."""
-    return x if x is None or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+    given = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
+    check(given, _LAYOUT)
+    inputs: Any = cast(given.values())
+    # Inside vmap nothing seems to want a gradient, and yet may get one.
+    wanted = records(inputs) or torch._C._are_functorch_transforms_active()
+    run: Any = _run_forward if unseen(inputs) else _forward
+    out, last, _ = run(*inputs, before, log_value is not None and wanted)
+    return out if out.dtype is v.dtype else out.to(v.dtype), last
 
 
 def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
     """Fills the struct and runs a compiled function; every tensor in `tensors` stays alive until it returns."""
     k, v = tensors["k"], tensors["v"]
     assert k is not None and v is not None
-    (rows, groups, length, key), (heads, value) = k.shape, v.shape[1::2]
-    if rows * heads:
+    (batch, groups, length, key), (heads, value) = k.shape, v.shape[1::2]
+    if batch * heads:
         # The struct as the row of numbers that it is: a `ctypes.Structure` of views takes ten times as long to fill.
         numbers: list[int] = []
         for field in _SEQUENCE + _GRADIENT:
             x = tensors.get(field)
             numbers += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
-        numbers += (rows, heads, heads // groups, length, key, value, int(before), torch.get_num_threads())
+        numbers += (batch, heads, heads // groups, length, key, value, int(before), torch.get_num_threads())
         function(name, v.dtype)(_Row(*numbers))
 
 
@@ -138,7 +92,7 @@ def _run_forward(  # noqa: PLR0913 - the terms of one formula
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Also gives, with `keep`, what was read before the steps' own writes: the gradient of log_value is made from it."""
-    inputs = dict(zip(_SEQUENCE, (_rows(q), _rows(k), _rows(v), log_head, _rows(log_key), _rows(log_value), _rows(state))))
+    inputs = dict(zip(_SEQUENCE, (rows(q), rows(k), rows(v), log_head, rows(log_key), rows(log_value), rows(state))))
     out, last, past = _empty_outputs(k, v, keep)
     if v.shape[2] == 1 and not keep:  # one token: on a copy of the state, without the way into blocks and back
         last.zero_() if state is None else last.copy_(state)
@@ -178,11 +132,11 @@ def _backward(  # noqa: PLR0913 - the terms of one formula
     dout: Tensor,
     dfinal: Tensor,
 ) -> list[Tensor]:
-    given = (_rows(q), _rows(k), _rows(v), log_head, _rows(log_key), _rows(log_value), _rows(state))
+    given = (rows(q), rows(k), rows(v), log_head, rows(log_key), rows(log_value), rows(state))
     gates = [log_head is not None, log_key is not None, log_value is not None]
     made = _empty_gradients(k, v, gates)
     results = [x if x.shape[-1] else None for x in made]
-    tensors = dict(zip((*_SEQUENCE[:7], "past", *_GRADIENT), (*given, past, _rows(dout), _rows(dfinal), *results)))
+    tensors = dict(zip((*_SEQUENCE[:7], "past", *_GRADIENT), (*given, past, rows(dout), rows(dfinal), *results)))
     _call("separable_backward", tensors, before)
     return made
 
@@ -240,19 +194,12 @@ class SeparableStep:
         log_value: Tensor | None = None,
         before: bool = False,
     ) -> None:
-        steps = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value}
-        sequences = {name: None if x is None else x.unsqueeze(2) for name, x in steps.items()}
-        _check((*sequences.values(), state))
-        _check((sequences["q"], sequences["k"], out.unsqueeze(2)))
-        held = {**sequences, "out": out.unsqueeze(2), "state": state}
-        for name, x in held.items():
-            if x is not None and (x.dtype != v.dtype or x.dtype not in SUFFIX):
-                raise BadInput(f"{name} has dtype {x.dtype} and v {v.dtype}", fix="make all float32 or all float64")
-            if x is not None and x.ndim == 4 and x.shape[-1] != 1 and x.stride(-1) != 1:
-                raise BadInput(f"the last axis of {name} is not contiguous", fix="make the buffer contiguous")
+        buffers = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state, "out": out}
+        check_step(buffers, _LAYOUT)
+        held = {name: x if x is None or name == "state" else x.unsqueeze(2) for name, x in buffers.items()}
         views = {name: view(x, width=x is None or x.ndim == 4) for name, x in held.items()}
-        (rows, groups, key), (heads, value) = k.shape, v.shape[1:]
-        sizes = dict(zip(_SIZES, (rows, heads, heads // max(groups, 1), 1, key, value, int(before), torch.get_num_threads())))
+        (batch, groups, key), (heads, value) = k.shape, v.shape[1:]
+        sizes = dict(zip(_SIZES, (batch, heads, heads // max(groups, 1), 1, key, value, int(before), torch.get_num_threads())))
         self._held = (held, arguments := _Arguments(**views, **sizes))
         self._address = ctypes.addressof(arguments)
         # A step takes no memory, so it cannot fail: called by its address, without the check of the result that costs 0.3 us.

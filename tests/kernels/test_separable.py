@@ -277,14 +277,14 @@ def test_step_on_held_buffers_equals_the_sequence(gates, before):
 @pytest.mark.parametrize(
     "name, change, words",
     [
-        ("k", lambda x: x[..., :2], "k .* key width 2, but q has 3"),
-        ("v", lambda x: x[:, :, :4], "v .* length 4, but q has 5"),
-        ("log_key", lambda x: x[:, :1], "log_key .* heads 1, but v has 4"),
-        ("log_head", lambda x: x[..., None], r"log_head has 4 axes .*give \[B, H, L\]"),
-        ("state", lambda x: x[:1], "state .* batch 1, but q has 2"),
-        ("state", lambda x: x.transpose(-1, -2), "state .* key width 6"),
-        ("q", lambda x: x.long(), "q has dtype torch.int64"),
-        ("v", lambda x: x.to(torch.complex64), "v has dtype torch.complex64"),
+        ("k", lambda x: x[..., :2], "'k' has key width 2, but 'q' has 3"),
+        ("v", lambda x: x[:, :, :4], "'v' has length 4, but 'q' has 5"),
+        ("log_key", lambda x: x[:, :1], "'log_key' has heads 1, but 'v' has 4"),
+        ("log_head", lambda x: x[..., None], r"'log_head' has 4 axes .*give \[B, H, L\]"),
+        ("state", lambda x: x[:1], "'state' has batch 1, but 'q' has 2"),
+        ("state", lambda x: x.transpose(-1, -2), "'state' has key width 6"),
+        ("q", lambda x: x.long(), "'q' has dtype torch.int64"),
+        ("v", lambda x: x.to(torch.complex64), "'v' has dtype torch.complex64"),
     ],
 )
 def test_wrong_input_names_tensor_axis_and_fix(name, change, words):
@@ -297,14 +297,14 @@ def test_wrong_input_names_tensor_axis_and_fix(name, change, words):
 
 def test_groups_must_divide_heads():
     given = inputs(1, 4, 3, 5, 2, 2)
-    with pytest.raises(BadInput, match="4 heads and q has 3 key groups"):
+    with pytest.raises(BadInput, match="4 heads and 3 key groups"):
         separable(*given)
 
 
 def test_step_refuses_buffers_it_cannot_hold():
     x = torch.zeros(1, 2, 3)
     state = torch.zeros(1, 2, 3, 3)
-    with pytest.raises(BadInput, match="out has dtype torch.float64"):
+    with pytest.raises(BadInput, match="'.*' of a decode step is torch.float(32|64)"):
         SeparableStep(x, x, x, state, x.double())
-    with pytest.raises(BadInput, match="last axis of state is not contiguous"):
+    with pytest.raises(BadInput, match="last axis of 'state' is not contiguous"):
         SeparableStep(x, x, x, state.transpose(-1, -2), x)
