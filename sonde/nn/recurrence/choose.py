@@ -50,8 +50,7 @@ class Choice:
 def choose(s: Steps) -> Choice:
     """The form with the lowest estimate among those that can run here."""
     problem = fused.why_not(s)
-    able = [form for form in s.forms if form != "fused" or not problem]
-    estimates = {form: estimate(s, form) for form in able}
+    estimates = {form: estimate(s, form) for form in fused.able(s)}
     best = min(estimates, key=lambda form: estimates[form])
     if best == "fused":
         others = {form: seconds for form, seconds in estimates.items() if form != "fused"}

@@ -25,6 +25,12 @@ def why_not(s: Steps) -> str:
     return f"there is no fused kernel for the device '{s.v.device.type}'"
 
 
+def able(s: Steps) -> tuple[str, ...]:
+    """Forms of these steps that can run here."""
+    problem = why_not(s)
+    return tuple(form for form in s.forms if form != "fused" or not problem)
+
+
 def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     """Run the kernel of this kind of recurrence, for which `why_not` has no reason."""
     if s.v.device.type == "cuda":
