@@ -29,7 +29,7 @@ def columns(pairs: Iterable[tuple[str, str]]) -> str:
     left = max((_length(name) for name, _ in pairs), default=0) + 4
     lines = []
     for name, text in pairs:
-        body = textwrap.wrap(text, max(width() - left, 30)) or [""]
+        body = textwrap.wrap(text, max(width() - left, 30), break_long_words=False, break_on_hyphens=False) or [""]
         lines.append(f"  {name}{' ' * (left - 2 - _length(name))}{body[0]}".rstrip())
         lines += [" " * left + line for line in body[1:]]
     return "\n".join(lines)

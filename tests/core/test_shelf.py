@@ -18,7 +18,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package with one shelf; importing its files fails, so a listing that imports is caught."""
     folder = tmp_path / "recipes"
     folder.mkdir()
-    for name in ("digits_cnn", "char_lm", "_helper", "__init__"):
+    for name in ("digits_cnn", "cheese_lm", "_helper", "__init__"):
         (folder / f"{name}.py").write_text(f'"""What {name} is.\n\nMore.\n"""\nraise RuntimeError("imported")\n')
     (folder / "notes.txt").write_text("not a plug-in")
     monkeypatch.setattr(shelf, "PACKAGE", tmp_path)
@@ -26,9 +26,9 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_and_summaries_are_read_without_importing(pretend: Path) -> None:
-    assert shelf.names("recipes") == ["char_lm", "digits_cnn"]
-    assert shelf.summary("recipes", "char_lm") == "What char_lm is."
-    assert not any(name.startswith("sonde.recipes.char_lm") for name in sys.modules)
+    assert shelf.names("recipes") == ["cheese_lm", "digits_cnn"]
+    assert shelf.summary("recipes", "cheese_lm") == "What cheese_lm is."
+    assert not any(name.startswith("sonde.recipes.cheese_lm") for name in sys.modules)
 
 
 def test_a_file_without_a_docstring_has_no_summary(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_file_without_a_docstring_has_no_summary(tmp_path: Path) -> None:
     "place, name, told",
     [
         ("recipes", "digit_cnn", "no recipe 'digit_cnn'; did you mean 'digits_cnn'?"),
-        ("recipes", "zzz", "no recipe 'zzz'; choose from char_lm, digits_cnn"),
+        ("recipes", "zzz", "no recipe 'zzz'; choose from cheese_lm, digits_cnn"),
         ("lenses", "x", "no lens 'x'; there are none"),
         ("nn.mixers", "x", "no mixer 'x'; there are none"),
     ],
@@ -60,7 +60,7 @@ def test_any_name_is_known_or_bad_input(name: str) -> None:
 
 
 def test_helpers_and_paths_are_no_names(pretend: Path) -> None:
-    for name in ("_helper", "__init__", "../recipes/char_lm", "char_lm.py", ""):
+    for name in ("_helper", "__init__", "../recipes/cheese_lm", "cheese_lm.py", ""):
         with pytest.raises(BadInput):
             shelf.check("recipes", name)
 

@@ -1,4 +1,4 @@
-"""Measure what things cost on this machine: `sonde bench mixers` for every mixer and form against length."""
+"""Measure what every mixer costs here, form by form, against length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what Sonde finds on this machine: versions, processor, compiled kernels, threads, data."""
+"""Say what Sonde finds here: versions, kernels, threads, data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a network costs, layer by layer, and how its mixers are computed: sizes, weights, FLOPs, memory, forms."""
+"""Say what a network costs, layer by layer, and how it is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List what there is: recipes, models, data sets, objectives, optimisers, lenses and more."""
+"""List what there is: recipes, models, mixers, data sets and more."""
 
 from __future__ import annotations
 
