@@ -336,7 +336,7 @@ def memory(L: int) -> bool:
 
 def peak(title: str, name: str, L: int) -> None:
     candidate = GROUPS[title][name]
-    candidate.make(16)()  # libraries load, pools start
+    candidate.make(64)()  # libraries load, pools start
     gc.collect()
     call = candidate.make(L)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
