@@ -14,6 +14,7 @@ from ..core.reading import Reading
 from ..nn.mixers import Mixer
 from ..nn.recurrence import watching
 from ..nn.recurrence.choose import flops as arithmetic
+from .cost import attention_on_cpu
 
 PARTS = ("aten.mm", "aten.addmm")  # products with weights: the same for every mixer, so not counted as mixing
 
@@ -74,18 +75,12 @@ def mixing(mixer: Mixer, x: Tensor) -> float:
     """FLOPs of the recurrences that run, or of the products between tokens where there is none."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # torch counts the one of a GPU only
-    with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
+    with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
         mixer(x)
     if watch.seen:
         return sum(arithmetic(steps, form) for steps, form in watch.seen)
     counts = counter.get_flop_counts()["Global"]
     return float(sum(n for op, n in counts.items() if str(op) not in PARTS))
-
-
-def _attention(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: object, out_val: object = None, **__: object) -> int:
-    """Scores and weighted sums of all pairs, from the shapes (B, H, T, d)."""
-    return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
 
 
 def sweep(

@@ -272,7 +272,17 @@ def _written_out() -> dict[Any, Any]:
     found |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
     found |= dict.fromkeys((aten.sum, aten.mean), per_input(1)) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
     found |= {aten.addcmul: per_output(2), aten.linalg_vector_norm: per_input(2)}
-    return found | _fused()
+    return found | _fused() | attention_on_cpu()
+
+
+def attention_on_cpu() -> dict[Any, Any]:
+    """FLOPs of torch's attention on a CPU, which torch itself counts on a GPU only."""
+
+    def count(q: Any, k: Any, v: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
+        """Scores and weighted sums of all pairs, from the shapes (B, H, T, d)."""
+        return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
+
+    return {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: count}
 
 
 def _fused() -> dict[Any, Any]:

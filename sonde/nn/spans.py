@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..core.errors import BadInput
 
 State = dict[str, Tensor]
+"""What a mixer remembers: tensors whose first axis is the sequence."""
 Mix = Callable[[Tensor, "State | None", Tensor], tuple[Tensor, State]]
 
 

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from ...core.errors import BadInput, nearest
 from ..precision import unrounded
+from ..spans import State
 from . import forms
 from .choose import fastest
 from .fused import fused, why_not
 from .steps import Steps
 
-State = dict[str, Tensor]
-"""What a mixer remembers: tensors whose first axis is the sequence."""
 Rule = Generator[Steps, Tensor, "Tensor | tuple[Tensor, State]"]
 
 FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
