@@ -71,6 +71,7 @@ def test_curves_have_the_units_of_the_table() -> None:
         (["bench", "mixers", "retnett"], "did you mean 'retnet'"),
         (["bench", "mixers", "gla", "--forms", "stepp"], "did you mean 'step'"),
         (["bench", "mixers", "gla", "--lengths", "0"], "--lengths"),
+        (["bench", "mixers", "gla", "--forms", "convolution"], "they have chunk, fused, parallel, scan, step"),
     ],
 )
 def test_refuses_what_it_does_not_know(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,10 @@ def run(words: list[str]) -> int:
     lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
     made = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
+    able = {form for one in made.values() for form in one.forms()}
+    if values["forms"] and not able & set(values["forms"]):
+        asked = ", ".join(values["forms"])
+        raise BadInput(f"none of these mixers has the form {asked}", where="--forms", fix="they have " + ", ".join(sorted(able)))
     passes, forms = "forward and backward" if values["backward"] else "forward", ", ".join(values["forms"] or ["all forms"])
     setting = (
         f"Width {values['width']}, batch {values['batch']}, lengths {', '.join(f'{n:,}' for n in lengths)}, "
