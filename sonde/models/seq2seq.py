@@ -1,0 +1,169 @@
+"""Encoder and decoder of recurrent mixers: c = f_enc(x_1 ... x_S), y_1 ... y_T = f_dec(c), where S and T may differ.
+
+The decoder is told the summary c of the source at every step.  Without attention that fixed vector is all it knows.  With
+attention it also looks at every encoder state s_j, weighted by how well it fits a decoder state h:
+
+    score(h, s)     dot: h . s      general: h . (W s)      additive: v . tanh(W h + U s)
+    a_j = softmax_j score(h, s_j),  context = sum_j a_j s_j
+
+The context is read after the recurrence, from h_t (Luong et al., Effective Approaches to Attention-based NMT, 2015), so all
+places of a known target are computed at once; or, with `feeding`, before it, from h_{t-1}, and goes into the step (Bahdanau
+et al., NMT by Jointly Learning to Align and Translate, 2014), which takes a loop over the places.
+
+B batch, S source places, T target places, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+from ..nn.stack import named
+from ._trunk import Trunk, inside, pooled, spans_of
+from .language_model import embedded
+
+Count = Annotated[int, Range(least=1)]
+Scoring = Literal["dot", "general", "additive"]
+
+
+@final
+class Lookup(nn.Module):
+    """Reads encoder states (B, S, D) with queries (B, T, D): their mean, weighted by a softmax of scores.
+
+    The part of a score that depends on the source alone is computed once, by `keys`.
+    """
+
+    def __init__(self, width: int, scoring: Scoring) -> None:
+        super().__init__()
+        self.scoring = scoring
+        self.key = nn.Identity() if scoring == "dot" else nn.Linear(width, width, bias=False)
+        self.query = nn.Linear(width, width) if scoring == "additive" else nn.Identity()
+        self.score = nn.Linear(width, 1, bias=False) if scoring == "additive" else None
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.key(memory)
+
+    def forward(self, query: Tensor, keys: Tensor, memory: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Contexts (B, T, D) and weights (B, T, S), which are 0 beyond the length of the source."""
+        query = self.query(query)
+        if self.score is None:
+            scores = query @ keys.mT
+        else:
+            scores = self.score(torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1))).squeeze(-1)
+        there = torch.arange(keys.shape[1], device=keys.device) < lengths.unsqueeze(1)
+        weights = scores.masked_fill(~there.unsqueeze(1), float("-inf")).softmax(-1)
+        return weights @ memory, weights
+
+
+@final
+class Seq2Seq(nn.Module):
+    """Tokens of one language in, logits of another out.
+
+    source: kinds of tokens that are read
+    target: kinds of tokens that are written
+    width: numbers inside
+    depth: mixers one after the other, on each side
+    mixer: what moves information along both sequences, by name; its dials may follow: 'gla heads=8'
+    attention: how the decoder looks at the encoder's states; none leaves it the summary alone
+    feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
+    bidirectional: the encoder reads in both directions
+    dropout: share of numbers set to 0 while training, of embeddings and before the output
+    """
+
+    reads = ("source", "x", "lengths")
+
+    def __init__(  # noqa: PLR0913  a dial for each way in which such models differ
+        self,
+        source: Count,
+        target: Count,
+        width: Count = 128,
+        depth: Count = 1,
+        mixer: str = "gru",
+        attention: Literal["none", "dot", "general", "additive"] = "general",
+        feeding: bool = False,
+        bidirectional: bool = True,
+        dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+    ) -> None:
+        super().__init__()
+        if feeding and attention == "none":
+            raise BadInput("there is nothing to feed without attention", where="Seq2Seq", fix="set attention='additive' or feeding=False")
+        self.bidirectional, self.dropout = bidirectional, nn.Dropout(dropout)
+        self.source, self.target = nn.Embedding(source, width), nn.Embedding(target, width)
+        self.encoder = Trunk(mixer, width, depth, bidirectional, dropout)
+        self.bridge = nn.Linear(self.encoder.width, width) if bidirectional else nn.Identity()
+        self.condition = nn.Linear(width, width)
+        self.decoder = Trunk(mixer, width, depth, dropout=dropout)
+        self.lookup = None if attention == "none" else Lookup(width, attention)
+        self.feed = nn.Linear(width, width, bias=False) if feeding else None
+        self.join = None if self.lookup is None else nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, target)
+
+    def forward(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """source (B, S), of each row the first `lengths`, and the target so far x (B, T) -> logits (B, T, target)."""
+        return self._decoded(x, self.begin(source, lengths))[0]
+
+    def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Attention weights (B, T, S): how much each place of the target looks at each place of the source."""
+        weights = self._decoded(x, self.begin(source, lengths))[1]
+        if weights is None:
+            raise BadInput("a model without attention has no alignment", where="Seq2Seq", fix="set attention='dot'")
+        return weights
+
+    def begin(self, source: Tensor, lengths: Tensor | None = None) -> State:
+        """The state before the first token: the source, read."""
+        if lengths is None:
+            lengths = torch.full((len(source),), source.shape[1], device=source.device)
+        if not len(lengths) or int(lengths.min()) < 1:
+            raise BadInput("a source is empty", where="Seq2Seq", fix="give at least one token to read")
+        y, _ = self.encoder(self.dropout(embedded(self.source, source)), spans=spans_of(lengths, source.shape[1]))
+        summary = self.bridge(pooled(y, lengths, "last", self.bidirectional))
+        state = {"summary": self.condition(summary)}
+        if self.lookup is not None:
+            memory = self.bridge(y)
+            state |= {"memory": memory, "keys": self.lookup.keys(memory), "lengths": lengths}
+        if self.feed is not None:
+            state["query"] = summary
+        return state
+
+    def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """Go on from a state: tokens (B, T) -> logits (B, T, target) of the next ones, and the state after them."""
+        logits, _, state = self._decoded(tokens, state, spans)
+        return logits, state
+
+    def _decoded(self, tokens: Tensor, state: State | None, spans: Spans | None = None) -> tuple[Tensor, Tensor | None, State]:
+        if state is None:
+            raise BadInput("a decoder needs a source", where="Seq2Seq", fix="begin with model.begin(source, lengths)")
+        about = {name: value for name, value in state.items() if not name.startswith("decoder.")}
+        x = self.dropout(embedded(self.target, tokens)) + about["summary"].unsqueeze(1)
+        own = inside(state, "decoder")
+        if self.feed is not None:
+            return self._fed(x, about, own, spans)
+        h, own = self.decoder(x, own, spans=spans)
+        if self.lookup is None:
+            return self._written(h), None, about | named("decoder", own)
+        context, weights = self.lookup(h, about["keys"], about["memory"], about["lengths"])
+        return self._written(h, context), weights, about | named("decoder", own)
+
+    def _fed(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
+        """Place after place: look at the source with the last state, then take a step that knows what was found."""
+        assert self.feed is not None and self.lookup is not None
+        if spans is not None:
+            raise BadInput("prompts of different lengths cannot be fed place by place", where="Seq2Seq", fix="give them one by one")
+        query, seen = about["query"].unsqueeze(1), []
+        for token in x.split(1, 1):
+            context, weights = self.lookup(query, about["keys"], about["memory"], about["lengths"])
+            query, own = self.decoder(token + self.feed(context), own)
+            seen.append((query, context, weights))
+        h, context, weights = (torch.cat(part, 1) for part in zip(*seen))
+        return self._written(h, context), weights, {**about, "query": query.squeeze(1), **named("decoder", own or {})}
+
+    def _written(self, h: Tensor, context: Tensor | None = None) -> Tensor:
+        if context is not None and self.join is not None:
+            h = torch.tanh(self.join(torch.cat([context, h], -1)))
+        return self.head(self.dropout(h))
