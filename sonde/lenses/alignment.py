@@ -1,0 +1,74 @@
+"""Alignment: which places of the source each place of the target looks at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._untouched import need, no_model, real, untouched
+
+
+def why_not(subject: Subject) -> str:
+    import torch
+
+    if missing := no_model(subject):
+        return missing
+    if not hasattr(subject.model, "align") or "source" not in subject.batch:
+        return "the model does not look from one sequence at another"
+    try:
+        with untouched(subject.model), torch.no_grad():
+            subject.model.align(*_read(subject, slice(1)))
+    except BadInput as error:
+        return error.what
+    return ""
+
+
+def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]:
+    """Attention weights of the first pairs of the batch: target down, source across, each row summing to 1.
+
+    n: how many pairs to show
+    """
+    import torch
+
+    need(__name__, subject, n=n)
+    batch = subject.batch[:n]
+    with untouched(subject.model), torch.no_grad():
+        weights = subject.model.align(*_read(subject, slice(n)))
+    target = batch.get("y", batch.x)
+    counts, lengths = real(batch, target).sum(1).tolist(), batch.get("lengths")
+    readings = []
+    for i, weight in enumerate(weights):
+        rows, columns = counts[i], weights.shape[2] if lengths is None else int(lengths[i])
+        readings.append(
+            Reading(
+                f"Alignment of pair {i + 1}",
+                "heat",
+                {"weight": weight[:rows, :columns]},
+                axes=["target", "source"],
+                note="How much each target token looks at each source token; a row sums to 1.",
+                extra={
+                    "rows": _names(target[i, :rows], getattr(subject.data, "classes", ())),
+                    "columns": _names(batch.source[i, :columns], getattr(subject.data, "features", ())),
+                    "share": "row",
+                },
+            )
+        )
+    return readings
+
+
+def _read(subject: Subject, part: slice) -> list[Any]:
+    batch = subject.batch[part]
+    return [batch.get(name) for name in subject.model.reads]
+
+
+def _names(tokens: Any, names: Any) -> list[str]:
+    """Tokens by name, where they have names."""
+    return [names[token] if token < len(names) else str(token) for token in tokens.tolist()]
+
+
+def tiny() -> Subject:
+    from ._pairs import reverse
+
+    return reverse()
