@@ -6,13 +6,9 @@ import hashlib
 import os
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, final
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Annotated, final
 
 from ..core.batch import Batch, Data
 from ..core.dials import Range
@@ -21,8 +17,8 @@ from . import fetch
 from .formats import contents, decode
 from .split import size
 from .tensors import WindowSource
+from .tokeniser import Level, Tokeniser, Vocabulary
 
-UNKNOWN = "\ufffd"
 SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
 """where a data folder may hold it; the last is the name it has at its home"""
 SHAKESPEARE_HOMES = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",)
@@ -30,43 +26,13 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 Length = Annotated[int, Range(1, 1 << 20)]
-Level = Literal["byte", "char"]
-
-
-@final
-@dataclass(frozen=True)
-class Vocabulary:
-    """Tokens of a text: its 256 bytes, or its characters with one more token for those not seen in training."""
-
-    tokens: tuple[str, ...]
-    level: Level
-
-    @classmethod
-    def of(cls, text: str, level: Level) -> Vocabulary:
-        if level == "byte":
-            return cls(tuple(chr(i) if 32 <= i < 127 else f"0x{i:02x}" for i in range(256)), level)
-        return cls((UNKNOWN, *sorted(set(text) - {UNKNOWN})), level)
-
-    def encode(self, text: str) -> Tensor:
-        if self.level == "byte":
-            return torch.from_numpy(np.frombuffer(text.encode("utf-8"), np.uint8).copy())
-        points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        table = np.zeros(0x110000, np.uint8 if len(self.tokens) <= 256 else np.int32)  # every code point -> its token, 0 if unknown
-        table[[ord(char) for char in self.tokens]] = np.arange(len(self.tokens))
-        return torch.from_numpy(table[points])
-
-    def decode(self, tokens: Tensor) -> str:
-        """Text of a row of tokens; bytes that are no UTF-8 become the replacement character."""
-        if self.level == "byte":
-            return bytes(tokens.tolist()).decode("utf-8", "replace")
-        return "".join(self.tokens[token] for token in tokens.tolist())
 
 
 @final
 class TextReader:
     """A file of new text -> Batch of windows with the vocabulary of the training text."""
 
-    def __init__(self, vocabulary: Vocabulary, length: int) -> None:
+    def __init__(self, vocabulary: Tokeniser, length: int) -> None:
         self.vocabulary, self.length = vocabulary, length
 
     def __call__(self, path: str | Path) -> Batch:

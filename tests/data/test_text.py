@@ -11,7 +11,8 @@ import torch
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.data import catalogue, fetch, text
 from sonde.data.files import load_file
-from sonde.data.text import UNKNOWN, Vocabulary, library
+from sonde.data.text import library
+from sonde.data.tokeniser import UNKNOWN, Vocabulary
 
 TEXT = "".join(chr(97 + (i * i) % 7) for i in range(400)) + "é" * 30 + "xyz" * 24
 

@@ -1,0 +1,196 @@
+"""Tokenisers: exact round trips, the same tokens as the `tokenizers` package, the same tokeniser every time it is trained."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from sonde.core.errors import BadInput, DataUnusable, SondeError
+from sonde.data import tokeniser as t
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [
+    f"The {a} {b} sat on the {c}, and purred.\nIt was {a}; it wasn't {b}!  Two  spaces."
+    for a in ("small", "large", "red")
+    for b in ("cat", "catfish", "dog")
+    for c in ("mat", "matter", "roof")
+]
+SPECIALS = ("pad", "unknown", "start", "end", "mask", "sep", "cls", "sentinel 0", "sentinel 1")
+SIZES = {"byte": 0, "char": 0, "words": 60, "bpe": 320, "wordpiece": 120, "unigram": 90}
+TRAINED = {kind: t.train(kind, TEXTS, size, SPECIALS) for kind, size in SIZES.items()}
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+@settings(max_examples=60, deadline=None)
+@given(text=texts)
+def test_any_text_comes_back_from_bytes_and_byte_level_bpe(kind: str, text: str) -> None:
+    assert TRAINED[kind].decode(TRAINED[kind].encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram"])
+def test_the_text_learnt_from_comes_back(kind: str) -> None:
+    whole = "\n".join(TEXTS)
+    assert TRAINED[kind].decode(TRAINED[kind].encode(whole)) == whole
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@settings(max_examples=40, deadline=None)
+@given(many=st.lists(st.one_of(texts, st.sampled_from(TEXTS)), max_size=5))
+def test_many_at_once_equal_one_by_one(kind: str, many: list[str]) -> None:
+    values, bounds = TRAINED[kind].encode_all(many)
+    assert len(bounds) == len(many) + 1 and int(bounds[-1]) == len(values)
+    for i, text in enumerate(many):
+        assert torch.equal(values[bounds[i] : bounds[i + 1]], TRAINED[kind].encode(text))
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "wordpiece", "unigram"])
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from(["cat", " ", "  ", "\n", "wasn't", "é", ",", "12", "\t", " a b", "<pad>", "\u00a0", "▁"]), max_size=40)
+)
+def test_a_text_cut_into_pieces_has_the_same_tokens(kind: str, parts: list[str]) -> None:
+    text, made = "".join(parts), TRAINED[kind]
+    theirs = Tokenizer.from_str(made.to_json())
+    theirs.encode_special_tokens = True
+    assert made._cuts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(t, "PIECE", 3)
+        assert made.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_a_tokeniser_that_may_not_be_cut_is_not() -> None:
+    for normal, split in (
+        (None, pre_tokenizers.Metaspace()),
+        (None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        (normalizers.Prepend("_"), pre_tokenizers.Whitespace()),
+        (None, pre_tokenizers.Split("\n", "isolated")),
+        (None, None),
+    ):
+        made = Tokenizer(models.BPE())
+        made.normalizer, made.pre_tokenizer = normal, split
+        assert not t.Subwords(made)._cuts
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
+    made = TRAINED[kind]
+    t.save(made, tmp_path / "tokenizer.json")
+    again = t.load(tmp_path / "tokenizer.json")
+    assert type(again) is type(made) and again.level == made.level == (kind if kind != "wordlevel" else "words")
+    assert again.tokens == made.tokens and again.specials == made.specials and t.fingerprint(again) == t.fingerprint(made)
+    assert torch.equal(again.encode(TEXTS[5]), made.encode(TEXTS[5]))
+    assert torch.equal(pickle.loads(pickle.dumps(made)).encode(TEXTS[5]), made.encode(TEXTS[5]))
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert theirs.encode(TEXTS[5], add_special_tokens=False).ids == made.encode(TEXTS[5]).tolist()
+    assert theirs.decode(theirs.encode(TEXTS[5], add_special_tokens=False).ids) == made.decode(made.encode(TEXTS[5]))
+    assert theirs.get_vocab_size() == made.size
+
+
+def test_training_gives_the_same_numbers_in_every_process() -> None:
+    code = "from tests.data.test_tokeniser import TRAINED, t; print(' '.join(map(t.fingerprint, TRAINED.values())))"
+    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert other == " ".join(map(t.fingerprint, TRAINED.values())) + "\n"
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_special_tokens_have_names_and_never_come_from_text(kind: str) -> None:
+    made = TRAINED[kind]
+    wanted = set(SPECIALS) - ({"unknown"} if kind in ("bpe",) else set())
+    assert set(made.specials) == wanted and len(set(made.specials.values())) == len(wanted)
+    spelt = made.tokens[made.specials["mask"]]
+    assert made.specials["mask"] not in made.encode(f"a {spelt} b").tolist()
+    row = t.marked(made, f"cat {spelt} dog")
+    assert int((row == made.specials["mask"]).sum()) == 1 and spelt in made.decode(row)
+    ends = torch.tensor([made.specials["start"], *made.encode("cat").tolist(), made.specials["end"], made.specials["pad"]])
+    assert made.decode(ends) == "cat"
+    assert t.sentinels(made).tolist() == [made.specials["sentinel 0"], made.specials["sentinel 1"]]
+
+
+def test_words_and_wordpieces_are_those_of_the_formula() -> None:
+    words, pieces = TRAINED["words"], TRAINED["wordpiece"]
+    assert words.decode(words.encode("the cat wasn't there")) == "the cat wasn ' t <unk>"
+    vocabulary = {token: i for i, token in enumerate(pieces.tokens)}
+
+    def greedy(word: str) -> list[int]:  # longest match first, from the left
+        found, at = [], 0
+        while at < len(word):
+            stop = next((s for s in range(len(word), at, -1) if ("##" if at else "") + word[at:s] in vocabulary), None)
+            if stop is None:
+                return [vocabulary["[UNK]"]]
+            found.append(vocabulary[("##" if at else "") + word[at:stop]])
+            at = stop
+        return found
+
+    for word in ("catfish", "matters", "purring", "zebra", "smalldog"):
+        assert pieces.encode(word.upper()).tolist() == greedy(word)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_told_token_by_token_it_is_the_same_text(kind: str) -> None:
+    made, tell = TRAINED[kind], t.teller(TRAINED[kind])
+    text = "The cat wasn't large.\n" * 40 + ("naïve ☃" if kind in ("byte", "bpe") else "")
+    row = made.encode(text)
+    told = [tell(int(token)) for token in row]
+    assert "".join(told) == made.decode(row) and (kind not in ("byte", "bpe") or not any(t.UNKNOWN in part for part in told))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_nothing_and_one_token(kind: str) -> None:
+    made = TRAINED[kind]
+    assert len(made.encode("")) == 0 and made.decode(made.encode("")) == ""
+    values, bounds = made.encode_all([])
+    assert len(values) == 0 and bounds.tolist() == [0]
+    assert made.encode_all(["", "a", ""])[1].tolist() == [0, 0, 1, 1]
+    with pytest.raises(BadInput, match=f"token {made.size} is none of the {made.size}"):
+        made.decode(torch.tensor([made.size]))
+
+
+def test_wrong_asks_are_answered() -> None:
+    for call, told in (
+        (lambda: t.train("bep", TEXTS), "no tokeniser 'bep'"),
+        (lambda: t.train("bpe", TEXTS, 10), "needs 260 tokens or more, not 10"),
+        (lambda: t.train("wordpiece", TEXTS, 20), "different letters need"),
+        (lambda: t.train("char", TEXTS, specials=("begin",)), "no special token 'begin'"),
+        (lambda: t.special(t.Vocabulary.of("ab", "char"), "mask"), "no special token 'mask'; it has unknown"),
+        (lambda: t.sentinels(t.Vocabulary.of("ab", "byte")), "it has none"),
+        (lambda: t.check_fits(TRAINED["bpe"], 300, "model.embedding"), "has 320 tokens, the model knows 300 .model.embedding."),
+    ):
+        with pytest.raises(BadInput, match=told):
+            call()
+
+
+GOOD = TRAINED["bpe"].to_json().encode()
+
+
+@settings(max_examples=40, deadline=None)
+@given(where=st.integers(0, len(GOOD) - 1), what=st.binary(max_size=5), cut=st.booleans())
+def test_a_file_that_is_no_tokeniser_is_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, where: int, what: bytes, cut: bool
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "tokenizer.json"
+    path.write_bytes(GOOD[:where] + what + (b"" if cut else GOOD[where + len(what) :]))
+    try:
+        found = t.load(path)
+    except SondeError as error:
+        assert isinstance(error, DataUnusable) and "tokenizer.json" in str(error)
+    else:
+        assert isinstance(found.encode("cat"), torch.Tensor)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"model": {}}', "[" * 5000, json.dumps({"model": {"type": "BPE"}})])
+def test_other_json_is_no_tokeniser(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(DataUnusable, match="'tokenizer.json' is no tokenizer.json"):
+        t.load(tmp_path / "tokenizer.json")
+    with pytest.raises(DataUnusable, match="'none.json' is no tokenizer.json: No such file"):
+        t.load(tmp_path / "none.json")
