@@ -1,0 +1,118 @@
+"""ELMo (Peters and others 2018): a language model in both directions, frozen; a task learns how to mix its layers.
+
+    h_0 = [e; e]      h_j = [forward_j; backward_j]       features = gamma sum_j softmax(s)_j h_j
+
+The forward half of h_j at a place has seen the tokens up to it, the backward half those from it on.  Both directions share
+the embedding and the map to logits.  Layers after the first are added to their input.
+
+B batch, T time, D width of one direction, J = depth + 1 layers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+from ._trunk import _turned as turned
+from .language_model import embedded, mixer_of
+
+Count = Annotated[int, Range(least=1)]
+
+
+@final
+class Elmo(nn.Module):
+    """Two language models over one text, one from its beginning and one from its end.
+
+    vocabulary: how many tokens there are
+    width: numbers per token and direction
+    depth: mixers one after the other in each direction
+    mixer: what moves information along the sequence, by name; its dials may follow
+    """
+
+    reads = ("x", "lengths")
+
+    def __init__(self, vocabulary: Count = 256, width: Count = 64, depth: Count = 2, mixer: str = "lstm") -> None:
+        super().__init__()
+        self.width, self.vocabulary = width, vocabulary
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.ahead, self.back = (nn.ModuleList(mixer_of(mixer, width) for _ in range(depth)) for _ in range(2))
+        self.head = nn.Linear(width, vocabulary)
+        if not all(layer.causal for layer in self.ahead):
+            what = f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict"
+            raise BadInput(what, where="Elmo", fix="choose one that does not")
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """tokens (B, T) -> logits (B, 2, T, vocabulary): of the token after each place, and of the one before it."""
+        last = self.layers(tokens, spans=None if lengths is None else Spans.of_lengths(lengths))[-1]
+        return self.head(torch.stack(last.chunk(2, -1), 1))
+
+    def layers(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
+        """What each layer says of each token: (J, B, T, 2 D), the embedding first."""
+        x = embedded(self.embedding, tokens)
+        ahead = _outputs(self.ahead, x, spans)
+        back = [turned(y, spans) for y in _outputs(self.back, turned(x, spans), spans)]
+        return torch.stack([torch.cat(both, -1) for both in zip(ahead, back, strict=True)])
+
+
+@final
+class LayerMix(nn.Module):
+    """gamma sum_j softmax(s)_j h_j: as many numbers to learn as layers, and one more."""
+
+    def __init__(self, layers: Count) -> None:
+        super().__init__()
+        self.s, self.gamma = nn.Parameter(torch.zeros(layers)), nn.Parameter(torch.ones(()))
+
+    @property
+    def shares(self) -> Tensor:
+        """How much each layer counts; the sum is 1."""
+        return self.s.softmax(0)
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """layers (J, ...) -> (...)."""
+        return self.gamma * torch.tensordot(self.shares, layers, 1)
+
+
+@final
+class ElmoFeatures(nn.Module):
+    """A frozen ELMo as the lower part of another model: only the mix of its layers learns."""
+
+    def __init__(self, elmo: Elmo) -> None:
+        super().__init__()
+        self.elmo, self.width = elmo.requires_grad_(False), 2 * elmo.width
+        self.mix = LayerMix(len(elmo.ahead) + 1)
+
+    def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """tokens (B, T) -> (B, T, 2 D); it reads whole sequences, so there is no state to go on from."""
+        if state:
+            raise BadInput(
+                "a model that looks at later tokens cannot go on from earlier ones", where="ElmoFeatures", fix="leave the state out"
+            )
+        return self.mix(self.elmo.layers(tokens, spans=spans)), {}
+
+    def forward(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
+        return self.features(tokens, spans=spans)[0]
+
+
+def neighbours(tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Targets and mask (B, 2, T) for tokens (B, T): the token after each place and the one before it, where there is one."""
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    ends = torch.full((len(tokens), 1), tokens.shape[1], device=tokens.device) if lengths is None else lengths.unsqueeze(1)
+    after, before = F.pad(tokens[:, 1:], (0, 1)), F.pad(tokens[:, :-1], (1, 0))
+    mask = torch.stack([place < ends - 1, (place > 0) & (place < ends)], 1)
+    return torch.stack([after, before], 1), mask
+
+
+def _outputs(layers: nn.ModuleList, x: Tensor, spans: Spans | None) -> list[Tensor]:
+    """What goes into the first layer and what each of them says."""
+    found = [x]
+    for j, layer in enumerate(layers):
+        y, _ = layer(found[-1], spans=spans)
+        found.append(y + found[-1] if j else y)
+    return found

@@ -1,0 +1,67 @@
+"""Feed-forward language model (Bengio and others 2003): the n-1 last tokens -> one shared embedding -> tanh -> logits.
+
+    a = tanh(W [e(t[i-n+2]) ... e(t[i])] + b)         logits = U a + c
+
+Places before the first token are zero vectors, so they need no weights:  |V| d + ((n-1) d + 1) h + (h + 1) |V|  in all.
+
+B batch, T time, K = n-1 tokens looked at, D width of the embedding.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+from ._recent import checked, going_on
+
+Count = Annotated[int, Range(least=1)]
+
+
+@final
+class FeedForwardLM(nn.Module):
+    """A language model with a window.
+
+    vocabulary: how many tokens there are
+    order: n; the model looks at n-1 tokens
+    width: numbers per token, d
+    hidden: numbers between the window and the logits, h
+    """
+
+    def __init__(self, vocabulary: Count = 256, order: Annotated[int, Range(least=2)] = 4, width: Count = 64, hidden: Count = 128) -> None:
+        super().__init__()
+        self.vocabulary, self.order, self.width = vocabulary, order, width
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.hidden = nn.Linear((order - 1) * width, hidden)
+        self.head = nn.Linear(hidden, vocabulary)
+
+    @property
+    def causal(self) -> bool:
+        """No logit depends on a later token."""
+        return True
+
+    def forward(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
+        """tokens (B, T) -> logits (B, T, vocabulary)."""
+        return self.advance(tokens, spans=spans)[0]
+
+    def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """The same, going on from the state of a call before this one: the last n-2 tokens."""
+        features, state = self.features(tokens, state, spans=spans)
+        return self.head(features), state
+
+    def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """What the head reads, (B, T, hidden)."""
+        if tokens.dim() != 2 or not tokens.shape[1]:
+            raise BadInput(f"tokens are (batch, time), not {tuple(tokens.shape)}", where="FeedForwardLM", fix="give rows of token numbers")
+        return going_on(self._hidden, self.order - 2, checked(tokens, self.vocabulary, "FeedForwardLM"), state, spans)
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        """tokens (B, K - 1 + T), the first of them those before -> (B, T, hidden)."""
+        x = torch.where((tokens >= 0).unsqueeze(-1), self.embedding(tokens.clamp_min(0)), 0)
+        windows = x.unfold(1, self.order - 1, 1).transpose(2, 3)  # (B, T, K, D), the oldest first
+        return self.hidden(windows.flatten(2)).tanh()
