@@ -135,7 +135,7 @@ def lin_01(exhibit: Exhibit) -> str:
     """Fewer pairs: a window, a dilated one, global tokens, or buckets of a hash."""
     N, width = 48, 12
     torch.manual_seed(0)
-    full = attention.Attention(width, heads=2, rotary=False).double()
+    full = attention.Attention(width, heads=2, positions="none").double()
     x = torch.randn(2, N, width, generator=generator(0, "tokens"), dtype=torch.float64)
 
     def windowed(**dials: int) -> Array:
@@ -247,7 +247,7 @@ def lin_03(exhibit: Exhibit) -> str:
     """Linformer: keys and values mixed along time into a few rows; as many rows as tokens lose nothing."""
     N, width = 64, 16
     torch.manual_seed(0)
-    full = attention.Attention(width, heads=2, causal=False, rotary=False).double()
+    full = attention.Attention(width, heads=2, causal=False, positions="none").double()
     x = torch.randn(1, N, width, generator=generator(2, "tokens"), dtype=torch.float64)
 
     def projected(E: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ def lin_04(exhibit: Exhibit) -> str:
     bias = ((stack.mean(0) - true).abs() / (stack.std(0) / math.sqrt(len(stack)))).max()
     exhibit.below("largest bias of 576 weights after 40 draws of 1024 features, in standard errors", bias, 5.0)
     # The whole layer against softmax attention, and no leak: only the last key is made larger.
-    attend = attention.Attention(width, heads=1, rotary=False).double()
+    attend = attention.Attention(width, heads=1, positions="none").double()
     layer = performer.Performer(width, heads=1, features=4096, rotary=False).double()
     layer.load_state_dict({**attend.state_dict(), "W": performer.directions(4096, width).double()})
     x = torch.randn(1, N, width, generator=source, dtype=torch.float64)

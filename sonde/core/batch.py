@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -57,6 +57,12 @@ class Batch:
     def __repr__(self) -> str:
         inside = ", ".join(f"{name} {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in self.fields.items())
         return f"Batch({inside})"
+
+
+def ask(model: Callable[..., Any], batch: Batch) -> Any:
+    """The model's output for a batch: of its `x`, or of the fields that the model names in `reads`; None for those not there."""
+    reads = getattr(model, "reads", None)
+    return model(batch.x) if reads is None else model(*(batch.get(name) for name in reads))
 
 
 @runtime_checkable

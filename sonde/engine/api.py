@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core import files, shelf
-from ..core.batch import Batch, Data
+from ..core.batch import Batch, Data, ask
 from ..core.dials import dials, resolve
 from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
 from ..core.reading import Reading, Subject
@@ -501,7 +501,8 @@ class Run:
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
         model = self.model(which)
-        output = torch.cat([model(part) for part in batch.x.split(self.recipe.evaluate_batch)])
+        n = self.recipe.evaluate_batch
+        output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])
         predict = getattr(self.recipe.objective, "predict", None)
         return predict(output) if predict is not None else output
 

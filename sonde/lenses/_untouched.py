@@ -70,9 +70,11 @@ def outputs(subject: Subject) -> Any:
     """The model's output for the whole batch, computed in chunks so that a large batch needs little memory."""
     import torch
 
-    x = subject.batch.x
+    from ..core.batch import ask
+
+    batch = subject.batch
     with untouched(subject.model), torch.no_grad():
-        return torch.cat([subject.model(x[start : start + CHUNK]).detach() for start in range(0, len(x), CHUNK)])
+        return torch.cat([ask(subject.model, batch[start : start + CHUNK]).detach() for start in range(0, len(batch), CHUNK)])
 
 
 def predictions(subject: Subject) -> Any:

@@ -16,28 +16,32 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.block import RMS, Block, FeedForward
+from ..nn.block import style_of
 from ..nn.mixers import Mixer, mixer
+from ..nn.positions import Kind, Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
+from ..nn.stack import Stack, named, parts
 
 Count = Annotated[int, Range(least=1)]
+Share = Annotated[float, Range(least=0, below=1)]
 
 
 @final
 class LanguageModel(nn.Module):
-    """A stack of pre-norm blocks between an embedding and a linear map to logits.
+    """A stack of blocks between an embedding and a linear map to logits.
 
     vocabulary: how many tokens there are
     width: numbers per token
     depth: blocks
     mixer: what moves information along the sequence, by name; its dials may follow: 'gla heads=8 rank=4'
     ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
-    places: learn a vector for each of so many positions, which are then the longest sequence; a mixer that does not
-        see the order of tokens needs them
+    positions: how tokens are told their places, which a mixer that does not see their order needs
+    places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
     dropout: share of numbers set to 0 in each block while training
     tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
     ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama
     """
 
     def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
@@ -47,27 +51,30 @@ class LanguageModel(nn.Module):
         depth: Count = 4,
         mixer: str = "attention",
         ffn: Annotated[float, Range(least=0)] = 4.0,
+        positions: Kind = "none",
         places: Count | None = None,
-        dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+        dropout: Share = 0.0,
         tied: bool = False,
         ahead: bool = False,
+        style: str = "modern",
     ) -> None:
         super().__init__()
-        self.vocabulary, self.width = vocabulary, width
+        self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
+        # Tokens begin with numbers near 1, logits near 0.  With one matrix for both a token's own vector is still in the
+        # last block's output, so it has to begin smaller.
+        std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 0.02
+        scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
-        self.place = None if places is None else nn.Embedding(places, width)
+        self.positions = None if positions == "none" else Positions(positions, width, places, scale=scale, std=std)
+        self.dropout = nn.Dropout(dropout)
+        self.stack = Stack.of([mixer_of(mixer, width) for _ in range(depth)], ffn, self.style, dropout)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        # Tokens begin with numbers near 1 (`_run` multiplies by the root of the width), logits near 0.  With one matrix for
-        # both a token's own vector is still in the last block's output, so it has to begin smaller.
-        nn.init.normal_(self.embedding.weight, std=(0.3 if tied else 1.0) * width**-0.5)
+        self.scale = scale
+        if not self.style.scaled:
+            begin_small(self.stack)
+        nn.init.normal_(self.embedding.weight, std=std)
         if self.head is not None:
             nn.init.normal_(self.head.weight, std=0.02)
-        if self.place is not None:
-            nn.init.normal_(self.place.weight, std=(0.3 if tied else 1.0) * width**-0.5)
-        self.blocks = nn.ModuleList(
-            Block(mixer_of(mixer, width), FeedForward(width, ffn) if ffn else None, dropout=dropout) for _ in range(depth)
-        )
-        self.norm = RMS(width)
         if not (self.causal or ahead):
             raise BadInput(
                 f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict",
@@ -78,84 +85,78 @@ class LanguageModel(nn.Module):
     @property
     def causal(self) -> bool:
         """No logit depends on a later token."""
-        return all(block.mixer.causal for block in self.blocks)  # type: ignore[union-attr]
+        return self.stack.causal
 
     def forward(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
         """tokens (B, T) -> logits (B, T, vocabulary)."""
-        return self._run(tokens, None, spans)[0]
+        return self.logits(self.features(tokens, spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same, going on from the state that a call before this one returned."""
         if not self.causal:
             raise BadInput("a model that looks at later tokens cannot go on from earlier ones", where="LanguageModel", fix="use forward")
-        return self._run(tokens, state, spans)
+        x, state = self.features(tokens, state, spans=spans)
+        return self.logits(x), state
 
-    def _run(self, tokens: Tensor, state: State | None, spans: Spans | None) -> tuple[Tensor, State]:
+    def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """tokens (B, T) -> what logits are made of (B, T, D), and the state after it."""
+        return self.through(embedded(self.embedding, tokens, self.scale), state, spans=spans)
+
+    def through(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """The same from vectors (B, T, D) in the place of tokens."""
         after: State = {}
-        x, before = self._embedded(tokens), self._parts(state)
-        if self.place is not None:
-            old = before.get("place")
-            x, new = self._placed(x, old, None) if spans is None else spans.each(self._placed, x, old)
-            after |= _named("place", new)
-        for i, block in enumerate(self.blocks):
-            x, new = block(x, before.get(f"{i}"), spans=spans)
-            after |= _named(f"{i}", new)
-        x = self.norm(x)
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x), after
+        if self.positions is not None:
+            whole = parts(state, ["place", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
+            old = whole.pop("place", None)
+            state = None if state is None else {key: value for key, value in state.items() if not key.startswith("place.")}
+            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
+            after |= named("place", new)
+        x, new = self.stack(self.dropout(x), state, spans=spans)
+        return x, after | new
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> (B, T, D)."""
-        if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
-            raise BadInput(
-                f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
-                where="LanguageModel",
-                fix="give one row of token numbers, int64 or int32, for each sequence",
-            )
-        try:
-            return self.embedding(tokens) * self.width**0.5
-        except IndexError:
-            low, high = (int(end) for end in tokens.aminmax())
-            raise BadInput(
-                f"there is a token {low if low < 0 else high}", where="LanguageModel", fix=f"give numbers from 0 to {self.vocabulary - 1}"
-            ) from None
-
-    def _parts(self, state: State | None) -> dict[str, State]:
-        """The state of each part by its name, which are those of this model or an error."""
-        if state is None:
-            return {}
-        parts: dict[str, State] = {}
-        for key, value in state.items():
-            part, _, name = key.partition(".")
-            parts.setdefault(part, {})[name] = value
-        own = {*map(str, range(len(self.blocks)))} | ({"place"} if self.place is not None else set())
-        if parts.keys() != own:
-            wrong = {"lacks": own - parts.keys(), "has unknown": parts.keys() - own}
-            told = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
-            raise BadInput(f"of this model's parts the state {told}", where="LanguageModel", fix="begin with state=None")
-        return parts
-
-    def _placed(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """Add to each token the vector of its place; the state is how many came before."""
-        assert self.place is not None
-        B, T, D = x.shape
-        before = torch.zeros(B, dtype=torch.long, device=x.device) if state is None else state["seen"]
-        after = before + (T if lengths is None else lengths)
-        most = self.place.num_embeddings
-        longest = T if state is None else int(after.max())
-        if longest > most:
-            raise BadInput(
-                f"the sequence has {longest} tokens, the model learned {most} places",
-                where="LanguageModel",
-                fix="give shorter sequences, or train with more places",
-            )
-        where = (before.unsqueeze(1) + torch.arange(T, device=x.device)).clamp_max(most - 1)  # padding may lie beyond
-        return x + self.place(where) * D**0.5, {"seen": after}
+    def logits(self, x: Tensor) -> Tensor:
+        """Features (B, T, D) -> (B, T, vocabulary)."""
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
 
-def mixer_of(text: str, width: int) -> Mixer:
-    """A mixer from its name and any dials after it: 'gla', 'gla heads=8 rank=4'."""
+def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
+    """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that says which token is none."""
+    if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
+        raise BadInput(
+            f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
+            where="the model's tokens",
+            fix="give one row of token numbers, int64 or int32, for each sequence",
+        )
+    try:
+        x = table(tokens)
+    except IndexError:
+        low, high = (int(end) for end in tokens.aminmax())
+        raise BadInput(
+            f"there is a token {low if low < 0 else high}",
+            where="the model's tokens",
+            fix=f"give numbers from 0 to {table.num_embeddings - 1}; a tokeniser must be the one the model was trained with",
+        ) from None
+    return x if scale == 1 else x * scale
+
+
+@torch.no_grad()
+def begin_small(stack: Stack) -> None:
+    """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches."""
+    branches = sum(1 + (block.cross is not None) + (block.ffn is not None) for block in stack.blocks)
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for name, weight in stack.named_parameters():
+        if name.endswith(("out.weight", "down.weight")):
+            weight.div_(branches**0.5)
+
+
+def mixer_of(text: str, width: int, **more: Any) -> Mixer:
+    """A mixer from its name and any dials after it: 'gla', 'gla heads=8 rank=4'; `more` dials stand where the text has none."""
     name, *words = text.split() or [""]
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = dict(more)
     for word in words:
         dial, equals, value = word.partition("=")
         if not (dial and equals and value):
@@ -165,7 +166,3 @@ def mixer_of(text: str, width: int) -> Mixer:
         except ValueError:
             given[dial] = value
     return mixer(name, width, **given)
-
-
-def _named(name: str, state: State) -> State:
-    return {f"{name}.{key}": value for key, value in state.items()}

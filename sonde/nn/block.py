@@ -1,7 +1,10 @@
-"""Pre-norm residual block: a mixer moves information along the sequence, a small network works on each token.
+"""Residual block: a mixer moves information along the sequence, a small network works on each token.
 
-    x = x + mixer(norm(x))
-    x = x + ffn(norm(x))
+    x = x + mixer(norm(x))                  or, norms after the sums as first published,   x = norm(x + mixer(x))
+    x = x + cross(norm(x), context)                                                        x = norm(x + cross(x, context))
+    x = x + ffn(norm(x))                                                                   x = norm(x + ffn(x))
+
+`Style` holds the choices in which published transformers differ; `STYLES` names some of them.
 
 B batch, T time, D width.
 """
@@ -9,6 +12,7 @@ B batch, T time, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, final
 
@@ -16,40 +20,100 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.dials import Range
+from ..core.errors import BadInput, nearest
 from .mixers import Mixer
+from .mixers.attention import CrossAttention
 from .recurrence import State
 from .spans import Spans
 
 RMS = partial(nn.RMSNorm, eps=1e-5)
 
+Activation = Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+GATED = ("swiglu", "geglu")
+
+
+@final
+@dataclass(frozen=True)
+class Style:
+    """In what published transformers differ besides their sizes."""
+
+    norm: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-5
+    """added to the variance before its root"""
+    post: bool = False
+    """norms stand after each sum; otherwise before each branch, and one more at the end"""
+    activation: Activation = "swiglu"
+    bias: bool = False
+    """linear maps of the network for each token add a number to each output"""
+    scaled: bool = True
+    """embeddings are multiplied by the root of the width, so that tokens begin with numbers near 1"""
+    shrunk: bool = False
+    """logits of tied embeddings are divided by the root of the width"""
+
+    def make_norm(self, width: int) -> nn.Module:
+        return (nn.RMSNorm if self.norm == "rms" else nn.LayerNorm)(width, eps=self.eps)
+
+
+STYLES = {
+    "modern": Style(),
+    "notes": Style("layer", post=True, activation="relu", bias=True),
+    "gpt2": Style("layer", activation="gelu_tanh", bias=True, scaled=False),
+    "bert": Style("layer", eps=1e-12, post=True, activation="gelu", bias=True, scaled=False),
+    "t5": Style(eps=1e-6, activation="relu", scaled=False, shrunk=True),
+    "llama": Style(eps=1e-6, scaled=False),
+}
+
+
+def style_of(style: str | Style) -> Style:
+    """A style by its name, or the one given."""
+    if isinstance(style, Style):
+        return style
+    if style not in STYLES:
+        raise BadInput(f"no style '{style}'", fix=nearest(style, STYLES))
+    return STYLES[style]
+
 
 @final
 class FeedForward(nn.Module):
-    """Each token through one hidden layer: W2 gelu(W1 x), or W2 (silu(W1 x) * (W3 x)) (Shazeer, GLU Variants, 2020).
+    """Each token through one hidden layer: W2 f(W1 x), or with a gate W2 (f(W3 x) * (W1 x)) (Shazeer, GLU Variants, 2020).
 
     width: numbers per token
-    factor: hidden width as a multiple of it; 'swiglu' has a third matrix and takes two thirds, so both have as many weights
-    kind: which of the two
+    factor: hidden width as a multiple of it; a gate has a third matrix and takes two thirds, so both have as many weights
+    kind: the function f; 'swiglu' and 'geglu' have a gate
+    bias: add a number to each output
     """
 
-    def __init__(self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: Literal["gelu", "swiglu"] = "swiglu") -> None:
+    def __init__(
+        self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: Activation = "swiglu", bias: bool = False
+    ) -> None:
         super().__init__()
-        hidden = max(round(width * factor * (2 / 3 if kind == "swiglu" else 1)), 1)
-        self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
-        self.gate = nn.Linear(width, hidden, bias=False) if kind == "swiglu" else None
+        hidden = max(round(width * factor * (2 / 3 if kind in GATED else 1)), 1)
+        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
+        self.gate = nn.Linear(width, hidden, bias) if kind in GATED else None
+        self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+        f = ACTIVATIONS[self.kind]
+        return self.down(f(self.up(x)) if self.gate is None else f(self.gate(x)) * self.up(x))
 
 
 @final
 class Block(nn.Module):
-    """A mixer and a network for each token, each behind a norm of its own and added to what came in.
+    """A mixer and a network for each token, each with a norm of its own and added to what came in.
 
     mixer: any of nn.mixers; the state of the block is its state
     ffn: what works on each token; none leaves it out, as in models made of Mamba layers alone
     norm: makes a norm of a width
     dropout: share of numbers set to 0 before they are added, while training
+    post: norms stand after the sums
+    cross: looks at another sequence, between mixer and network
     """
 
     def __init__(
@@ -58,14 +122,29 @@ class Block(nn.Module):
         ffn: nn.Module | None = None,
         norm: Callable[[int], nn.Module] = RMS,
         dropout: float = 0.0,
+        post: bool = False,
+        cross: CrossAttention | None = None,
     ) -> None:
         super().__init__()
-        self.norm, self.mixer = norm(mixer.width), mixer
-        self.ffn = None if ffn is None else nn.Sequential(norm(mixer.width), ffn)
+        self.norm, self.mixer, self.post = norm(mixer.width), mixer, post
+        self.cross, self.cross_norm = cross, None if cross is None else norm(mixer.width)
+        self.ffn, self.ffn_norm = ffn, None if ffn is None else norm(mixer.width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """x (B, T, D) -> the same shape, and the state of the mixer after it."""
-        y, state = self.mixer(self.norm(x), state, spans=spans)
+    def forward(
+        self, x: Tensor, state: State | None = None, *, spans: Spans | None = None, context: State | None = None
+    ) -> tuple[Tensor, State]:
+        """x (B, T, D) -> the same shape, and the state of the mixer after it; `context` is what `cross` has read."""
+        y, state = self.mixer(x if self.post else self.norm(x), state, spans=spans)
+        x = self._sum(x, y, self.norm)
+        if self.cross is not None and self.cross_norm is not None:
+            if context is None:
+                raise BadInput("there is nothing to look at", where="Block with cross-attention", fix="give it a context that was read")
+            x = self._sum(x, self.cross(x if self.post else self.cross_norm(x), context), self.cross_norm)
+        if self.ffn is not None and self.ffn_norm is not None:
+            x = self._sum(x, self.ffn(x if self.post else self.ffn_norm(x)), self.ffn_norm)
+        return x, state
+
+    def _sum(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
         x = x + self.dropout(y)
-        return x if self.ffn is None else x + self.dropout(self.ffn(x)), state
+        return norm(x) if self.post else x

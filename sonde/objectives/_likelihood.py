@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch
+from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
 
@@ -52,7 +52,7 @@ class Likelihood(ABC):
         """The rule a target may break: (the rule in words, which targets break it, what to do about it)."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        return self.terms(model(batch.x), batch)
+        return self.terms(ask(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from an output that is already there."""

@@ -12,6 +12,7 @@ from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..models.language_model import LanguageModel, mixer_of
+from ..nn.positions import Kind
 from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
@@ -25,8 +26,8 @@ Steps = Annotated[int, Range(least=1)]
 
 def network(mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0) -> Callable[[], LanguageModel]:
     """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
-    places = None if sees_order(mixer, width) else length
-    return partial(LanguageModel, tokens, width, depth, mixer, places=places, dropout=dropout, ahead=True)
+    kind: Kind = "none" if sees_order(mixer, width) else "learned"
+    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, ahead=True)
 
 
 def training(model: Callable[[], LanguageModel], data: Data, batch: int, lr: float, steps: int) -> Recipe:

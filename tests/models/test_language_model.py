@@ -62,14 +62,15 @@ def test_a_llama_of_the_same_weights_agrees():
     ).eval()  # fmt: skip
     theirs.model.embed_tokens.weight.copy_(ours.embedding.weight * 24**0.5)
     theirs.lm_head.weight.copy_(ours.head.weight)
-    theirs.model.norm.weight.copy_(ours.norm.weight)
-    for mine, other in zip(ours.blocks, theirs.model.layers, strict=True):
-        pairs = [(mine.norm, other.input_layernorm), (mine.ffn[0], other.post_attention_layernorm)]
-        pairs += [(getattr(mine.mixer, name), getattr(other.self_attn, f"{name}_proj")) for name in "qkv"]
+    theirs.model.norm.weight.copy_(ours.stack.norm.weight)
+    for mine, other in zip(ours.stack.blocks, theirs.model.layers, strict=True):
+        pairs = [(mine.norm, other.input_layernorm), (mine.ffn_norm, other.post_attention_layernorm)]
         pairs += [(mine.mixer.out, other.self_attn.o_proj)]
-        pairs += [(getattr(mine.ffn[1], name), getattr(other.mlp, f"{name}_proj")) for name in ("gate", "up", "down")]
+        pairs += [(getattr(mine.ffn, name), getattr(other.mlp, f"{name}_proj")) for name in ("gate", "up", "down")]
         for from_, to in pairs:
             to.weight.copy_(from_.weight)
+        for name, rows in zip("qkv", mine.mixer.qkv.weight.chunk(3), strict=True):
+            getattr(other.self_attn, f"{name}_proj").weight.copy_(rows)
     x = torch.randint(19, (2, 13))
     torch.testing.assert_close(ours(x), theirs(x).logits, rtol=1e-4, atol=1e-4)
 
@@ -79,14 +80,14 @@ def test_tied_weights_serve_both_ends():
     one = model(tied=True)
     assert one.head is None and sum(p.numel() for p in model().parameters()) - sum(p.numel() for p in one.parameters()) == 17 * 24
     hidden = []
-    one.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
+    one.stack.norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
     logits = one(tokens(2, 5))
     torch.testing.assert_close(logits, hidden[0] @ one.embedding.weight.T)
 
 
 @torch.no_grad()
 def test_places_are_counted_from_the_start_of_each_sequence():
-    one, x = model("linear", places=12), tokens(2, 12)
+    one, x = model("linear", positions="learned", places=12), tokens(2, 12)
     swapped = x.clone()
     swapped[:, [0, 1]] = x[:, [1, 0]]
     assert not torch.allclose(one(x)[:, -1], one(swapped)[:, -1], atol=1e-3)
@@ -94,9 +95,9 @@ def test_places_are_counted_from_the_start_of_each_sequence():
     torch.testing.assert_close(packed.view(2, 12, 17), one(x), rtol=0, atol=1e-5)
     _, state = one.advance(x[:, :9])
     torch.testing.assert_close(one.advance(x[:, 9:], state)[0], one(x)[:, 9:], rtol=0, atol=1e-5)
-    with pytest.raises(BadInput, match="13 tokens, the model learned 12 places"):
+    with pytest.raises(BadInput, match="13 tokens, the model has 12 places"):
         one.advance(tokens(2, 4), state)
-    with pytest.raises(BadInput, match="learned 12 places"):
+    with pytest.raises(BadInput, match="has 12 places"):
         one(tokens(2, 13))
 
 
@@ -138,7 +139,7 @@ def test_tokens_must_be_rows_of_whole_numbers():
 
 @torch.no_grad()
 def test_the_state_of_another_model_is_refused_by_name():
-    one = model(places=9)
+    one = model(positions="learned", places=9)
     _, state = one.advance(tokens(2, 3))
     for given, told in {
         "one block": ({key: s for key, s in state.items() if not key.startswith("1.")}, "the state lacks '1' "),

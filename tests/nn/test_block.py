@@ -32,7 +32,7 @@ def block(kind: str = "swiglu", **options) -> Block:
 def test_a_block_is_its_formula(kind, hidden):
     one, x = block(kind), torch.randn(2, 7, 12, dtype=torch.float64)
     h = x + one.mixer(rms(x, one.norm.weight))[0]
-    norm, ffn = one.ffn
+    norm, ffn = one.ffn_norm, one.ffn
     n = rms(h, norm.weight)
     up = n @ ffn.up.weight.T
     assert up.shape[-1] == hidden

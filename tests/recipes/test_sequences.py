@@ -60,7 +60,7 @@ def test_a_mixer_that_looks_ahead_predicts_hidden_characters_and_says_so(text, t
 
 
 def test_only_mixers_that_see_no_order_are_told_places():
-    assert not sees_order("linear", 16) and not sees_order("attention rotary=false", 16)
+    assert not sees_order("linear", 16) and not sees_order("attention positions=none", 16)
     assert all(sees_order(name, 16) for name in ("attention", "gla", "retnet", "mamba", "deltanet"))
     before = torch.random.get_rng_state()
     model = recall.recipe(mixer="linear", pairs=4).build_model()

@@ -5,6 +5,7 @@ B batch, T time, D width, H heads, W taps of the short convolution.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, final
 
 import torch
@@ -88,11 +89,26 @@ def rotated(x: Tensor, position: Tensor | None, base: float = 10000.0, interleav
     interleaved: pairs are neighbours (0, 1), (2, 3), ..; otherwise channel i goes with channel i + d/2
     """
     T, d = x.shape[-2:]
-    time = torch.arange(T, device=x.device, dtype=torch.float64)
-    time = time.unsqueeze(0) if position is None else position.unsqueeze(1) + time  # (B, T)
-    speed = base ** (-torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d)
-    angle = (time.unsqueeze(-1) * speed).unsqueeze(1)  # (B, 1, T, d/2)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    if position is None:
+        cos, sin = _turns(T, d, base, x.dtype, x.device) if torch.compiler.is_compiling() else _kept_turns(T, d, base, x.dtype, x.device)
+    else:
+        angle = _angles(position.unsqueeze(1) + torch.arange(T, device=x.device), d, base)  # (B, 1, T, d/2)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
     turned = (a * cos - b * sin, b * cos + a * sin)
     return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+
+
+def _angles(time: Tensor, d: int, base: float) -> Tensor:
+    """time (B, T) -> (B, 1, T, d/2); in float64, because a late position times a speed needs the digits."""
+    speed = base ** (-torch.arange(0, d, 2, device=time.device, dtype=torch.float64) / d)
+    return (time.double().unsqueeze(-1) * speed).unsqueeze(1)
+
+
+def _turns(T: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    angle = _angles(torch.arange(T, device=device).unsqueeze(0), d, base)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+_kept_turns = lru_cache(maxsize=16)(torch.inference_mode(False)(torch.no_grad()(_turns)))
+"""the same for all layers and steps of a training run, so made once"""

@@ -12,14 +12,16 @@ B batch, H heads, G key groups (G divides H), R = H / G, T queries, N keys, K ke
 
 from __future__ import annotations
 
-from typing import final
+from typing import Annotated, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ...core.dials import Range
 from ...core.errors import BadInput
+from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
 from ._parts import Heads, Width, divides, merge, rotated, split
@@ -28,33 +30,50 @@ CHUNK = 128
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, last: Tensor | None = None, *, causal: bool = False, scale: float | None = None, form: str = "auto"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    last: Tensor | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+    form: str = "auto",
 ) -> Tensor:
     """q (B, H, T, K), k (B, G, N, K), v (B, G, N, V) -> (B, H, T, V).
 
     last: (B, T) the last key each query sees; without it all of them, or with `causal` those up to its own place
     scale: of the scores; None is K^-1/2
+    bias: (B or 1, H, T, N) added to the scores
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if form in ("auto", "parallel"):
-        if last is None:
-            k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been kept under another autocast
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
-        return attend_where(_seen(last, k), q, k, v, scale)
+    parallel = form in ("auto", "parallel")
+    if parallel and last is None and bias is None:
+        k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been kept under another autocast
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
     if last is None:
         last = torch.arange(q.shape[2], device=q.device) if causal else q.new_full((q.shape[2],), k.shape[2] - 1, dtype=torch.long)
         last = last.unsqueeze(0)
+    if parallel:
+        return attend_where(_seen(last, k), q, k, v, scale, bias)
     wide = torch.promote_types(q.dtype, torch.float32)  # half precision is summed in float32, as in torch's own kernel
-    return (_steps if form == "step" else _blocks)(q.to(wide) * scale, k.to(wide), v.to(wide), last).to(q.dtype)
+    bias = None if bias is None else bias.to(wide)
+    return (_steps if form == "step" else _blocks)(q.to(wide) * scale, k.to(wide), v.to(wide), last, bias).to(q.dtype)
 
 
-def attend_where(seen: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend_where(seen: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
     """The same over the pairs that are true in `seen` (B or 1, 1, T, N), or (B, H, T, N) where each head has its own keys."""
     (H, T), G = q.shape[1:3], k.shape[1]
     k, v = k.to(q.dtype), v.to(q.dtype)
     # heads that share keys are more queries of the same keys: no key is repeated
-    q, seen = q.unflatten(1, (G, -1)).flatten(2, 3), seen.repeat(1, 1, H // G, 1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale).unflatten(2, (-1, T)).flatten(1, 2)
+    q, seen = _queries(q, G), seen.repeat(1, 1, H // G, 1)
+    mask = seen if bias is None else _queries(bias.to(q.dtype), G).masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).unflatten(2, (-1, T)).flatten(1, 2)
+
+
+def _queries(x: Tensor, groups: int) -> Tensor:
+    """(B, H, T, *) -> (B, G, R T, *)."""
+    return x.unflatten(1, (groups, -1)).flatten(2, 3)
 
 
 def _seen(last: Tensor, k: Tensor) -> Tensor:
@@ -62,33 +81,38 @@ def _seen(last: Tensor, k: Tensor) -> Tensor:
     return (torch.arange(k.shape[2], device=k.device) <= last.unsqueeze(-1)).unsqueeze(1)
 
 
-def _steps(q: Tensor, k: Tensor, v: Tensor, last: Tensor) -> Tensor:
+def _steps(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) -> Tensor:
     """One query after the other, as the formula is written."""
-    outs = []
-    for now, end in zip(q.unflatten(1, (k.shape[1], -1)).unbind(3), last.unbind(1)):  # (B, G, R, K) and (B,)
-        scores = (now @ k.mT).masked_fill(~_seen(end.unsqueeze(1), k), float("-inf"))
-        outs.append(scores.softmax(-1) @ v)
+    outs, G = [], k.shape[1]
+    for t, (now, end) in enumerate(zip(q.unflatten(1, (G, -1)).unbind(3), last.unbind(1))):  # (B, G, R, K) and (B,)
+        scores = now @ k.mT
+        scores = scores if bias is None else scores + bias[:, :, t].unflatten(1, (G, -1))
+        outs.append(scores.masked_fill(~_seen(end.unsqueeze(1), k), float("-inf")).softmax(-1) @ v)
     return torch.stack(outs, 3).flatten(1, 2)
 
 
-def _blocks(q: Tensor, k: Tensor, v: Tensor, last: Tensor) -> Tensor:
+def _blocks(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) -> Tensor:
     """Blocks of queries, each against blocks of keys; the backward pass makes the scores of one block of queries again."""
     (H, T), G = q.shape[1:3], k.shape[1]
-    q, last = q.unflatten(1, (G, -1)).flatten(2, 3), last.repeat(1, H // G)
+    q, last = _queries(q, G), last.repeat(1, H // G)
     keys, values = k.split(CHUNK, 2), v.split(CHUNK, 2)
+    blocks = q.split(CHUNK, 2)
+    biases = [None] * len(blocks) if bias is None else _queries(bias, G).split(CHUNK, 2)
     outs = []
-    for block, end in zip(q.split(CHUNK, 2), last.split(CHUNK, 1)):
+    for block, end, added in zip(blocks, last.split(CHUNK, 1), biases):
         n = int(end.max()) // CHUNK + 1
-        outs.append(checkpoint(_merged, block, end, *keys[:n], *values[:n], use_reentrant=False, preserve_rng_state=False))
+        outs.append(checkpoint(_merged, block, end, added, *keys[:n], *values[:n], use_reentrant=False, preserve_rng_state=False))
     return torch.cat(outs, 2).unflatten(2, (-1, T)).flatten(1, 2)
 
 
-def _merged(q: Tensor, last: Tensor, *blocks: Tensor) -> Tensor:
+def _merged(q: Tensor, last: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
     """Attention of one block of queries, from blocks of keys and then as many of values, one at a time."""
     half = len(blocks) // 2
     top, total, out = q.new_full((*q.shape[:-1], 1), float("-inf")), q.new_zeros(*q.shape[:-1], 1), torch.zeros_like(blocks[-1][:, :, :1])
     for i, (k, v) in enumerate(zip(blocks[:half], blocks[half:])):
-        scores = (q @ k.mT).masked_fill(~_seen(last - i * CHUNK, k), float("-inf"))
+        scores = q @ k.mT
+        scores = scores if bias is None else scores + bias[..., i * CHUNK : (i + 1) * CHUNK]
+        scores = scores.masked_fill(~_seen(last - i * CHUNK, k), float("-inf"))
         # every query sees key 0, so `higher` is finite from the first block on; the result does not depend on it
         higher = torch.maximum(top, scores.detach().amax(-1, keepdim=True))
         shrink, weights, top = (top - higher).exp(), (scores - higher).exp(), higher
@@ -136,17 +160,21 @@ def _room(state: State, new: State) -> int:
 
 @final
 class Attention(Mixer):
-    """The layer: queries, keys and values by linear maps, positions as rotations, heads side by side, a map at the output.
+    """The layer: queries, keys and values by one linear map, positions in the scores, heads side by side, a map at the output.
 
-    Causal attention remembers all keys and values: its state grows with the sequence.
+    Causal attention remembers all keys and values: its state grows with the sequence.  The rows of `qkv` are the queries
+    of all heads, then the keys and then the values of all groups.
 
     width: numbers per token
     heads: independent sets of weights
     groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
     causal: no token looks at a later one; otherwise every token sees all, and there is no state
-    rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+    positions: how scores depend on distance: 'rotary' turns queries and keys by an angle that grows with the position,
+        'alibi' takes off a share of the distance, 'relative' adds a learned number for each class of distances
+    base: of the rotations; the slowest pair turns once in about 2 pi times as many tokens
     scale: factor of the scores; none is one over the root of the head's width
     bias: add a number to each query, key, value and output
+    each: width of one head; none is width / heads
     """
 
     grows = ("k", "v")
@@ -157,18 +185,23 @@ class Attention(Mixer):
         heads: Heads = 4,
         groups: Heads | None = None,
         causal: bool = True,
-        rotary: bool = True,
+        positions: Literal["rotary", "alibi", "relative", "none"] = "rotary",
+        base: Annotated[float, Range(above=1)] = 10000.0,
         scale: float | None = None,
         bias: bool = False,
+        each: Width | None = None,
     ) -> None:
         super().__init__()
-        d = head_width(width, heads, rotary, "Attention")
+        rotary = positions == "rotary"
+        d = head_width(width if each is None else each * heads, heads, rotary, "Attention")
         if groups is not None and heads % groups:
             raise BadInput(f"{groups} groups of keys do not divide {heads} heads", where="Attention", fix="use a divisor of the heads")
         self.width, self.heads, self.groups, self.causal = width, heads, groups or heads, causal
-        self.rotary, self.scale = rotary, scale
-        self.q, self.out = nn.Linear(width, width, bias), nn.Linear(width, width, bias)
-        self.k, self.v = nn.Linear(width, self.groups * d, bias), nn.Linear(width, self.groups * d, bias)
+        self.positions, self.base, self.scale, self.each = positions, base, scale, d
+        self.distance: nn.Module | None = None
+        if positions in ("alibi", "relative"):
+            self.distance = Alibi(heads) if positions == "alibi" else RelativeBias(heads, causal)
+        self.qkv, self.out = nn.Linear(width, (heads + 2 * self.groups) * d, bias), nn.Linear(heads * d, width, bias)
 
     def forms(self) -> tuple[str, ...]:
         return ("step", "parallel", "chunk")
@@ -177,12 +210,14 @@ class Attention(Mixer):
         return "parallel", "all pairs in one call, the fastest where their scores fit into memory"
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        q, k, v = split(self.q(x), self.heads), split(self.k(x), self.groups), split(self.v(x), self.groups)
         if not self.causal:
             whole(state, "Attention(causal=False)")
         start = None if state is None else state["length"]
-        if self.rotary:
-            q, k = rotated(q, start), rotated(k, start)
+        H, G = self.heads, self.groups
+        qk, v = split(self.qkv(x), H + 2 * G).split((H + G, G), 1)
+        if self.positions == "rotary":
+            qk = rotated(qk, start, self.base)
+        q, k = qk.split((H, G), 1)
         n = held(state) + x.shape[1]
         kept = append(state, {"k": k, "v": v}, lengths)
         last = None
@@ -191,19 +226,71 @@ class Attention(Mixer):
         elif not self.causal and lengths is not None:
             last = _ends(lengths, x)
         # a fresh causal row needs no lengths: what counts comes before the padding
-        o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, form=self.form)
+        bias = None if self.distance is None else self.distance(self._places(start, x), n).to(q.dtype)
+        o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, bias=bias, form=self.form)
         return self.out(merge(o)), kept if self.causal else {}
 
-    def read(self, context: Tensor, lengths: Tensor | None = None) -> State:
-        """Keys and values of a context (B, N, D), of each row the first `lengths` tokens: what `cross` looks at."""
-        return append(None, {"k": split(self.k(context), self.groups), "v": split(self.v(context), self.groups)}, lengths)
+    @staticmethod
+    def _places(start: Tensor | None, x: Tensor) -> Tensor:
+        time = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+        return time if start is None else start.unsqueeze(1) + time
 
-    def cross(self, x: Tensor, context: State) -> Tensor:
-        """x (B, T, D) looks at a context that was `read`, all of it and without positions -> (B, T, D)."""
-        o = attend(
-            split(self.q(x), self.heads), context["k"], context["v"], _ends(context["length"], x), scale=self.scale, form=self.form
-        )  # fmt: skip
-        return self.out(merge(o))
+
+@final
+class CrossAttention(nn.Module):
+    """Queries from one sequence, keys and values from another: all of it is seen, and nothing has a position.
+
+    width: numbers per token of the sequence that asks
+    heads: independent sets of weights
+    keys: numbers per token of the other sequence; none is as many
+    values: numbers per token of what values are made of, where that is a third sequence
+    scale: factor of the scores; none is one over the root of the head's width
+    bias: add a number to each query, key, value and output
+    each: width of one head; none is width / heads
+    """
+
+    def __init__(
+        self,
+        width: Width = 64,
+        heads: Heads = 4,
+        keys: Width | None = None,
+        values: Width | None = None,
+        scale: float | None = None,
+        bias: bool = False,
+        each: Width | None = None,
+    ) -> None:
+        super().__init__()
+        d = head_width(width if each is None else each * heads, heads, False, "CrossAttention")
+        keys = keys or width
+        self.width, self.heads, self.scale = width, heads, scale
+        self.q, self.out = nn.Linear(width, heads * d, bias), nn.Linear(heads * d, width, bias)
+        self.k, self.v = nn.Linear(keys, heads * d, bias), nn.Linear(values or keys, heads * d, bias)
+
+    def read(self, context: Tensor, lengths: Tensor | None = None, values: Tensor | None = None) -> State:
+        """Keys and values of a context (B, N, *), of each row the first `lengths` tokens: what `forward` looks at."""
+        k, v = split(self.k(context), self.heads), split(self.v(context if values is None else values), self.heads)
+        if lengths is None:
+            return {"k": k, "v": v, "length": torch.full((len(k),), k.shape[2], device=k.device)}
+        inside = (torch.arange(k.shape[2], device=k.device) < lengths.unsqueeze(1))[:, None, :, None]
+        return {"k": torch.where(inside, k, 0), "v": torch.where(inside, v, 0), "length": lengths}
+
+    def forward(self, x: Tensor, context: State) -> Tensor:
+        """x (B, T, D) looks at a context that was `read` -> (B, T, D)."""
+        q = split(self.q(x), self.heads)
+        return self.out(merge(attend(q, context["k"], context["v"], _ends(context["length"], x), scale=self.scale)))
+
+    def weights(self, x: Tensor, context: State) -> Tensor:
+        """(B, H, T, N) how much each query takes of each value."""
+        q = split(self.q(x), self.heads)
+        return scores(q, context["k"], _ends(context["length"], x), scale=self.scale).softmax(-1)
+
+
+def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
+    """(B, H, T, N) what the softmax sees: scale q . k + bias, and -inf where a key is not seen."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    G = k.shape[1]
+    found = (_queries(q, G) @ k.mT * scale).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    return (found if bias is None else found + bias).masked_fill(~_seen(last, k), float("-inf"))
 
 
 def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:

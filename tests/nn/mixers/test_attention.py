@@ -8,15 +8,16 @@ from torch import nn
 
 from sonde.core.errors import BadInput
 from sonde.nn.mixers import mixer
-from sonde.nn.mixers.attention import Attention, attend, tiny
+from sonde.nn.mixers.attention import Attention, CrossAttention, attend, tiny
+from sonde.nn.positions import Alibi
 
 from .checks import agree, check_all, check_forms, check_padded, fed, gradients, tokens
 
 
-@pytest.mark.parametrize("groups, rotary", [(3, True), (None, False)])
-def test_forms_pieces_padding_and_causality(groups: int | None, rotary: bool) -> None:
+@pytest.mark.parametrize("groups, positions", [(3, "rotary"), (None, "none")])
+def test_forms_pieces_padding_and_causality(groups: int | None, positions: str) -> None:
     torch.manual_seed(0)
-    check_all(Attention(width=12, heads=6, groups=groups, rotary=rotary, bias=True).double())
+    check_all(Attention(width=12, heads=6, groups=groups, positions=positions, bias=True).double())
 
 
 def test_bidirectional_forms_and_padding() -> None:
@@ -25,35 +26,94 @@ def test_bidirectional_forms_and_padding() -> None:
     check_forms(m)
     check_padded(m)
     with pytest.raises(BadInput, match="sees the whole sequence at once"):
-        m(tokens(m, 2, 3), m.read(tokens(m, 2, 4)))
+        m(tokens(m, 2, 3), {"length": torch.tensor([4, 4])})
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("form", ["step", "parallel", "chunk"])
 def test_as_torch_multihead_attention(form: str, causal: bool) -> None:
-    """Outputs and gradients, in self-attention and looking at a padded context."""
+    """Outputs and gradients."""
     torch.manual_seed(1)
-    theirs = nn.MultiheadAttention(15, 5, bias=True, batch_first=True).double()
+    theirs = multihead()
+    mine = Attention(width=15, heads=5, causal=causal, positions="none", bias=True).double().use(form)
+    mine.qkv.weight.data, mine.qkv.bias.data = theirs.in_proj_weight.data, theirs.in_proj_bias.data
+    mine.out.load_state_dict(theirs.out_proj.state_dict())
+    x = tokens(mine, 2, 7)
+    later = torch.ones(7, 7).triu(1).bool() if causal else None
+    found = gradients(mine, x, lambda x: mine(x)[0])
+    wanted = gradients(theirs, x, lambda x: theirs(x, x, x, attn_mask=later, need_weights=False)[0])
+    agree(found[:2], wanted[:2])
+    ours, named = by_name(mine, found[2:]), by_name(theirs, wanted[2:])
+    for part in ("weight", "bias"):
+        agree([ours[f"qkv.{part}"], ours[f"out.{part}"]], [named[f"in_proj_{part}"], named[f"out_proj.{part}"]])
+
+
+def test_cross_attention_as_torch_has_it() -> None:
+    """Over a padded context, from keys and values of other widths; outputs, weights and gradients."""
+    torch.manual_seed(1)
+    theirs = nn.MultiheadAttention(15, 5, bias=True, batch_first=True, kdim=8, vdim=6).double()
     nn.init.normal_(theirs.in_proj_bias)
-    mine = Attention(width=15, heads=5, causal=causal, rotary=False, bias=True).double().use(form)
-    for layer, weight, bias in zip((mine.q, mine.k, mine.v), theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)):
+    mine = CrossAttention(width=15, heads=5, keys=8, values=6, bias=True).double()
+    kinds = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
+    for layer, weight, bias in zip((mine.q, mine.k, mine.v), kinds, theirs.in_proj_bias.chunk(3)):
         layer.weight.data, layer.bias.data = weight.data, bias.data
     mine.out.load_state_dict(theirs.out_proj.state_dict())
-    x, context = tokens(mine, 2, 7), tokens(mine, 2, 9, seed=3)
-    later = torch.ones(7, 7).triu(1).bool() if causal else None
-    for run, reference in [
-        (lambda x: mine(x)[0], lambda x: theirs(x, x, x, attn_mask=later, need_weights=False)[0]),
-        (
-            lambda x: mine.cross(x, mine.read(context, torch.tensor([9, 4]))),
-            lambda x: theirs(x, context, context, key_padding_mask=torch.arange(9) >= torch.tensor([[9], [4]]), need_weights=False)[0],
-        ),
-    ]:
-        found, wanted = gradients(mine, x, run), gradients(theirs, x, reference)
-        agree(found[:2], wanted[:2])
-        ours, named = by_name(mine, found[2:]), by_name(theirs, wanted[2:])
-        for part in ("weight", "bias"):
-            agree([torch.cat([ours[f"{one}.{part}"] for one in "qkv"])], [named[f"in_proj_{part}"]])
-            agree([ours[f"out.{part}"]], [named[f"out_proj.{part}"]])
+    x, keys, values = (torch.randn(2, n, d, dtype=torch.float64) for n, d in ((7, 15), (9, 8), (9, 6)))
+    lengths = torch.tensor([9, 4])
+    hidden = torch.arange(9) >= lengths.unsqueeze(1)
+    found = gradients(mine, x, lambda x: mine(x, mine.read(keys, lengths, values)))
+    wanted = gradients(theirs, x, lambda x: theirs(x, keys, values, key_padding_mask=hidden, need_weights=False)[0])
+    agree(found[:2], wanted[:2])
+    ours, named = by_name(mine, found[2:]), by_name(theirs, wanted[2:])
+    for one in "qkv":
+        agree([ours[f"{one}.weight"]], [named[f"{one}_proj_weight"]])
+    agree([torch.cat([ours[f"{one}.bias"] for one in "qkv"])], [named["in_proj_bias"]])
+    seen = theirs(x, keys, values, key_padding_mask=hidden, average_attn_weights=False)[1]
+    agree([mine.weights(x, mine.read(keys, lengths, values))], [seen])
+
+
+@pytest.mark.parametrize("positions, groups, causal", [("alibi", 3, True), ("relative", 2, True), ("relative", None, False)])
+def test_scores_that_fall_with_distance(positions: str, groups: int | None, causal: bool) -> None:
+    """Every form, in pieces and padded, equals the softmax written out with the bias of each pair."""
+    torch.manual_seed(9)
+    m = Attention(width=12, heads=6, groups=groups, causal=causal, positions=positions).double()
+    if causal:
+        check_all(m)
+    else:
+        check_forms(m)
+        check_padded(m)
+    T, x = 150, tokens(m, 2, 150)
+    q, k, v = (part.unflatten(-1, (-1, 2)).transpose(1, 2) for part in m.qkv(x).split((12, 2 * m.groups, 2 * m.groups), -1))
+    k, v = (part.repeat_interleave(6 // m.groups, 1) for part in (k, v))
+    bias = torch.zeros(6, T, T, dtype=torch.float64)
+    for i in range(T):
+        for j in range(T):
+            bias[:, i, j] = -m.distance.slopes * abs(i - j) if positions == "alibi" else m.distance.weight[t5_class(j - i, causal)].detach()
+    scores = q @ k.mT / 2**0.5 + bias
+    scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf) if causal else scores
+    agree([m(x)[0]], [m.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))])
+
+
+def t5_class(ahead: int, causal: bool) -> int:
+    """The class of a distance as transformers has it."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    return int(T5Attention._relative_position_bucket(torch.tensor([ahead]), bidirectional=not causal, num_buckets=32, max_distance=128))
+
+
+def test_slopes_of_alibi() -> None:
+    """As published: 1/2 .. 1/256 for eight heads, and those of 8 and then of 16 for twelve (the rule of BLOOM)."""
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    for heads in (8, 12, 3):
+        theirs = build_alibi_tensor(torch.ones(1, 5), heads, torch.float64)[:, 0, 1]
+        torch.testing.assert_close(Alibi(heads).slopes, theirs)
+
+
+def multihead() -> nn.MultiheadAttention:
+    made = nn.MultiheadAttention(15, 5, bias=True, batch_first=True).double()
+    nn.init.normal_(made.in_proj_bias)
+    return made
 
 
 def by_name(m: nn.Module, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -69,8 +129,8 @@ def test_as_llama() -> None:
     config = LlamaConfig(hidden_size=24, num_attention_heads=6, num_key_value_heads=2, head_dim=4, attn_implementation="eager")
     theirs, angles = LlamaAttention(config, layer_idx=0).double(), LlamaRotaryEmbedding(config).double()
     mine = Attention(width=24, heads=6, groups=2).double()
-    for one, other in [(mine.q, theirs.q_proj), (mine.k, theirs.k_proj), (mine.v, theirs.v_proj), (mine.out, theirs.o_proj)]:
-        one.load_state_dict(other.state_dict())
+    mine.qkv.weight.data = torch.cat([theirs.q_proj.weight, theirs.k_proj.weight, theirs.v_proj.weight]).data
+    mine.out.load_state_dict(theirs.o_proj.state_dict())
     x = tokens(mine, 2, 11)
     later = torch.full((11, 11), float("-inf"), dtype=torch.float64).triu(1)[None, None]
 
@@ -83,7 +143,7 @@ def test_as_llama() -> None:
         mine.use(form)
         found = gradients(mine, x, lambda x: fed(mine, x, [6, 1, 4]))
         ours = by_name(mine, found[2:])
-        for one, other in zip([*found[:2], *(ours[f"{name}.weight"] for name in ("q", "k", "v", "out"))], wanted, strict=True):
+        for one, other in zip([*found[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], wanted, strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-5), form  # its angles are float32
 
 

@@ -1,0 +1,88 @@
+"""BERT: an encoder that sees both sides, trained on hidden tokens and on whether one sentence follows another.
+
+Devlin et al., BERT, 2019.  It understands and cannot generate: every output depends on later tokens.
+
+B batch, T time, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+from ..nn.block import style_of
+from ..nn.positions import Positions
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+from ..nn.stack import Stack
+from .language_model import Count, Share, begin_small, embedded, mixer_of
+
+
+@final
+class Bert(nn.Module):
+    """Tokens, places and kinds of tokens added up, a norm, post-norm blocks; two heads for its two tasks.
+
+    vocabulary: how many tokens there are
+    width: numbers per token
+    depth: blocks
+    mixer: what moves information along the sequence, by name; one that looks both ways
+    ffn: hidden width of each block's network as a multiple of the width
+    places: the longest sequence
+    kinds: different kinds of tokens, such as those of a first and of a second sentence
+    dropout: share of numbers set to 0 while training
+    """
+
+    reads = ("x", "kinds", "lengths")
+    causal = False
+
+    def __init__(
+        self,
+        vocabulary: Count = 30522,
+        width: Count = 768,
+        depth: Count = 12,
+        mixer: str = "attention heads=12",
+        ffn: Annotated[float, Range(above=0)] = 4.0,
+        places: Count = 512,
+        kinds: Count = 2,
+        dropout: Share = 0.0,
+    ) -> None:
+        super().__init__()
+        style = style_of("bert")
+        self.vocabulary, self.width = vocabulary, width
+        self.embedding, self.kinds = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
+        self.positions, self.norm, self.dropout = Positions("learned", width, places), style.make_norm(width), nn.Dropout(dropout)
+        mixers = [mixer_of(mixer, width, causal=False, positions="none", bias=True) for _ in range(depth)]
+        self.stack = Stack.of(mixers, ffn, style, dropout)
+        self.pooler = nn.Linear(width, width)
+        self.token_head = nn.Sequential(nn.Linear(width, width), nn.GELU(), style.make_norm(width))
+        self.token_bias = nn.Parameter(torch.zeros(vocabulary))
+        self.pair_head = nn.Linear(width, 2)
+        begin_small(self.stack)
+        for part in (self.embedding, self.kinds, self.pooler, self.token_head[0], self.pair_head):
+            nn.init.normal_(part.weight, std=0.02)  # type: ignore[arg-type]
+
+    def forward(self, tokens: Tensor, kinds: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
+        """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of what stands at each place, 'pair' (B, 2) logits of not next, next."""
+        x, _ = self.features(tokens, spans=None if lengths is None else Spans.of_lengths(lengths), kinds=kinds)
+        return {"tokens": self.logits(x), "pair": self.pair_head(self.pooled(x))}
+
+    def features(
+        self, tokens: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """tokens (B, T) -> (B, T, D); there is no state."""
+        x = embedded(self.embedding, tokens)
+        x = x + (self.kinds.weight[0] if kinds is None else embedded(self.kinds, kinds))
+        x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
+        return self.stack(self.dropout(self.norm(x)), spans=spans)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Features (B, T, D) -> (B, T, vocabulary): inner products with the embeddings."""
+        return F.linear(self.token_head(x), self.embedding.weight, self.token_bias)
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """Features (B, T, D) -> (B, D) what the first token says of the whole."""
+        return torch.tanh(self.pooler(x[:, 0]))

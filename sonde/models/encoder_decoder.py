@@ -1,0 +1,135 @@
+"""Encoder-decoder: one stack reads a source from both sides, another writes the target and looks at it at every block.
+
+Vaswani et al., Attention Is All You Need, 2017; Raffel et al., T5, 2020.
+
+B batch, S source length, T target length, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, cast, final
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.block import style_of
+from ..nn.mixers.attention import Attention
+from ..nn.positions import Kind, Positions, RelativeBias
+from ..nn.recurrence import State
+from ..nn.spans import Spans
+from ..nn.stack import Stack, named
+from .language_model import Count, Share, begin_small, embedded, mixer_of
+
+
+@final
+class EncoderDecoder(nn.Module):
+    """Source tokens -> context; target tokens so far and the context -> logits of the next one.
+
+    vocabulary: how many target tokens there are
+    width: numbers per token
+    depth: blocks of each of the two stacks
+    heads: of the attention to the source
+    ffn: hidden width of each block's network as a multiple of the width
+    encoder: mixer of the encoder, by name; it should look both ways
+    decoder: mixer of the decoder, by name
+    sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
+    positions: how tokens are told their places
+    places: so many positions there are; sinusoidal ones need no limit
+    dropout: share of numbers set to 0 while training
+    tied: logits are inner products with the target's embeddings
+    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama
+    """
+
+    reads = ("source", "x", "lengths")
+    causal = True
+
+    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
+        self,
+        vocabulary: Count = 256,
+        width: Count = 128,
+        depth: Count = 3,
+        heads: Count = 4,
+        ffn: Annotated[float, Range(above=0)] = 4.0,
+        encoder: str = "attention causal=false",
+        decoder: str = "attention",
+        sources: Count | None = None,
+        positions: Kind = "none",
+        places: Count | None = None,
+        dropout: Share = 0.0,
+        tied: bool = True,
+        style: str = "modern",
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
+        self.scale = width**0.5 if self.style.scaled else 1.0
+        std = 0.3 * width**-0.5 if self.style.scaled else 1.0 if self.style.shrunk else 0.02
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.source_embedding = None if sources is None else nn.Embedding(sources, width)
+        for table in (self.embedding, self.source_embedding):
+            if table is not None:
+                nn.init.normal_(table.weight, std=std)
+        # Source and target count their places alike, so one code serves both.
+        self.positions = None if positions == "none" else Positions(positions, width, places, scale=self.scale, std=std)
+        self.dropout = nn.Dropout(dropout)
+        readers, writers = ([mixer_of(text, width) for _ in range(depth)] for text in (encoder, decoder))
+        # Heads as wide and scores scaled as in the decoder's own attention.
+        like = writers[0] if isinstance(writers[0], Attention) else None
+        cross = {
+            "heads": heads,
+            "bias": self.style.bias,
+            "scale": like and like.scale,
+            "each": like and like.each if like and like.heads == heads else None,
+        }
+        self.encoder = Stack.of(readers, ffn, self.style, dropout)
+        self.decoder = Stack.of(writers, ffn, self.style, dropout, **cross)
+        for stack in (self.encoder, self.decoder):
+            _share_distances(stack)
+            if not self.style.scaled:
+                begin_small(stack)
+        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
+        if not self.decoder.causal:
+            raise BadInput(f"decoder '{decoder}' looks at later tokens", where="EncoderDecoder", fix="choose one that does not")
+
+    def forward(self, source: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """source (B, S), of each row the first `lengths` tokens; target so far (B, T) -> logits (B, T, vocabulary)."""
+        return self.advance(tokens, self.begin(source, lengths))[0]
+
+    def begin(self, source: Tensor, lengths: Tensor | None = None) -> State:
+        """A state that has read the source and written nothing."""
+        spans = None if lengths is None else Spans.of_lengths(lengths)
+        return self.decoder.read(self.encode(source, spans=spans), lengths)
+
+    def encode(self, source: Tensor, *, spans: Spans | None = None) -> Tensor:
+        """source (B, S) -> context (B, S, D)."""
+        x = embedded(self.source_embedding or self.embedding, source, self.scale)
+        if self.positions is not None:
+            x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
+        return self.dropout(self.encoder(self.dropout(x), spans=spans)[0])
+
+    def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """Target tokens (B, T) behind what the state has written -> logits, and the state after them."""
+        if state is None:
+            raise BadInput("the decoder has no source to look at", where="EncoderDecoder", fix="begin with state=model.begin(source)")
+        x, after = embedded(self.embedding, tokens, self.scale), cast(State, {})
+        if self.positions is not None:
+            old = {"seen": state["place.seen"]} if "place.seen" in state else None
+            state = {key: value for key, value in state.items() if key != "place.seen"}
+            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
+            after |= named("place", new)
+        x, new = self.decoder(self.dropout(x), state, spans=spans)
+        return self.logits(self.dropout(x)), after | new
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, vocabulary)."""
+        if self.head is not None:
+            return self.head(x)
+        return F.linear(x * self.width**-0.5 if self.style.shrunk else x, self.embedding.weight)
+
+
+def _share_distances(stack: Stack) -> None:
+    """All blocks of a stack learn one table of distances, the first one's."""
+    tables = [block.mixer for block in stack.blocks if isinstance(getattr(block.mixer, "distance", None), RelativeBias)]
+    for mixer in tables[1:]:
+        mixer.distance = tables[0].distance  # type: ignore[union-attr]

@@ -1,0 +1,85 @@
+"""Stack: blocks one after the other and a norm at the end, with one state for all of them.
+
+The state of block i stands under "i.": what its mixer remembers, and where it looks at another sequence also the keys and
+values of that, under "i.cross.".
+
+B batch, T time, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from ..core.errors import BadInput
+from .block import Block, FeedForward, Style
+from .mixers import Mixer
+from .mixers.attention import CrossAttention
+from .spans import Spans, State
+
+
+@final
+class Stack(nn.Module):
+    """x (B, T, D) through all blocks; post-norm blocks need no norm at the end."""
+
+    def __init__(self, blocks: Iterable[Block], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.Identity() if norm is None else norm
+
+    @classmethod
+    def of(cls, mixers: Sequence[Mixer], ffn: float, style: Style, dropout: float = 0.0, **cross: Any) -> Stack:
+        """One block for each mixer, all in one style; `cross` holds the dials of cross-attention where blocks have it."""
+        width = mixers[0].width
+
+        def block(mixer: Mixer) -> Block:
+            network = FeedForward(width, ffn, style.activation, style.bias) if ffn else None
+            look = CrossAttention(width, **cross) if cross else None
+            return Block(mixer, network, style.make_norm, dropout, style.post, look)
+
+        return cls(map(block, mixers), None if style.post else style.make_norm(width))
+
+    @property
+    def causal(self) -> bool:
+        """Nothing depends on a later token."""
+        return all(block.mixer.causal for block in self.blocks)  # type: ignore[union-attr]
+
+    def read(self, context: Tensor, lengths: Tensor | None = None) -> State:
+        """A fresh state that has read the other sequence, context (B, N, D), of each row the first `lengths` tokens."""
+        state: State = {}
+        for i, block in enumerate(self.blocks):
+            state |= named(f"{i}.cross", block.cross.read(context, lengths))  # type: ignore[union-attr,operator]
+        return state
+
+    def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        before = parts(state, [str(i) for i in range(len(self.blocks))], "Stack")
+        after: State = {}
+        for i, block in enumerate(self.blocks):
+            own = before.get(str(i), {})
+            context = {name.removeprefix("cross."): value for name, value in own.items() if name.startswith("cross.")}
+            memory = {name: value for name, value in own.items() if not name.startswith("cross.")}
+            x, new = block(x, memory or None, spans=spans, context=context or None)
+            after |= named(str(i), new) | named(f"{i}.cross", context)
+        return self.norm(x), after
+
+
+def named(part: str, state: State) -> State:
+    """The state of a part under its name."""
+    return {f"{part}.{name}": value for name, value in state.items()}
+
+
+def parts(state: State | None, own: Sequence[str], where: str) -> dict[str, State]:
+    """The state of each part by its name, which are all of its own ones or an error; none at all for a fresh start."""
+    if state is None:
+        return {}
+    found: dict[str, State] = {}
+    for key, value in state.items():
+        part, _, name = key.partition(".")
+        found.setdefault(part, {})[name] = value
+    if found.keys() != set(own):
+        wrong = {"lacks": set(own) - found.keys(), "has unknown": found.keys() - set(own)}
+        told = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
+        raise BadInput(f"of this model's parts the state {told}", where=where, fix="begin with state=None")
+    return found
