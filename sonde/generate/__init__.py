@@ -1,5 +1,65 @@
-"""From a model to new tokens."""
+"""From a model to new tokens and texts."""
 
-from .sample import choose, generate
+from __future__ import annotations
 
-__all__ = ["choose", "generate"]
+from typing import TYPE_CHECKING, Any
+
+# Where each name lives.  No file has the name of something in it: an imported file would hide what it holds.
+_HOMES = {
+    "Beams": "search",
+    "Layout": "prompts",
+    "Sampling": "sampling",
+    "Step": "sample",
+    "Stop": "stop",
+    "Writer": "text",
+    "beam": "search",
+    "bleu": "compare",
+    "choose": "choice",
+    "complete": "text",
+    "exact": "compare",
+    "few_shot": "prompts",
+    "generate": "sample",
+    "logprobs": "likelihood",
+    "ranked": "likelihood",
+    "score": "likelihood",
+    "steps": "sample",
+}
+__all__ = [
+    "Beams",
+    "Layout",
+    "Sampling",
+    "Step",
+    "Stop",
+    "Writer",
+    "beam",
+    "bleu",
+    "choose",
+    "complete",
+    "exact",
+    "few_shot",
+    "generate",
+    "logprobs",
+    "ranked",
+    "score",
+    "steps",
+]
+
+if TYPE_CHECKING:
+    from .choice import choose
+    from .compare import bleu, exact
+    from .likelihood import logprobs, ranked, score
+    from .prompts import Layout, few_shot
+    from .sample import Step, generate, steps
+    from .sampling import Sampling
+    from .search import Beams, beam
+    from .stop import Stop
+    from .text import Writer, complete
+
+
+def __getattr__(name: str) -> Any:
+    """Parts load when they are asked for: the command line reads the dials of `Sampling` without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sonde.generate' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

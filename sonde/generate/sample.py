@@ -1,28 +1,37 @@
-"""Sampling: read a prompt, then draw one token after the other, each from what the model expects next.
+"""Generation: read prompts, then choose one token after the other, each by what the model expects next.
 
-A model is anything with `advance(tokens (B, T), state, spans=...) -> (logits (B, T, vocabulary), state)`.  The prompt is
-read in pieces, so a mixer with a state of fixed size needs no more memory for a longer text.
+A model is anything with `advance(tokens (B, T), state, spans=...) -> (logits (B, T, V), state)`.  A prompt is read in
+pieces, so a mixer with a state of fixed size needs no more memory for a longer one.  An encoder-decoder goes on from what
+it read: `generate(model, starts, new, state=model.begin(source, lengths))`, where `starts` (B, 1) are start tokens.
 
-B batch, T time.
+B batch, T time, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..core.errors import BadInput
-from ..core.seeds import generator
 from ..nn.recurrence import State
 from ..nn.spans import Spans
+from .choice import Dice, choose
+from .sampling import Sampling
+from .stop import Stop
 
 PIECE = 512
 """tokens of a prompt read at once"""
+
+Rows = Tensor | Sequence[Tensor]
+"""rows of tokens: a tensor (B, T), or tensors (T,) of any lengths"""
+Weights = Literal["int8"] | None
+"""how weights are kept while generating; None as they are"""
 
 
 class Advances(Protocol):
@@ -35,79 +44,178 @@ class Advances(Protocol):
     def train(self, mode: bool = True) -> Any: ...
 
 
-@torch.no_grad()
+@final
+@dataclass(frozen=True)
+class Step:
+    """One token of each row."""
+
+    tokens: Tensor
+    """(B,); pad in rows that had ended"""
+    logits: Tensor
+    """(B, V) what the model expected"""
+    open: Tensor
+    """(B,) rows that had not ended before this token"""
+
+    @property
+    def logprobs(self) -> Tensor:
+        """(B,) log-probability of each token under the model itself, before any filter; 0 in rows that had ended."""
+        chosen = self.logits.float().log_softmax(-1).gather(1, self.tokens.unsqueeze(1)).squeeze(1)
+        return torch.where(self.open, chosen, 0)
+
+
 def generate(
     model: Advances,
-    prompts: Tensor | Sequence[Tensor],
+    prompts: Rows,
     new: int,
     *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    seed: int = 0,
+    state: State | None = None,
+    stop: Stop | None = None,
     stream: Callable[[Tensor], Any] | None = None,
+    weights: Weights = None,
+    **sampling: Any,
 ) -> Tensor:
-    """New tokens (B, new) after prompts: a tensor (B, T), or rows of different lengths.
+    """Tokens (B, N) that follow the prompts, at most `new` of each; fewer where all rows have ended.
 
-    temperature: below 1 prefers likely tokens, 0 always takes the likeliest
-    top_k: draw among so many likeliest tokens; none is all of them
+    state: what the model has read before the prompts
+    stop: what ends a row; it then emits pad
     stream: given the tokens (B,) of each step as they come
+    weights: 'int8' reads a quarter of the memory for each token, at slightly other values
+    sampling: the dials of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
     """
-    if new < 0:
-        raise BadInput(f"{new} new tokens cannot be", where="generate", fix="ask for 0 or more")
-    dice, training = generator(seed, "generate"), model.training
-    model.train(False)
-    try:
-        logits, state = read(model, prompts)
-        tokens = torch.empty(len(logits), new, dtype=torch.long, device=logits.device)
+    found = []
+    for step in steps(model, prompts, new, state=state, stop=stop, weights=weights, **sampling):
+        found.append(step.tokens)
+        if stream is not None:
+            stream(step.tokens)
+    return torch.stack(found, 1) if found else torch.empty(len(prompts), 0, dtype=torch.long)
+
+
+@torch.no_grad()
+def steps(
+    model: Advances,
+    prompts: Rows,
+    new: int,
+    *,
+    state: State | None = None,
+    stop: Stop | None = None,
+    weights: Weights = None,
+    **sampling: Any,
+) -> Iterator[Step]:
+    """The same, one step after the other, with what the model expected at each."""
+    how, stop = Sampling.of(sampling), stop or Stop()
+    check(model, prompts, new, state)
+    dice = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
+    with at_rest(model):
+        fast = prepared(model, len(prompts), weights)
+        place = read(fast, prompts, state)
+        seen = _seen(prompts, place.logits) if how.repetition != 1 else None
+        open = torch.ones(len(place.logits), dtype=torch.bool, device=place.logits.device)
+        so_far = open.new_empty(len(open), 0, dtype=torch.long)
+        watched = bool(stop.ends or stop.strings)
         for i in range(new):
-            tokens[:, i] = choose(logits, dice, temperature, top_k)
-            if stream is not None:
-                stream(tokens[:, i])
+            tokens = choose(place.logits, how, dice and dice.roll(), seen)
+            if watched:
+                tokens = torch.where(open, tokens, stop.pad)
+            yield Step(tokens, place.logits, open)
+            if seen is not None:
+                seen.scatter_(1, tokens.unsqueeze(1), True)
+            if watched:
+                so_far = torch.cat([so_far, tokens.unsqueeze(1)], 1)[:, -stop.reach :]
+                open = open & ~stop.reached(so_far)
+                if not bool(open.any()):
+                    return
             if i + 1 < new:
-                logits, state = last(model, tokens[:, i : i + 1], state)
-    finally:
-        model.train(training)
-    return tokens
+                place = last(fast, tokens.unsqueeze(1), place.state)
 
 
-def read(model: Advances, prompts: Tensor | Sequence[Tensor]) -> tuple[Tensor, State]:
-    """Logits (B, vocabulary) after the last token of each prompt, and the state there."""
-    if prompts.dim() != 2 if isinstance(prompts, Tensor) else any(not isinstance(row, Tensor) or row.dim() != 1 for row in prompts):
-        raise BadInput("a prompt is one row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
-    lengths = torch.tensor([len(row) for row in prompts])
-    if not len(lengths) or int(lengths.min()) < 1:
-        raise BadInput("a prompt is empty", where="generate", fix="give at least one token to begin with")
-    rows = prompts if isinstance(prompts, Tensor) else pad_sequence(list(prompts), batch_first=True)
-    lengths = lengths.to(rows.device)
-    ragged = bool((lengths != lengths[0]).any())
-    logits, state = torch.empty(0), None
+class Place(NamedTuple):
+    """Where a model stands: what it expects next (B, V), and its state."""
+
+    logits: Tensor
+    state: State
+
+
+def read(model: Advances, prompts: Rows, state: State | None = None) -> Place:
+    """Where the model stands after each prompt."""
+    rows, lengths = padded(prompts)
+    logits = torch.empty(0)
+    for start, count, every, after in pieces(model, rows, lengths, state):
+        ends = every[:, -1] if count is None else every[torch.arange(len(rows), device=rows.device), (count - 1).clamp_min(0)]
+        logits = (
+            ends if start == 0 or count is None else torch.where((count > 0).unsqueeze(1), ends, logits)
+        )  # a row that ended keeps its own
+        state = after
+    assert state is not None
+    return Place(logits, state)
+
+
+def pieces(model: Advances, rows: Tensor, lengths: Tensor, state: State | None) -> Iterator[tuple[int, Tensor | None, Tensor, State]]:
+    """Rows (B, T) of these lengths through the model: start, tokens of each row (None where all count), logits and state of each piece."""
+    whole = bool((lengths == rows.shape[1]).all())
     for start in range(0, rows.shape[1], PIECE):
         piece = rows[:, start : start + PIECE]
-        if not ragged:
-            logits, state = last(model, piece, state)
-            continue
-        count = (lengths - start).clamp(0, piece.shape[1])
-        every, state = model.advance(piece, state, spans=Spans.of_lengths(count))
-        ends = every[torch.arange(len(rows), device=rows.device), (count - 1).clamp_min(0)]
-        logits = ends if start == 0 else torch.where((count > 0).unsqueeze(1), ends, logits)  # a row that ended keeps its own
-    assert state is not None
-    return logits, state
+        count = None if whole else (lengths - start).clamp(0, piece.shape[1])
+        logits, state = model.advance(piece, state, spans=None if count is None else Spans.of_lengths(count))
+        yield start, count, logits, state
 
 
-def last(model: Advances, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
-    """Logits (B, vocabulary) after tokens (B, T), and the state."""
+def last(model: Advances, tokens: Tensor, state: State | None) -> Place:
+    """Where the model stands after tokens (B, T)."""
     logits, state = model.advance(tokens, state)
-    return logits[:, -1], state
+    return Place(logits[:, -1], state)
 
 
-def choose(logits: Tensor, dice: Generator, temperature: float = 1.0, top_k: int | None = None) -> Tensor:
-    """A token (B,) for each row of logits (B, vocabulary)."""
-    if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
-        raise BadInput(f"temperature {temperature:g} and top_k {top_k} cannot be", where="generate", fix="temperature >= 0 and top_k >= 1")
-    if temperature == 0:
-        return logits.argmax(-1)
-    if top_k is not None and top_k < logits.shape[-1]:
-        least = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    chances = (logits.float() / temperature).softmax(-1)
-    return torch.multinomial(chances.cpu(), 1, generator=dice).squeeze(1).to(logits.device)
+def padded(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
+    """Rows (B, T) with padding on the right, and their lengths (B,)."""
+    if rows.dim() != 2 if isinstance(rows, Tensor) else any(not isinstance(row, Tensor) or row.dim() != 1 for row in rows):
+        raise BadInput(f"{what} is one row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
+    lengths = torch.tensor([len(row) for row in rows])
+    if not len(lengths) or int(lengths.min()) < 1:
+        raise BadInput(f"{what} is empty", where="generate", fix="give at least one token")
+    together = rows if isinstance(rows, Tensor) else pad_sequence(list(rows), batch_first=True)
+    return together, lengths.to(together.device)
+
+
+def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> None:
+    """Refuse what cannot be generated before anything is."""
+    if new < 0:
+        raise BadInput(f"{new} new tokens cannot be", where="generate", fix="ask for 0 or more")
+    kind = type(model).__name__
+    if not callable(getattr(model, "advance", None)) or not getattr(model, "causal", True):
+        raise BadInput(
+            f"{kind} looks at later tokens, so it can read a text but cannot go on with one",
+            where="generate",
+            fix="use its outputs, or train a causal model such as char_lm",
+        )
+    if state is None and hasattr(model, "begin"):
+        raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
+    longest, most = int(padded(prompts)[1].max()), getattr(model, "longest", None)
+    if most is not None and longest + new - 1 > most:  # the last token is never read
+        told = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
+        raise BadInput(
+            f"{told} not fit into the {most} places of the model", where="generate", fix="use less of the text, or train with more places"
+        )
+
+
+@contextmanager
+def at_rest(model: Advances) -> Iterator[None]:
+    """The model without dropout; afterwards as it was."""
+    training = model.training
+    model.train(False)
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def prepared(model: Advances, batch: int, weights: Weights) -> Advances:
+    """The fastest way there is to advance this model with a batch of this size."""
+    return model
+
+
+def _seen(prompts: Rows, like: Tensor) -> Tensor:
+    """(B, V) the tokens of each prompt."""
+    seen = torch.zeros_like(like, dtype=torch.bool)
+    for mine, row in zip(seen, prompts):
+        mine[row.to(seen.device)] = True
+    return seen

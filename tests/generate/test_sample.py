@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from sonde.core.errors import BadInput
-from sonde.core.seeds import generator
-from sonde.generate import choose, generate
+from sonde.core.errors import BadInput, NumericalStop
+from sonde.generate import Stop, generate, steps
 from sonde.generate import sample as module
 from sonde.models.language_model import LanguageModel
 
@@ -44,22 +44,69 @@ def test_prompts_of_different_lengths_equal_each_alone(mixer, piece, monkeypatch
         assert torch.equal(row, generate(one, start.unsqueeze(0), 5, temperature=0)[0])
 
 
-def test_draws_follow_the_probabilities():
-    logits = torch.tensor([[0.5, -1.0, 2.0, 0.0]])
-    dice, n = generator(0, "test"), 20_000
-    for temperature, top_k, scores in ((1.0, None, logits), (0.5, None, 2 * logits), (1.0, 2, torch.tensor([[0.5, -1e9, 2.0, -1e9]]))):
-        drawn = choose(logits.expand(n, -1), dice, temperature, top_k)
-        want = (scores.double().exp() / scores.double().exp().sum()).flatten()
-        share = torch.bincount(drawn, minlength=4) / n
-        assert (share - want).abs().max() < 4 * (0.25 / n) ** 0.5  # four deviations of a share
-        assert share[want == 0].sum() == 0
-
-
 def test_the_seed_decides_and_tokens_are_told_as_they_come():
     one, told = model(), []
     first = generate(one, prompts(), 12, seed=3, stream=lambda tokens: told.append(tokens.clone()))
     assert torch.equal(first, torch.stack(told, 1)) and first.shape == (3, 12)
     assert torch.equal(first, generate(one, prompts(), 12, seed=3)) and not torch.equal(first, generate(one, prompts(), 12, seed=4))
+    assert generate(one, prompts(), 0).shape == (3, 0)
+
+
+def test_a_row_draws_the_same_alone_and_among_others():
+    one, rows = model(), prompts()
+    together = generate(one, [*rows, rows[1]], 80, seed=5, top_p=0.95)
+    for i, row in enumerate(rows):
+        assert torch.equal(generate(one, [row], 80, seed=5, top_p=0.95)[0], together[i])
+    assert not torch.equal(together[1], together[3])  # equal prompts draw different texts
+
+
+def test_a_state_is_gone_on_from():
+    one, row = model(), prompts()[1].unsqueeze(0)
+    state = one.advance(row[:, :4])[1]
+    assert torch.equal(generate(one, row[:, 4:], 6, temperature=0, state=state), generate(one, row, 6, temperature=0))
+
+
+def test_rows_end_at_an_end_token_and_emit_pad_until_all_have():
+    one = model()
+    free = generate(one, prompts(), 60, seed=1)
+    ends = [row.index(7) for row in free.tolist()]
+    assert len(set(ends)) == 3
+    stopped = generate(one, prompts(), 60, seed=1, stop=Stop(end=7, pad=12))
+    assert stopped.shape == (3, max(ends) + 1)
+    for row, want, end in zip(stopped.tolist(), free.tolist(), ends, strict=True):
+        assert row == want[: end + 1] + [12] * (max(ends) - end)
+    either = generate(one, prompts(), 60, seed=1, stop=Stop(end=(7, 3)))
+    assert either.shape[1] == max(min(row.index(7), row.index(3)) for row in free.tolist()) + 1
+
+
+def test_stop_strings_end_a_row_with_the_token_that_completes_them():
+    class Letters:
+        def encode(self, text):
+            return torch.tensor([ord(char) - 97 for char in text])
+
+        def decode(self, tokens):
+            return "".join(chr(97 + token) for token in tokens.tolist())
+
+    one, letters = model(), Letters()
+    text = letters.decode(generate(one, prompts(), 60, seed=1)[0])
+    wanted = text[20:23]
+    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(wanted, "zz"), tokeniser=letters))
+    assert letters.decode(stopped[0]) == text[: text.index(wanted) + 3]
+
+
+@torch.no_grad()
+def test_logprobs_are_the_models_own_whatever_the_filters():
+    one, rows = model(), prompts()
+    stop = Stop(end=7)
+    taken = list(steps(one, rows, 20, seed=1, temperature=0.7, top_k=5, repetition=1.3, stop=stop))
+    tokens, found = torch.stack([s.tokens for s in taken], 1), torch.stack([s.logprobs for s in taken], 1)
+    assert torch.equal(tokens, generate(one, rows, 20, seed=1, temperature=0.7, top_k=5, repetition=1.3, stop=stop))
+    for row, new, got in zip(rows, tokens, found, strict=True):
+        n = [*new.tolist(), 7].index(7) + 1
+        n = min(n, len(new))
+        every = one(torch.cat([row, new]).unsqueeze(0))[0].log_softmax(-1)
+        want = [float(every[len(row) - 1 + i, new[i]]) for i in range(n)]
+        assert got[:n].tolist() == pytest.approx(want, abs=1e-5) and not got[n:].any()
 
 
 def test_the_mode_of_the_model_is_put_back():
@@ -90,10 +137,18 @@ def test_a_recurrence_needs_no_memory_for_what_came_before(mixer, monkeypatch):
 
 
 def test_bad_settings():
-    for settings in ({"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": 0}):
-        with pytest.raises(BadInput, match="temperature >= 0 and top_k >= 1"):
+    for settings, told in (
+        ({"temperature": -1.0}, "'temperature' of generate must be >= 0"),
+        ({"temperature": float("nan")}, "finite"),
+        ({"top_k": 0}, "must be >= 1"),
+        ({"top_p": 0.0}, "> 0"),
+        ({"min_p": 1.5}, "<= 1"),
+        ({"repetition": 0.0}, "> 0"),
+        ({"temprature": 1.0}, "did you mean 'temperature'"),
+    ):
+        with pytest.raises(BadInput, match=told):
             generate(model(), prompts(), 2, **settings)
-    for wrong in (prompts()[0], prompts()[0][0], [3, 1], [prompts()[0].unsqueeze(0)]):
+    for wrong in (prompts()[0], prompts()[0][0].view(1), [3, 1], [prompts()[0].unsqueeze(0)]):
         with pytest.raises(BadInput, match="a prompt is one row of tokens"):
             generate(model(), wrong, 2)
     with pytest.raises(BadInput, match="-1 new tokens cannot be"):
@@ -102,5 +157,35 @@ def test_bad_settings():
         generate(model(), torch.tensor([[13]]), 2)
     with pytest.raises(BadInput, match="a prompt is empty"):
         generate(model(), torch.zeros(2, 0, dtype=torch.long), 2)
-    with pytest.raises(BadInput, match="cannot go on"):
-        generate(model("attention causal=false", ahead=True), prompts(), 2)
+    with pytest.raises(BadInput, match="a prompt is empty"):
+        generate(model(), [], 2)
+    with pytest.raises(BadInput, match="stop strings need a tokeniser"):
+        Stop(texts="a")
+    with pytest.raises(BadInput, match="a stop string is empty"):
+        Stop(texts=("",))
+
+
+def test_models_that_cannot_go_on_say_so():
+    for encoder in (model("attention causal=false", ahead=True), nn.Linear(3, 3)):
+        with pytest.raises(BadInput, match="can read a text but cannot go on with one"):
+            generate(encoder, prompts(), 2)
+
+
+def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
+    one, told = model("attention", places=10), []
+    fits = generate(one, prompts(), 2, stream=told.append)  # 9 + 1: the last token is never read
+    assert fits.shape == (3, 2)
+    told.clear()
+    with pytest.raises(BadInput, match="a prompt of 9 tokens and 3 new ones do not fit into the 10 places"):
+        generate(one, prompts(), 3, stream=told.append)
+    with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit into the 10 places"):
+        generate(one, torch.zeros(1, 11, dtype=torch.long), 3, stream=told.append)
+    assert not told
+
+
+def test_logits_that_are_no_numbers_stop_it():
+    one = model()
+    nn.init.constant_(one.head.weight, float("nan"))
+    for temperature in (0, 1):
+        with pytest.raises(NumericalStop, match="not numbers"):
+            generate(one, prompts(), 2, temperature=temperature)

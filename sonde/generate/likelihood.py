@@ -1,0 +1,65 @@
+"""How likely given answers are: log p(answer | prompt) under a model, without generating anything.
+
+B batch, C answers, N tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from .sample import Advances, Place, Rows, at_rest, check, padded, pieces, read
+
+
+@torch.no_grad()
+def logprobs(model: Advances, prompts: Rows, answers: Rows, *, state: State | None = None) -> Tensor:
+    """(B, N) log-probability of each token of the answers, one answer for each prompt; 0 behind the end of one.
+
+    state: what the model has read before the prompts
+    """
+    if len(prompts) != len(answers):
+        raise BadInput(f"{len(prompts)} prompts have {len(answers)} answers", where="logprobs", fix="give one for each")
+    check(model, prompts, int(padded(answers, "an answer")[1].max()), state)
+    with at_rest(model):
+        return _follow(model, read(model, prompts, state), answers)
+
+
+def score(model: Advances, prompts: Rows, answers: Rows, *, state: State | None = None) -> Tensor:
+    """(B,) log-probability of each answer as a whole."""
+    return logprobs(model, prompts, answers, state=state).sum(1)
+
+
+@torch.no_grad()
+def ranked(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, mean: bool = False) -> Tensor:
+    """(B, C) log-probability of each of the same C answers after each prompt, which is read once.
+
+    The likeliest answer is a class: `ranked(...).argmax(1)`.
+
+    mean: per token, so that a longer answer is not less likely by its length alone
+    """
+    lengths = padded(answers, "an answer")[1]
+    check(model, prompts, int(lengths.max()))
+    with at_rest(model):
+        B, C, place = len(prompts), len(answers), read(model, prompts)
+        each = Place(place.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in place.state.items()})
+        found = _follow(model, each, list(answers) * B).sum(1).view(B, C)
+    return found / lengths if mean else found
+
+
+def _follow(model: Advances, place: Place, answers: Rows) -> Tensor:
+    """(B, N) log-probability of each token that follows the place."""
+    rows, lengths = padded(answers, "an answer")
+    expected = [place.logits.unsqueeze(1)]
+    if rows.shape[1] > 1:  # the last token is only predicted, never read
+        expected += [logits for _, _, logits, _ in pieces(model, rows[:, :-1], lengths - 1, place.state)]
+    found, start = [], 0
+    for logits in expected:
+        tokens = rows[:, start : start + logits.shape[1]]
+        found.append(logits.float().log_softmax(-1).gather(2, tokens.long().unsqueeze(-1)).squeeze(-1))
+        start += logits.shape[1]
+    inside = torch.arange(rows.shape[1], device=rows.device) < lengths.unsqueeze(1)
+    return torch.where(inside, torch.cat(found, 1), 0)

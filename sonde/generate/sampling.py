@@ -1,0 +1,35 @@
+"""How the next token is chosen: the dials of sampling, also those of `sonde generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+from ..core.dials import Range, resolve
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which tokens may come, and how they are drawn.
+
+    temperature: below 1 prefers likely tokens; 0 always takes the likeliest
+    top_k: draw among so many likeliest tokens
+    top_p: draw among the likeliest that make up this share of the probability
+    min_p: leave out tokens with less than this share of the likeliest one's probability
+    repetition: above 1 makes tokens that are already in the text less likely
+    seed: of the draws
+    """
+
+    temperature: Annotated[float, Range(0, 100)] = 1.0
+    top_k: Annotated[int | None, Range(least=1)] = None
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+    repetition: Annotated[float, Range(above=0)] = 1.0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Sampling:
+        """From loose values, checked like all dials."""
+        return cls(**resolve(cls, given, "generate"))

@@ -1,0 +1,111 @@
+"""Beam search: of all texts keep the K likeliest beginnings, and go on with these.
+
+A text of n new tokens has the score  log p(text) / n^power; power 1 compares means per token, 0 whole probabilities.  The
+search of a prompt ends when no beginning can still beat the K best texts that have ended: a log-probability only falls, so
+a beginning is worth at most its own, divided by the largest n^power still possible.
+
+B batch, K beams, N tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from .choice import OUT, finite
+from .sample import Advances, Place, Rows, Weights, at_rest, check, last, prepared, read
+from .stop import Stop
+
+
+class Beams(NamedTuple):
+    """The best texts of each prompt, best first."""
+
+    tokens: Tensor
+    """(B, K, N) with pad behind the end"""
+    scores: Tensor
+    """(B, K) log-probability / length^power; -inf where there are fewer than K texts"""
+    lengths: Tensor
+    """(B, K) tokens up to the end, the end token among them"""
+
+
+@torch.no_grad()
+def beam(
+    model: Advances,
+    prompts: Rows,
+    new: int,
+    *,
+    beams: int = 4,
+    power: float = 1.0,
+    stop: Stop | None = None,
+    state: State | None = None,
+    weights: Weights = None,
+) -> Beams:
+    """The likeliest continuations of at most `new` tokens that the search finds.
+
+    beams: beginnings kept for each prompt; 1 is greedy
+    power: of the length by which a log-probability is divided; larger prefers longer texts
+    stop, state, weights: as in `generate`
+    """
+    if beams < 1 or new < 1:
+        raise BadInput(f"{beams} beams of {new} tokens cannot be", where="beam", fix="ask for 1 or more of each")
+    check(model, prompts, new, state)
+    stop = stop or Stop()
+    with at_rest(model):
+        fast = prepared(model, len(prompts) * beams, weights)
+        place = read(fast, prompts, state)
+        B, V = place.logits.shape
+        like = {"device": place.logits.device}
+        mine = torch.arange(B * beams, **like)
+        place = _picked(place, mine // beams)
+        tokens = torch.empty(B, beams, 0, dtype=torch.long, **like)
+        scores = torch.full((B, beams), OUT, dtype=torch.float64, **like)
+        scores[:, 0] = 0  # all beams of a prompt begin alike: one of them is enough
+        found = Beams(
+            torch.full((B, beams, new), stop.pad, **like), torch.full_like(scores, OUT), torch.zeros(B, beams, dtype=torch.long, **like)
+        )
+        live = torch.ones(B, dtype=torch.bool, **like)
+        width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # so many that K go on, even if every beam could end now
+        for n in range(1, new + 1):
+            finite(place.logits.amax(-1))
+            total = scores.unsqueeze(-1) + place.logits.float().log_softmax(-1).view(B, beams, V)
+            best, where = total.flatten(1).topk(width)
+            parent = where // V
+            grown = torch.cat([_of(tokens, parent), (where % V).unsqueeze(-1)], -1)
+            over = stop.reached(grown.flatten(0, 1)).view(B, width) | (n == new)
+            ended = over & live.unsqueeze(1) & (torch.arange(width, **like) < beams)
+            found = _merged(found, grown, torch.where(ended, best / n**power, OUT))
+            scores, going = best.masked_fill(over, OUT).topk(beams)
+            live = live & (scores[:, 0] / (new if power > 0 else n) ** power > found.scores[:, -1])
+            if not bool(live.any()):
+                break
+            tokens = _of(grown, going)
+            order = (parent.gather(1, going) + beams * torch.arange(B, **like).unsqueeze(1)).flatten()
+            if not torch.equal(order, mine):  # a copy of all that was read, so only where it is needed
+                place = _picked(place, order)
+            place = last(fast, tokens[:, :, -1].reshape(-1, 1), place.state)
+    longest = int(found.lengths.max())
+    return found._replace(tokens=found.tokens[:, :, :longest])
+
+
+def _merged(found: Beams, grown: Tensor, scores: Tensor) -> Beams:
+    """The K best of the texts found so far and those that ended now; grown (B, W, n), scores (B, W)."""
+    n, W = grown.shape[-1], grown.shape[1]
+    rest = found.tokens[:, :1, n:].expand(-1, W, -1)  # nothing found is longer than n, so these are pad
+    lengths = torch.cat([found.lengths, found.lengths.new_full((len(grown), W), n)], 1)
+    best, kept = torch.cat([found.scores, scores], 1).topk(found.scores.shape[1])
+    lengths = lengths.gather(1, kept).masked_fill(best == OUT, 0)
+    tokens = _of(torch.cat([found.tokens, torch.cat([grown, rest], -1)], 1), kept)
+    return Beams(torch.where((best == OUT).unsqueeze(-1), found.tokens, tokens), best, lengths)
+
+
+def _of(tokens: Tensor, rows: Tensor) -> Tensor:
+    """tokens (B, K, N), rows (B, W) -> (B, W, N)."""
+    return tokens.gather(1, rows.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
+
+
+def _picked(place: Place, rows: Tensor) -> Place:
+    return Place(place.logits[rows], {name: s.index_select(0, rows) for name, s in place.state.items()})

@@ -1,0 +1,67 @@
+"""When a text has ended: at an end token, or where it holds a stop string.
+
+B batch, N tokens so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+
+
+class Tokeniser(Protocol):
+    """What turns text into tokens and back."""
+
+    def encode(self, text: str) -> Tensor: ...
+
+    def decode(self, tokens: Tensor) -> str: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """What ends a row.
+
+    end: a token that ends it, or several
+    texts: a string that ends it, or several; the tokens that spell it are still emitted
+    tokeniser: what spells tokens, needed with `texts`
+    pad: the token that a row emits after its end
+    """
+
+    end: int | tuple[int, ...] = ()
+    texts: str | tuple[str, ...] = ()
+    tokeniser: Tokeniser | None = None
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        if "" in self.strings:
+            raise BadInput("a stop string is empty", where="Stop", fix="give at least one character")
+        if self.strings and self.tokeniser is None:
+            raise BadInput("stop strings need a tokeniser that spells tokens", where="Stop", fix="give tokeniser=...")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return (self.end,) if isinstance(self.end, int) else tuple(self.end)
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        return (self.texts,) if isinstance(self.texts, str) else tuple(self.texts)
+
+    @property
+    def reach(self) -> int:
+        """How many of the last tokens decide: each spells a byte or more, but for a few special ones."""
+        return max((len(text.encode()) + 8 for text in self.strings), default=1)
+
+    def reached(self, tokens: Tensor) -> Tensor:
+        """(B,) rows of new tokens (B, N) whose last one ends them."""
+        over = torch.isin(tokens[:, -1], torch.tensor(self.ends, dtype=tokens.dtype, device=tokens.device))
+        if self.strings:
+            assert self.tokeniser is not None
+            texts = [self.tokeniser.decode(row) for row in tokens[:, -self.reach :]]
+            over |= torch.tensor([any(text in told for text in self.strings) for told in texts], device=tokens.device)
+        return over

@@ -1,0 +1,152 @@
+"""Beam search finds the best text of a small model, and the texts that transformers finds."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from sonde.core.errors import BadInput
+from sonde.generate import Stop, beam, generate
+from sonde.models.language_model import LanguageModel
+
+END = 3
+
+
+def model(mixer: str = "attention", seed: int = 0, vocabulary: int = 4) -> LanguageModel:
+    torch.manual_seed(seed)
+    made = LanguageModel(vocabulary=vocabulary, width=16, depth=2, mixer=mixer, ffn=2.0)
+    torch.nn.init.normal_(made.head.weight, std=0.5)
+    return made.eval()
+
+
+def prompts() -> list[Tensor]:
+    return [torch.tensor([0, 1, 2, 1]), torch.tensor([2])]
+
+
+@torch.no_grad()
+def every(one: LanguageModel, prompt: Tensor, new: int, power: float) -> list[tuple[float, list[int]]]:
+    """All texts of at most `new` tokens, best first."""
+    found = []
+    for n in range(1, new + 1):
+        for text in product(range(4), repeat=n):
+            if END in text[:-1] or (n < new and text[-1] != END):
+                continue
+            logits = one(torch.cat([prompt, torch.tensor(text)]).unsqueeze(0))[0].log_softmax(-1)
+            total = sum(float(logits[len(prompt) - 1 + i, token]) for i, token in enumerate(text))
+            found.append((total / n**power, list(text)))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mamba2"])
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0, -0.5])
+def test_enough_beams_find_the_best_of_all_texts(mixer, power):
+    one = model(mixer)
+    found = beam(one, prompts(), 3, beams=40, power=power, stop=Stop(end=END, pad=9))
+    for i, prompt in enumerate(prompts()):
+        want = every(one, prompt, 3, power)[:40]
+        assert found.scores[i].tolist() == pytest.approx([score for score, _ in want], abs=1e-5)
+        for tokens, n, (_, text) in zip(found.tokens[i].tolist(), found.lengths[i].tolist(), want, strict=True):
+            assert tokens == text + [9] * (3 - len(text)) and n == len(text)
+
+
+class Table:
+    """Next-token probabilities by the text so far; token 0 begins, 3 ends."""
+
+    training = False
+    chances = {
+        (0,): [0, 0.6, 0.4, 0],
+        (0, 1): [0, 0.3, 0.3, 0.4],
+        (0, 2): [0, 0.9, 0.05, 0.05],
+        (0, 1, 1): [0, 0.2, 0.3, 0.5],
+        (0, 1, 2): [0, 0.5, 0.2, 0.3],
+        (0, 2, 1): [0, 0.04, 0.01, 0.95],
+        (0, 2, 2): [0, 0.3, 0.3, 0.4],
+    }
+
+    def train(self, mode=True):
+        return self
+
+    def advance(self, tokens, state=None, *, spans=None):
+        text = tokens if state is None else torch.cat([state["text"], tokens], 1)
+        rows = [self.chances.get(tuple(row), [0.25] * 4) for row in text.tolist()]
+        return torch.tensor(rows).log().clamp_min(-1e9).unsqueeze(1), {"text": text}
+
+
+def test_two_beams_find_what_greedy_misses():
+    start, stop = torch.zeros(1, 1, dtype=torch.long), Stop(end=END)
+    greedy = generate(Table(), start, 3, temperature=0, stop=stop)
+    one, two = (beam(Table(), start, 3, beams=n, power=0, stop=stop) for n in (1, 2))
+    assert greedy.tolist() == one.tokens[:, 0].tolist() == [[1, 3]] and float(one.scores[0, 0].exp()) == pytest.approx(0.24)
+    assert two.tokens[0, 0].tolist() == [2, 1, 3] and float(two.scores[0, 0].exp()) == pytest.approx(0.4 * 0.9 * 0.95)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "gla", "window"])
+def test_one_beam_is_greedy(mixer):
+    one = model(mixer)
+    for stop in (Stop(), Stop(end=END)):
+        assert torch.equal(
+            beam(one, prompts(), 9, beams=1, stop=stop, power=0).tokens[:, 0], generate(one, prompts(), 9, temperature=0, stop=stop)
+        )
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 1.7])
+@pytest.mark.parametrize("beams", [2, 3, 5])
+def test_the_texts_that_transformers_finds(beams, power):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=11, n_positions=40, n_embd=16, n_layer=2, n_head=2, initializer_range=0.6)
+    theirs = GPT2LMHeadModel(config).eval()
+
+    class Ours:
+        """The same model, reading everything again for each token."""
+
+        training = False
+
+        def train(self, mode=True):
+            return self
+
+        def advance(self, tokens, state=None, *, spans=None):
+            text = tokens if state is None else torch.cat([state["text"], tokens], 1)
+            return theirs(text).logits, {"text": text}
+
+    rows = torch.randint(3, 11, (4, 5), generator=torch.Generator().manual_seed(0))
+    want = theirs.generate(
+        rows,
+        attention_mask=torch.ones_like(rows),
+        max_new_tokens=12,
+        num_beams=beams,
+        num_return_sequences=beams,
+        do_sample=False,
+        early_stopping="never",
+        length_penalty=power,
+        eos_token_id=2,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    found = beam(Ours(), rows, 12, beams=beams, power=power, stop=Stop(end=2, pad=0))
+    torch.testing.assert_close(found.scores.float().flatten(), want.sequences_scores, atol=1e-5, rtol=1e-5)
+    mine, length = found.tokens.flatten(0, 1), want.sequences.shape[1] - 5
+    assert length == mine.shape[1] and torch.equal(mine, want.sequences[:, 5:])
+    assert len(set(found.lengths.flatten().tolist())) > 1  # some ended early, so the rule matters
+
+
+def test_states_are_copied_only_where_the_order_changes(monkeypatch):
+    copies = []
+    pick = torch.Tensor.index_select
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *words: copies.append(1) or pick(*words))
+    one = model()
+    beam(one, prompts()[:1], 6, beams=1)
+    tensors = len(one.advance(prompts()[0].unsqueeze(0))[1])
+    assert len(copies) == tensors  # the prompt's state is laid out for its beams, once
+
+
+def test_bad_input():
+    with pytest.raises(BadInput, match="0 beams of 3 tokens cannot be"):
+        beam(model(), prompts(), 3, beams=0)
+    with pytest.raises(BadInput, match="4 beams of 0 tokens cannot be"):
+        beam(model(), prompts(), 0)

@@ -1,0 +1,107 @@
+"""Texts come in pieces that are never cut inside a character or a stop string, whatever the tokeniser."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sonde.data.text import Vocabulary
+from sonde.generate import Stop, Writer, complete, generate
+from sonde.generate.text import spelt
+from sonde.models.language_model import LanguageModel
+
+BYTES = Vocabulary.of("", "byte")
+NONE = torch.zeros(0, dtype=torch.long)
+
+
+def pieces(writer: Writer, tokens: list[int]) -> list[str]:
+    return [writer.add(token) for token in tokens] + [writer.finish()]
+
+
+@given(st.text(max_size=20))
+def test_pieces_of_bytes_are_whole_characters_and_make_up_the_text(text):
+    told = pieces(Writer(BYTES, NONE), list(text.encode()))
+    assert "".join(told) == text
+    assert "\ufffd" in text or all("\ufffd" not in piece for piece in told)
+
+
+def test_a_character_comes_with_its_last_byte():
+    assert pieces(Writer(BYTES, NONE), list("aé€😀".encode())) == ["a", "", "é", "", "", "€", "", "", "", "😀", ""]
+    assert pieces(Writer(BYTES, NONE), [0xE2, 0x82]) == ["", "", "\ufffd"]  # the text ends inside one
+    assert pieces(Writer(BYTES, NONE), [0xE2, 65]) == ["", "\ufffdA", ""]
+
+
+@settings(max_examples=200)
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_no_part_of_a_stop_string_is_shown(text, stops):
+    writer = Writer(BYTES, NONE, Stop(texts=tuple(stops), tokeniser=BYTES))
+    ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
+    # the row ends with the first token that completes a stop string; of those it completes the longest begins first
+    want = text if not ends else text[: min(text[: ends[0]].find(stop) for stop in stops if stop in text[: ends[0]])]
+    told = pieces(writer, list(text.encode()))
+    assert "".join(told) == want and writer.ended == bool(ends)
+    shown = ""
+    for piece in told:
+        shown += piece
+        assert want.startswith(shown)
+
+
+def test_what_could_be_a_stop_string_waits():
+    writer = Writer(BYTES, NONE, Stop(texts="\n\n", tokeniser=BYTES))
+    assert pieces(writer, list(b"a\nb\n\nc")) == ["a", "", "\nb", "", "", "", ""]
+    assert pieces(Writer(BYTES, NONE, Stop(texts="\n\n", tokeniser=BYTES)), list(b"a\n")) == ["a", "", "\n"]
+
+
+def test_an_end_token_is_not_shown():
+    writer = Writer(BYTES, NONE, Stop(end=0))
+    assert pieces(writer, [65, 0xE2, 0, 66]) == ["A", "", "\ufffd", "", ""] and writer.ended
+
+
+class Subwords:
+    """A byte-level BPE of the tokenizers package, or one that marks the beginning of words."""
+
+    def __init__(self, kind: str) -> None:
+        import tokenizers as T
+
+        train = ["the cat sat on the mat, naïve café 😀 日本語", "a cat ate the hat"] * 4
+        self.one = T.Tokenizer(T.models.BPE())
+        if kind == "bytes":
+            self.one.pre_tokenizer, self.one.decoder = T.pre_tokenizers.ByteLevel(add_prefix_space=False), T.decoders.ByteLevel()
+            trainer = T.trainers.BpeTrainer(vocab_size=300, initial_alphabet=T.pre_tokenizers.ByteLevel.alphabet())
+        else:
+            self.one.pre_tokenizer, self.one.decoder = T.pre_tokenizers.Metaspace(), T.decoders.Metaspace()
+            trainer = T.trainers.BpeTrainer(vocab_size=80)
+        self.one.train_from_iterator(train, trainer)
+
+    def encode(self, text: str) -> torch.Tensor:
+        return torch.tensor(self.one.encode(text).ids)
+
+    def decode(self, tokens: torch.Tensor) -> str:
+        return self.one.decode(tokens.tolist())
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_subwords_make_up_the_same_text(kind):
+    tokeniser, text = Subwords(kind), "the cat sat on the naïve café mat 😀 日本語"
+    tokens = tokeniser.encode(text)
+    for cut in (0, 1, 4):
+        told = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
+        assert tokeniser.decode(tokens[:cut]) + "".join(told) == text
+        assert all("\ufffd" not in piece for piece in told)
+    stop = Stop(texts="on the n", tokeniser=tokeniser)
+    assert spelt(tokeniser, tokens[:1], tokens[1:], stop) == text[len(tokeniser.decode(tokens[:1])) :].split("on the n")[0]
+
+
+def test_texts_go_on_as_their_tokens_do():
+    torch.manual_seed(0)
+    model = LanguageModel(vocabulary=256, width=16, depth=1, mixer="gla", ffn=0.0)
+    prompts, told = ["héllo", "a", "the end"], []
+    texts = complete(model, BYTES, prompts, 30, seed=2, stream=lambda row, piece: told.append((row, piece)))
+    rows = generate(model, [BYTES.encode(prompt).long() for prompt in prompts], 30, seed=2)
+    assert texts == [BYTES.decode(row) for row in rows]
+    assert ["".join(piece for row, piece in told if row == i) for i in range(3)] == texts
+    stop = Stop(texts=texts[1][7:9], tokeniser=BYTES)
+    stopped = complete(model, BYTES, prompts, 30, seed=2, stop=stop)
+    assert stopped == [text.split(texts[1][7:9])[0] for text in texts]
