@@ -1,0 +1,80 @@
+"""What the RNN, the GRU and the LSTM have in common: a cell that makes a new state from an input and the old one.
+
+Not linear in the state, so nothing but one step after the other will do; what can be done at once is the inputs' share, one
+matrix product for all steps.  B batch, T time, D width, H width of the state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from ... import kernels
+from ..recurrence import State
+from ._gates import full
+from ._mixer import Mixer
+
+
+class Cell(Mixer, ABC):
+    """A mixer that runs a cell along the sequence.  A member writes one step (`turn`) and, with a kernel, all of them (`through`)."""
+
+    hidden: int
+    keeps: tuple[str, ...] = ("h",)
+    """names of the state's tensors, each (B, H); the output is 'h'"""
+
+    def __init__(self, width: int, hidden: int | None, gates: int, given: int | None = None) -> None:
+        """gates: how many read the old state; given: how many of them read the input, all where it is None."""
+        super().__init__()
+        self.width, self.hidden = width, hidden or width
+        self.x = nn.Linear(width, (gates if given is None else given) * self.hidden)
+        self.h = nn.Linear(self.hidden, gates * self.hidden, bias=False)
+        self.out = nn.Linear(self.hidden, width, bias=False) if self.hidden != width else None
+        with torch.no_grad():
+            self.x.bias.zero_()
+            for part in self.x.weight.split(self.hidden):
+                nn.init.xavier_uniform_(part)
+            for part in self.h.weight.split(self.hidden):  # turns and keeps lengths, so nothing fades or grows at the start
+                nn.init.orthogonal_(part)
+
+    @abstractmethod
+    def turn(self, p: Tensor, state: State) -> State:
+        """The definition: one step, from what the input gives (B, gates H) and the old state."""
+
+    @abstractmethod
+    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """All steps by the compiled kernel: p (B, T, gates H) -> all h (B, T, H) and the state after them."""
+
+    def forms(self) -> tuple[str, ...]:
+        return ("step", "fused")
+
+    def auto(self, length: int) -> tuple[str, str]:
+        device = self.x.weight.device.type
+        if device not in ("cpu", "meta"):
+            return "step", f"there is no fused kernel for the device '{device}'"
+        if not kernels.available():
+            return "step", kernels.why_not()
+        return "fused", "all steps in one call, the weights kept in cache"
+
+    def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        given = self.x(x)
+        p = full(given)
+        old = state or {name: p.new_zeros(len(x), self.hidden) for name in self.keeps}
+        old = {name: s.to(p.dtype) for name, s in old.items()}
+        form = self.auto(x.shape[1])[0] if self.form == "auto" else self.form
+        with torch.autocast(x.device.type, enabled=False):  # a state rounded at every step would drift
+            out, new = self.through(p, old, lengths) if form == "fused" else self._steps(p, old, lengths)
+        out = out.to(given.dtype)
+        return out if self.out is None else self.out(out), new
+
+    def _steps(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        outs = []
+        for t, now in enumerate(p.unbind(1)):
+            new = self.turn(now, state)
+            if lengths is not None:
+                live = (t < lengths).unsqueeze(1)
+                new = {name: torch.where(live, s, state[name]) for name, s in new.items()}
+            outs.append(new["h"])
+            state = new
+        return torch.stack(outs, 1), state

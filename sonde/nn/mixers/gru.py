@@ -1,0 +1,66 @@
+"""The gated recurrent unit: a gate forgets before the new state is made, another chooses between old and new.
+
+    R = s(X W_xr + H W_hr + b_r)    Z = s(X W_xz + H W_hz + b_z)    N = tanh(X W_xh + (R * H) W_hh + b_h)
+    H' = Z * H + (1 - Z) * N
+
+Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, 2014.  torch multiplies by R after the product with
+W_hh and not before: `reset_after`.  Others let Z take the new state, H' = (1 - Z) * H + Z * N: `update='take_new'`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ..recurrence import State
+from ._cell import Cell
+from ._gates import full
+from ._parts import Width
+
+
+@final
+class GRU(Cell):
+    """The layer.  Its gates lie in torch's order r, z, n.
+
+    width: numbers per token
+    hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
+    update: what an open update gate does, keep the old state or take the new one
+    reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from
+    """
+
+    def __init__(
+        self,
+        width: Width = 64,
+        hidden: Width | None = None,
+        update: Literal["keep_old", "take_new"] = "keep_old",
+        reset_after: bool = False,
+    ) -> None:
+        super().__init__(width, hidden, gates=3)
+        self.update = update
+        self.reset_bias = nn.Parameter(torch.zeros(self.hidden)) if reset_after else None
+        with torch.no_grad():  # at first keep more than is taken
+            self.x.bias[self.hidden : 2 * self.hidden] = 1.0 if update == "keep_old" else -1.0
+
+    def turn(self, p: Tensor, state: State) -> State:
+        h = state["h"]
+        from_x, weights = p.chunk(3, -1), full(self.h.weight).chunk(3)
+        r, z = (torch.sigmoid(given + h @ w.mT) for given, w in zip(from_x[:2], weights))
+        inner = (r * h) @ weights[2].mT if self.reset_bias is None else r * (h @ weights[2].mT + self.reset_bias)
+        n = torch.tanh(from_x[2] + inner)
+        return {"h": z * h + (1 - z) * n if self.update == "keep_old" else (1 - z) * h + z * n}
+
+    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        from ...kernels.gates import gru
+
+        weight = self.h.weight
+        if self.update == "take_new":  # 1 - s(a) = s(-a)
+            signs = torch.tensor([1.0, -1.0, 1.0], dtype=p.dtype, device=p.device).repeat_interleave(self.hidden)
+            p, weight = p * signs, weight * signs.unsqueeze(1)
+        out, h = gru(p, weight, self.reset_bias, state["h"], lengths)
+        return out, {"h": h}
+
+
+def tiny() -> GRU:
+    return GRU(width=12)

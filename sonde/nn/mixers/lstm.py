@@ -1,0 +1,71 @@
+"""The long short-term memory: a cell that is kept, written and read through gates, so that it can last.
+
+    I, F, O = s(X W_x + H W_h + b) each with its own weights    G = tanh(X W_xc + H W_hc + b_c)
+    C' = F * C + I * G    H' = O * tanh(C')
+
+Hochreiter & Schmidhuber, Long Short-Term Memory, 1997; the forget gate: Gers et al., 2000.  The output gate may also see the
+new cell: through a weight for each unit (`peephole`, Gers & Schmidhuber, 2000), or through a matrix and instead of the input,
+O = s(H W_ho + C' W_co + b_o) (`cell_only`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ..recurrence import State
+from ._cell import Cell
+from ._gates import full
+from ._parts import Width
+
+
+@final
+class LSTM(Cell):
+    """The layer.  Its gates lie in torch's order i, f, g, o.
+
+    width: numbers per token
+    hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
+    output_gate: what the output gate sees: input and state, the new cell too, or state and new cell alone
+    """
+
+    keeps = ("h", "c")
+
+    def __init__(
+        self,
+        width: Width = 64,
+        hidden: Width | None = None,
+        output_gate: Literal["standard", "cell_only", "peephole"] = "standard",
+    ) -> None:
+        super().__init__(width, hidden, gates=4, given=3 if output_gate == "cell_only" else 4)
+        H = self.hidden
+        # of the cell: weights one by one, or a matrix and the gate's own bias
+        self.cell = nn.Linear(H, H) if output_gate == "cell_only" else None
+        self.peephole = nn.Parameter(torch.zeros(H)) if output_gate == "peephole" else None
+        with torch.no_grad():
+            self.x.bias[H : 2 * H] = 1.0  # remember at first: Jozefowicz et al., 2015
+            if self.cell is not None:
+                nn.init.xavier_uniform_(self.cell.weight)
+                self.cell.bias.zero_()
+
+    def turn(self, p: Tensor, state: State) -> State:
+        i, f, g, *o = p.chunk(3 if self.cell is not None else 4, -1)
+        hi, hf, hg, ho = (state["h"] @ full(self.h.weight).mT).chunk(4, -1)
+        c = torch.sigmoid(f + hf) * state["c"] + torch.sigmoid(i + hi) * torch.tanh(g + hg)
+        if self.cell is not None:
+            seen = ho + c @ full(self.cell.weight).mT + self.cell.bias
+        else:
+            seen = o[0] + ho if self.peephole is None else o[0] + ho + self.peephole * c
+        return {"h": torch.sigmoid(seen) * torch.tanh(c), "c": c}
+
+    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        from ...kernels.gates import lstm
+
+        inner, vector = (None, self.peephole) if self.cell is None else (self.cell.weight, self.cell.bias)
+        out, h, c = lstm(p, self.h.weight, state["h"], state["c"], lengths, vector=vector, inner=inner)
+        return out, {"h": h, "c": c}
+
+
+def tiny() -> LSTM:
+    return LSTM(width=12)

@@ -1,0 +1,44 @@
+"""The vanilla recurrent net: h_t = g(V x_t + U h_{t-1} + c), the same weights at every step.
+
+Elman, Finding Structure in Time, 1990.  B batch, T time, H width of the state.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from ..recurrence import State
+from ._cell import Cell
+from ._gates import full
+from ._parts import Width
+
+
+@final
+class RNN(Cell):
+    """The layer.
+
+    width: numbers per token
+    hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
+    activation: what bends the sum
+    """
+
+    def __init__(self, width: Width = 64, hidden: Width | None = None, activation: Literal["tanh", "relu"] = "tanh") -> None:
+        super().__init__(width, hidden, gates=1)
+        self.activation = activation
+
+    def turn(self, p: Tensor, state: State) -> State:
+        pre = p + state["h"] @ full(self.h.weight).mT
+        return {"h": torch.tanh(pre) if self.activation == "tanh" else torch.relu(pre)}
+
+    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        from ...kernels.gates import rnn
+
+        out, h = rnn(p, self.h.weight, state["h"], lengths, relu=self.activation == "relu")
+        return out, {"h": h}
+
+
+def tiny() -> RNN:
+    return RNN(width=12, hidden=20)
