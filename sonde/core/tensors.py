@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from math import prod
+from mmap import mmap
+from typing import final
 
 import torch
 from torch import Tensor
@@ -38,8 +40,8 @@ HEADER_LIMIT = 3 << 20
 ALIAS = "same-as:"
 
 
-def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The chunks of a file that holds these tensors."""
+def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
+    """The chunks of a file that holds these tensors, and any texts besides them."""
     header: dict[str, dict] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple, str] = {}
@@ -55,7 +57,8 @@ def encode(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         size = tensor.numel() * tensor.element_size()
         header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         offset += size
-    text = json.dumps({**({"__metadata__": aliases} if aliases else {}), **header}, separators=(",", ":")).encode()
+    about = {**(metadata or {}), **aliases}
+    text = json.dumps({**({"__metadata__": about} if about else {}), **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > _header_limit(len(text) + offset):
         raise BadInput(f"{len(header)} tensors are too many for one file", fix="use fewer and larger ones, or shorter names")
@@ -74,24 +77,46 @@ def encoded_size(tensors: Mapping[str, Tensor]) -> int:
 
 def decode(data: bytes | bytearray) -> dict[str, Tensor]:
     """Tensors of a file; ValueError says what is wrong with it.  Values are copied out of `data`."""
-    entries, aliases, start = _header(data)
-    body = memoryview(data)[start:]
-    found: dict[str, Tensor] = {}
-    for name, (dtype, shape, begin, end) in entries.items():
+    stored = Stored(data)
+    found = {name: stored[name] for name in stored.entries}
+    return found | {name: found[origin] for name, origin in stored.aliases.items()}
+
+
+@final
+class Stored(Mapping[str, Tensor]):
+    """Tensors that stay in their file until they are asked for; a memory-mapped one is never read as a whole.
+
+    The header is checked at once; ValueError says what is wrong with it.
+    """
+
+    def __init__(self, data: bytes | bytearray | mmap) -> None:
+        self.entries, self.aliases, start = _header(data)
+        self._body = memoryview(data)[start:]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A copy of one tensor."""
+        dtype, shape, begin, end = self.entries[self.aliases.get(name, name)]
         if begin == end:
-            found[name] = torch.empty(shape, dtype=dtype)
-        else:
-            found[name] = torch.frombuffer(bytearray(body[begin:end]), dtype=dtype).reshape(shape)
-    for name, origin in aliases.items():
-        found[name] = found[origin]
-    return found
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(self._body[begin:end]), dtype=dtype).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.entries
+        yield from self.aliases
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.aliases)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Its size, without reading it."""
+        return tuple(self.entries[self.aliases.get(name, name)][1])
 
 
 def _header_limit(size: int) -> int:
     return HEADER_LIMIT + size // 20
 
 
-def _header(data: bytes | bytearray) -> tuple[dict[str, tuple], dict[str, str], int]:
+def _header(data: bytes | bytearray | mmap) -> tuple[dict[str, tuple], dict[str, str], int]:
     if len(data) < 8:
         raise ValueError("shorter than its 8-byte length field")
     length = int.from_bytes(data[:8], "little")
