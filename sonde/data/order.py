@@ -2,6 +2,9 @@
 
 Every epoch is a fresh permutation, so no example comes twice before all came once.  Nothing is remembered but a cache
 of the current permutation: a resumed run asks for its next step and gets the batch it would have had.
+
+Where examples have sizes, such as sentences, those of a batch are of similar size, so that little is padded: the shuffled
+examples are sorted by size within pools of many batches, and the batches of all pools come in random order.
 """
 
 from __future__ import annotations
@@ -14,12 +17,18 @@ from torch import Tensor
 from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import generator
 
+POOL = 64
+"""batches sorted together: fewer pad more, more make the same examples meet again"""
+
 
 @final
 class Order:
-    """Indices of `n` examples, `batch` at a time; the last short batch of an epoch is kept unless `drop_last`."""
+    """Indices of `n` examples, `batch` at a time; the last short batch of an epoch is kept unless `drop_last`.
 
-    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, drop_last: bool = False) -> None:
+    With `sizes` (n,) a batch holds examples of similar size; each still comes once an epoch.
+    """
+
+    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, drop_last: bool = False, sizes: Tensor | None = None) -> None:
         if n < 1:
             raise DataUnusable(
                 "there are no examples to train on",
@@ -33,6 +42,9 @@ class Order:
                 f"no whole batch of {batch} fits into {n} examples and drop_last leaves out the rest",
                 fix=f"set batch={n} or less, or drop_last=False",
             )
+        if sizes is not None and len(sizes) != n:
+            raise BadInput(f"there are {len(sizes)} sizes for {n} examples", fix="give one size for each")
+        self.sizes = sizes
         self.n, self.batch, self.seed, self.shuffle, self.drop_last = n, batch, seed, shuffle, drop_last
         self.steps_per_epoch = n // batch if drop_last else -(-n // batch)
         self._cached: int | None = None
@@ -47,6 +59,8 @@ class Order:
         if epoch != self._cached:
             if self.shuffle:
                 self._indices = torch.randperm(self.n, generator=generator(self.seed, "order", epoch))
+                if self.sizes is not None:
+                    self._indices = self._alike(self._indices, self.sizes, epoch)
             self._cached = epoch
         return self._indices
 
@@ -55,3 +69,11 @@ class Order:
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch
         return self.permutation(epoch)[start : start + self.batch]
+
+    def _alike(self, indices: Tensor, sizes: Tensor, epoch: int) -> Tensor:
+        """The same indices in batches of similar size; the last short batch stays last, with examples of any pool."""
+        whole = len(indices) // self.batch * self.batch
+        sorted_pools = [pool[sizes[pool].argsort(stable=True)] for pool in indices[:whole].split(POOL * self.batch)]
+        batches = torch.cat(sorted_pools).view(-1, self.batch)
+        dice = generator(self.seed, "order of batches", epoch)
+        return torch.cat([batches[torch.randperm(len(batches), generator=dice)].flatten(), indices[whole:]])

@@ -16,6 +16,7 @@ from ..core.batch import Batch, Data, Source
 from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.seeds import generator
+from .corrupt import hide
 from .tensors import TensorSource, fingerprint
 
 Count = Annotated[int, Range(10, 10_000_000)]
@@ -148,8 +149,7 @@ class HiddenSource:
 
     def __getitem__(self, indices: Any) -> Batch:
         batch = self.windows[indices]
-        hidden = self.hidden[batch.ids]
-        return batch.replace(x=batch.x.masked_fill(hidden, self.token), y=batch.x, mask=hidden)
+        return hide(batch, self.hidden[batch.ids], self.token)
 
     def fingerprint(self) -> str:
         return fingerprint({"hidden": self.hidden, "token": torch.tensor(self.token)}) + self.windows.fingerprint()

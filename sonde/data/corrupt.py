@@ -1,0 +1,202 @@
+"""Text with parts hidden, as questions to a model: masked tokens, corrupted spans, next-sentence pairs.
+
+Each function here returns `change(batch, generator) -> Batch`, for `Recipe.augment`: whole batches at a time, drawing only from
+the generator given, which the engine makes from (seed, step).  `fixed` asks a validation part the same questions every time.
+
+B batch, T time, S spans of a row, N tokens of its spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ..core.batch import Batch, Source
+from ..core.errors import BadInput, DataUnusable
+from ..core.seeds import generator
+from .documents import Ragged, as_indices, check_rows, inside
+from .tensors import TensorSource, fingerprint
+from .tokeniser import Tokeniser, sentinels, special
+
+Change = Callable[[Batch, Generator], Batch]
+
+
+def hide(batch: Batch, chosen: Tensor, instead: Tensor | int) -> Batch:
+    """x with something else at the chosen places; y is what was there, and counts there only."""
+    return batch.replace(x=torch.where(chosen, instead, batch.x), y=batch.x, mask=chosen)
+
+
+def masking(tokeniser: Tokeniser, rate: float = 0.15, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Change:
+    """Ask for some tokens: of those chosen most are masked, some replaced by another and some left as they are [devlin2018].
+
+    Special tokens, padding among them, are never chosen, and none is put in the place of another token.
+
+    rate: share of the tokens chosen
+    shares: of those chosen: masked, replaced, left
+    """
+    if not 0 < rate <= 1:
+        raise BadInput(f"the share of masked tokens must be above 0 and at most 1, not {rate:g}", fix="try rate=0.15")
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise BadInput(f"the shares masked, replaced and left must add up to 1, not {shares}", fix="try (0.8, 0.1, 0.1)")
+    mask = special(tokeniser, "mask")
+    apart = torch.tensor(sorted(tokeniser.specials.values()))
+    plain = torch.arange(tokeniser.size)[~torch.isin(torch.arange(tokeniser.size), apart)]
+
+    def change(batch: Batch, dice: Generator) -> Batch:
+        chosen, what = torch.rand(2, *batch.x.shape, generator=dice)
+        other = plain[torch.randint(len(plain), batch.x.shape, generator=dice)]
+        instead = torch.where(what < shares[0], mask, torch.where(what < shares[0] + shares[1], other, batch.x))
+        return hide(batch, (chosen < rate) & ~torch.isin(batch.x, apart), instead)
+
+    return change
+
+
+def span_corruption(tokeniser: Tokeniser, rate: float = 0.15, mean: float = 3.0) -> Change:
+    """Cut spans out of each row, a sentinel in the place of each: `source` is what is left, y the sentinels with their spans [raffel2020].
+
+    Rows have no padding; every one loses as many tokens in as many spans, so all have one shape.  Both sides end with the end
+    token where there is one; the decoder's input x begins with the start token, or as in T5 with the pad token.
+
+    rate: share of the tokens cut out
+    mean: tokens of a span on average
+    """
+    if not 0 < rate < 1 or mean < 1:
+        raise BadInput(
+            f"spans need a rate between 0 and 1 and a mean length of at least 1, not {rate:g} and {mean:g}", fix="try 0.15 and 3"
+        )
+    marks, end = sentinels(tokeniser), tokeniser.specials.get("end")
+    start = tokeniser.specials["start"] if "start" in tokeniser.specials else special(tokeniser, "pad")
+
+    def change(batch: Batch, dice: Generator) -> Batch:
+        x = batch.x
+        lost, spans = span_numbers(x.shape[1], rate, mean)
+        if spans > len(marks):
+            raise BadInput(
+                f"rows of {x.shape[1]} tokens have {spans} spans, the tokeniser has {len(marks)} sentinels",
+                fix="train it with more of them",
+            )
+        if "lengths" in batch and int(batch.lengths.min()) < x.shape[1]:
+            raise BadInput("span corruption needs rows without padding", fix="use windows of text, or packed rows")
+        cut, first = _spans(len(x), x.shape[1], lost, spans, dice)
+        mark = marks[(first.cumsum(1) - 1).clamp_min(0)]  # of the span at or before each place
+        source = torch.where(first, mark, x)[~cut | first].view(len(x), -1)
+        told = torch.stack([mark, x], 2)[torch.stack([first, cut], 2)].view(len(x), -1)  # a span's sentinel, then its tokens
+        if end is not None:
+            source, told = (F.pad(side, (0, 1), value=end) for side in (source, told))
+        shifted = F.pad(told[:, :-1], (1, 0), value=start)
+        lengths = torch.full((len(x),), source.shape[1])
+        others = {name: field for name, field in batch.fields.items() if name == "ids"}
+        return Batch(source=source, lengths=lengths, x=shifted, y=told, mask=torch.ones_like(told, dtype=torch.bool), **others)
+
+    return change
+
+
+def span_numbers(length: int, rate: float, mean: float) -> tuple[int, int]:
+    """How many tokens are cut out of a row, and in how many spans; at least one of each, with something left between."""
+    if length < 2:
+        raise BadInput(f"a row of {length} tokens cannot lose a span and keep anything", fix="use longer rows")
+    lost = min(max(round(length * rate), 1), length - 1)
+    return lost, min(max(round(lost / mean), 1), lost, length - lost)
+
+
+def restored(source: Tensor, told: Tensor, tokeniser: Tokeniser) -> Tensor:
+    """The row that one row of `source` and its spans were made from."""
+    marks, end = set(sentinels(tokeniser).tolist()), tokeniser.specials.get("end")
+    spans: dict[int, list[int]] = {}
+    for token in told.tolist():
+        if token in marks:
+            spans[token] = []
+        elif token != end and spans:
+            spans[next(reversed(spans))].append(token)
+    return torch.tensor([token for one in source.tolist() if one != end for token in spans.get(one, [one])])
+
+
+def _spans(rows: int, length: int, lost: int, spans: int, dice: Generator) -> tuple[Tensor, Tensor]:
+    """Two masks (B, T): places cut out, and the first place of each span; each row begins with a token that stays."""
+    kept = _parts(rows, length - lost, spans, dice)
+    gone = _parts(rows, lost, spans, dice)
+    stops = torch.stack([kept, gone], 2).flatten(1).cumsum(1)  # (B, 2 S): ends of kept and cut stretches in turn
+    number = torch.zeros(rows, length + 1, dtype=torch.long).scatter_add_(1, stops, torch.ones_like(stops)).cumsum(1)[:, :-1]
+    first = torch.zeros(rows, length, dtype=torch.bool).scatter_(1, stops[:, 0::2], torch.ones(rows, spans, dtype=torch.bool))
+    return number % 2 == 1, first
+
+
+def _parts(rows: int, total: int, parts: int, dice: Generator) -> Tensor:
+    """(B, parts) whole numbers from 1 that add up to the total, every way equally likely."""
+    cuts = 1 + torch.rand(rows, total - 1, generator=dice).argsort(1)[:, : parts - 1].sort(1).values
+    return F.pad(F.pad(cuts, (1, 0)), (0, 1), value=total).diff(dim=1)
+
+
+@final
+class SentenceSource:
+    """Every sentence that has a next one: tokens `x` (B, A) and `next` (B, C), padded, with `lengths` and `next_lengths`.
+
+    Sentences longer than `most` are cut; a document with one sentence has no pair.
+    """
+
+    def __init__(self, documents: Sequence[Ragged], pad: int, most: int = 1 << 20) -> None:
+        whole = Ragged.of([document[i] for document in documents for i in range(len(document))])
+        check_rows(whole)
+        self.rows, self.pad = whole.cut(most), pad
+        many = torch.tensor([len(document) for document in documents])
+        last = torch.zeros(len(whole), dtype=torch.bool)
+        last[many[many > 0].cumsum(0) - 1] = True
+        self.first = (~last).nonzero().flatten()
+        if not len(self.first):
+            raise DataUnusable("no document has two sentences", where="next-sentence pairs", fix="give documents of several sentences")
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, indices: Any) -> Batch:
+        which = as_indices(indices, len(self))
+        first = self.first[which]
+        fields = {"x": first, "next": first + 1}
+        tokens = {name: self.rows.padded(rows, self.pad) for name, rows in fields.items()}
+        return Batch(**tokens, lengths=self.rows.lengths[first], next_lengths=self.rows.lengths[first + 1], ids=which)
+
+    def fingerprint(self) -> str:
+        return fingerprint({"values": self.rows.values, "bounds": self.rows.bounds, "first": self.first})
+
+
+def next_sentence(tokeniser: Tokeniser, chance: float = 0.5) -> Change:
+    """Join sentences to `[CLS] first [SEP] second [SEP]`; the second is the next one, or with the given chance that of another row.
+
+    The batch is one of a `SentenceSource`.  `kinds` (B, T) is 0 in the first sentence and 1 in the second, `follows` (B,) is 1
+    where it is the next one.
+    """
+    cls, sep, pad = (special(tokeniser, name) for name in ("cls", "sep", "pad"))
+
+    def change(batch: Batch, dice: Generator) -> Batch:
+        rows = len(batch)
+        away = 1 + torch.randint(max(rows - 1, 1), (rows,), generator=dice)
+        swapped = (torch.rand(rows, generator=dice) < chance) & (rows > 1)
+        partner = torch.where(swapped, (torch.arange(rows) + away) % rows, torch.arange(rows))
+        second, lengths = batch.next[partner], batch.next_lengths[partner]
+        x, kinds, whole = joined((batch.x, batch.lengths), (second, lengths), (cls, sep, pad))
+        return Batch(x=x, kinds=kinds, lengths=whole, follows=(~swapped).long(), ids=batch.ids)
+
+    return change
+
+
+def joined(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], marks: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """`[CLS] first [SEP] second [SEP]` of padded rows with lengths: tokens (B, T), kinds (B, T) and lengths (B,); marks: cls, sep, pad."""
+    (a, n), (b, m) = ((rows, lengths.unsqueeze(1)) for rows, lengths in (first, second))
+    cls, sep, pad = marks
+    place = torch.arange(int((n + m).max()) + 3).expand(len(a), -1)
+    x = torch.where(place == 0, cls, a.gather(1, (place - 1).clamp(0, a.shape[1] - 1)))
+    x = torch.where(place > n + 1, b.gather(1, (place - n - 2).clamp(0, b.shape[1] - 1)), x)
+    x = torch.where((place == n + 1) | (place == n + m + 2), sep, x)
+    whole = (n + m + 3).squeeze(1)
+    there = inside(whole, x.shape[1])
+    return torch.where(there, x, pad), ((place > n + 1) & there).long(), whole
+
+
+def fixed(source: Source, change: Change, seed: int) -> TensorSource:
+    """A part with every change made once, so that it asks the same questions each time it is evaluated."""
+    fields = dict(change(source[:], generator(seed, "fixed")).fields)
+    return TensorSource(fields.pop("x"), **fields)  # type: ignore[arg-type]
