@@ -17,7 +17,7 @@ def reverse() -> Subject:
     lengths = torch.tensor([6, 2, 4, 5, 3])
     with untouched():
         torch.manual_seed(0)
-        model = Seq2Seq(5, 5, width=8, mixer="gla heads=2", attention="additive")
+        model = Seq2Seq(5, width=8, mixer="gla heads=2", attention="additive")
         source = torch.randint(1, 5, (5, 6))
     y = torch.zeros(5, 7, dtype=torch.long)
     for i, n in enumerate(lengths.tolist()):

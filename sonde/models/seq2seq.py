@@ -65,36 +65,38 @@ class Lookup(nn.Module):
 class Seq2Seq(nn.Module):
     """Tokens of one language in, logits of another out.
 
-    source: kinds of tokens that are read
-    target: kinds of tokens that are written
+    vocabulary: how many target tokens there are
     width: numbers inside
     depth: mixers one after the other, on each side
     mixer: what moves information along both sequences, by name; its dials may follow: 'gla heads=8'
     attention: how the decoder looks at the encoder's states; none leaves it the summary alone
     feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
     bidirectional: the encoder reads in both directions
+    sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
     dropout: share of numbers set to 0 while training, of embeddings and before the output
     """
 
     reads = ("source", "x", "lengths")
+    causal = True
 
     def __init__(  # noqa: PLR0913  a dial for each way in which such models differ
         self,
-        source: Count,
-        target: Count,
+        vocabulary: Count = 256,
         width: Count = 128,
         depth: Count = 1,
         mixer: str = "gru",
         attention: Literal["none", "dot", "general", "additive"] = "general",
         feeding: bool = False,
         bidirectional: bool = True,
+        sources: Count | None = None,
         dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
     ) -> None:
         super().__init__()
         if feeding and attention == "none":
             raise BadInput("there is nothing to feed without attention", where="Seq2Seq", fix="set attention='additive' or feeding=False")
         self.bidirectional, self.dropout = bidirectional, nn.Dropout(dropout)
-        self.source, self.target = nn.Embedding(source, width), nn.Embedding(target, width)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.source_embedding = None if sources is None else nn.Embedding(sources, width)
         self.encoder = Trunk(mixer, width, depth, bidirectional, dropout)
         self.bridge = nn.Linear(self.encoder.width, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
@@ -102,10 +104,10 @@ class Seq2Seq(nn.Module):
         self.lookup = None if attention == "none" else Lookup(width, attention)
         self.feed = nn.Linear(width, width, bias=False) if feeding else None
         self.join = None if self.lookup is None else nn.Linear(2 * width, width)
-        self.head = nn.Linear(width, target)
+        self.head = nn.Linear(width, vocabulary)
 
     def forward(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """source (B, S), of each row the first `lengths`, and the target so far x (B, T) -> logits (B, T, target)."""
+        """source (B, S), of each row the first `lengths`, and the target so far x (B, T) -> logits (B, T, vocabulary)."""
         return self._decoded(x, self.begin(source, lengths))[0]
 
     def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -121,7 +123,8 @@ class Seq2Seq(nn.Module):
             lengths = torch.full((len(source),), source.shape[1], device=source.device)
         if not len(lengths) or int(lengths.min()) < 1:
             raise BadInput("a source is empty", where="Seq2Seq", fix="give at least one token to read")
-        y, _ = self.encoder(self.dropout(embedded(self.source, source)), spans=spans_of(lengths, source.shape[1]))
+        x = self.dropout(embedded(self.source_embedding or self.embedding, source))
+        y, _ = self.encoder(x, spans=spans_of(lengths, source.shape[1]))
         summary = self.bridge(pooled(y, lengths, "last", self.bidirectional))
         state = {"summary": self.condition(summary)}
         if self.lookup is not None:
@@ -132,7 +135,7 @@ class Seq2Seq(nn.Module):
         return state
 
     def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """Go on from a state: tokens (B, T) -> logits (B, T, target) of the next ones, and the state after them."""
+        """Go on from a state: tokens (B, T) -> logits (B, T, vocabulary) of the next ones, and the state after them."""
         logits, _, state = self._decoded(tokens, state, spans)
         return logits, state
 
@@ -140,7 +143,7 @@ class Seq2Seq(nn.Module):
         if state is None:
             raise BadInput("a decoder needs a source", where="Seq2Seq", fix="begin with model.begin(source, lengths)")
         about = {name: value for name, value in state.items() if not name.startswith("decoder.")}
-        x = self.dropout(embedded(self.target, tokens)) + about["summary"].unsqueeze(1)
+        x = self.dropout(embedded(self.embedding, tokens)) + about["summary"].unsqueeze(1)
         own = inside(state, "decoder")
         if self.feed is not None:
             return self._fed(x, about, own, spans)

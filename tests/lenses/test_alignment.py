@@ -1,0 +1,33 @@
+"""The alignment lens against the model's own weights, cut to the lengths of each pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sonde.core.errors import BadInput
+from sonde.lenses import alignment
+from sonde.models.seq2seq import Seq2Seq
+
+
+def test_it_shows_each_pair_without_its_padding() -> None:
+    subject = alignment.tiny()
+    readings = alignment.read(subject, n=3)
+    assert len(readings) == 3
+    for i, n in enumerate([6, 2, 4]):
+        source, x = subject.batch.source[i : i + 1, :n], subject.batch.x[i : i + 1, : n + 1]
+        shown = torch.tensor(readings[i].values["weight"])
+        assert shown.shape == (n + 1, n)
+        torch.testing.assert_close(shown, subject.model.align(source, x)[0].detach(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(shown.sum(1), torch.ones(n + 1))
+    letters = ["end", "a", "b", "c", "d"]
+    assert readings[1].extra["columns"] == [letters[token] for token in subject.batch.source[1, :2].tolist()]
+    assert readings[1].extra["rows"] == [*reversed(readings[1].extra["columns"]), "end"]
+
+
+def test_a_model_without_attention_has_none() -> None:
+    blind = Seq2Seq(5, 8, mixer="gla heads=2", attention="none")
+    with pytest.raises(BadInput, match="lens 'alignment' does not apply: a model without attention has no alignment"):
+        alignment.read(replace(alignment.tiny(), model=blind))
