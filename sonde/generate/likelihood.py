@@ -55,7 +55,7 @@ def _follow(model: Advances, place: Place, answers: Rows) -> Tensor:
     rows, lengths = padded(answers, "an answer")
     expected = [place.logits.unsqueeze(1)]
     if rows.shape[1] > 1:  # the last token is only predicted, never read
-        expected += [logits for _, _, logits, _ in pieces(model, rows[:, :-1], lengths - 1, place.state)]
+        expected += [logits for _, _, logits, _ in pieces(model.advance, rows[:, :-1], lengths - 1, place.state)]
     found, start = [], 0
     for logits in expected:
         tokens = rows[:, start : start + logits.shape[1]]

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..core.errors import BadInput
+from ..models.language_model import LanguageModel
+from ..nn.positions import Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from .choice import Dice, choose
@@ -138,25 +140,30 @@ class Place(NamedTuple):
 def read(model: Advances, prompts: Rows, state: State | None = None) -> Place:
     """Where the model stands after each prompt."""
     rows, lengths = padded(prompts)
-    logits = torch.empty(0)
-    for start, count, every, after in pieces(model, rows, lengths, state):
-        ends = every[:, -1] if count is None else every[torch.arange(len(rows), device=rows.device), (count - 1).clamp_min(0)]
-        logits = (
-            ends if start == 0 or count is None else torch.where((count > 0).unsqueeze(1), ends, logits)
-        )  # a row that ended keeps its own
+    # Logits are needed at the ends only: with a large vocabulary those of every token are most of the work, and of the memory.
+    advance, head = (model.features, model.logits) if isinstance(model, LanguageModel) else (model.advance, None)
+    ends = torch.empty(0)
+    for start, count, every, after in pieces(advance, rows, lengths, state):
+        if count is None:
+            ends = every[:, -1]
+        else:  # a row that ended in an earlier piece keeps what it has
+            here = every[torch.arange(len(rows), device=rows.device), (count - 1).clamp_min(0)]
+            ends = here if start == 0 else torch.where((count > 0).unsqueeze(1), here, ends)
         state = after
     assert state is not None
-    return Place(logits, state)
+    return Place(ends if head is None else head(ends), state)
 
 
-def pieces(model: Advances, rows: Tensor, lengths: Tensor, state: State | None) -> Iterator[tuple[int, Tensor | None, Tensor, State]]:
-    """Rows (B, T) of these lengths through the model: start, tokens of each row (None where all count), logits and state of each piece."""
+def pieces(
+    advance: Callable[..., tuple[Tensor, State]], rows: Tensor, lengths: Tensor, state: State | None
+) -> Iterator[tuple[int, Tensor | None, Tensor, State]]:
+    """Rows (B, T) in pieces: where each starts, tokens of each row in it (None where all count), what comes out, and the state."""
     whole = bool((lengths == rows.shape[1]).all())
     for start in range(0, rows.shape[1], PIECE):
         piece = rows[:, start : start + PIECE]
         count = None if whole else (lengths - start).clamp(0, piece.shape[1])
-        logits, state = model.advance(piece, state, spans=None if count is None else Spans.of_lengths(count))
-        yield start, count, logits, state
+        every, state = advance(piece, state, spans=None if count is None else Spans.of_lengths(count))
+        yield start, count, every, state
 
 
 def last(model: Advances, tokens: Tensor, state: State | None) -> Place:
@@ -189,11 +196,18 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
         )
     if state is None and hasattr(model, "begin"):
         raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
-    longest, most = int(padded(prompts)[1].max()), getattr(model, "longest", None)
-    if most is not None and longest + new - 1 > most:  # the last token is never read
-        told = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
+    _check_places(model, int(padded(prompts)[1].max()), new, state or {})
+
+
+def _check_places(model: Any, longest: int, new: int, state: State) -> None:
+    positions = getattr(model, "positions", None)
+    if not isinstance(positions, Positions) or positions.kind == "sinusoidal" or positions.places is None:
+        return
+    before, most = int(state["place.seen"].max()) if "place.seen" in state else 0, positions.places
+    if before + longest + new - 1 > most:  # the last token is never read
+        told = f"a prompt of {before + longest} tokens" + (f" and {new} new ones do" if before + longest <= most else " does")
         raise BadInput(
-            f"{told} not fit into the {most} places of the model", where="generate", fix="use less of the text, or train with more places"
+            f"{told} not fit into the {most} places of the model", where="generate", fix="use less text, or train with more places"
         )
 
 

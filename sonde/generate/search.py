@@ -58,16 +58,18 @@ def beam(
         fast = prepared(model, len(prompts) * beams, weights)
         place = read(fast, prompts, state)
         B, V = place.logits.shape
-        like = {"device": place.logits.device}
-        mine = torch.arange(B * beams, **like)
+        device = place.logits.device
+        mine = torch.arange(B * beams, device=device)
         place = _picked(place, mine // beams)
-        tokens = torch.empty(B, beams, 0, dtype=torch.long, **like)
-        scores = torch.full((B, beams), OUT, dtype=torch.float64, **like)
+        tokens = torch.empty(B, beams, 0, dtype=torch.long, device=device)
+        scores = torch.full((B, beams), OUT, dtype=torch.float64, device=device)
         scores[:, 0] = 0  # all beams of a prompt begin alike: one of them is enough
         found = Beams(
-            torch.full((B, beams, new), stop.pad, **like), torch.full_like(scores, OUT), torch.zeros(B, beams, dtype=torch.long, **like)
+            torch.full((B, beams, new), stop.pad, device=device),
+            torch.full_like(scores, OUT),
+            torch.zeros(B, beams, dtype=torch.long, device=device),
         )
-        live = torch.ones(B, dtype=torch.bool, **like)
+        live = torch.ones(B, dtype=torch.bool, device=device)
         width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # so many that K go on, even if every beam could end now
         for n in range(1, new + 1):
             finite(place.logits.amax(-1))
@@ -76,14 +78,14 @@ def beam(
             parent = where // V
             grown = torch.cat([_of(tokens, parent), (where % V).unsqueeze(-1)], -1)
             over = stop.reached(grown.flatten(0, 1)).view(B, width) | (n == new)
-            ended = over & live.unsqueeze(1) & (torch.arange(width, **like) < beams)
+            ended = over & live.unsqueeze(1) & (torch.arange(width, device=device) < beams)
             found = _merged(found, grown, torch.where(ended, best / n**power, OUT))
             scores, going = best.masked_fill(over, OUT).topk(beams)
             live = live & (scores[:, 0] / (new if power > 0 else n) ** power > found.scores[:, -1])
             if not bool(live.any()):
                 break
             tokens = _of(grown, going)
-            order = (parent.gather(1, going) + beams * torch.arange(B, **like).unsqueeze(1)).flatten()
+            order = (parent.gather(1, going) + beams * torch.arange(B, device=device).unsqueeze(1)).flatten()
             if not torch.equal(order, mine):  # a copy of all that was read, so only where it is needed
                 place = _picked(place, order)
             place = last(fast, tokens[:, :, -1].reshape(-1, 1), place.state)

@@ -6,20 +6,13 @@ B batch, N tokens so far.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-
-
-class Tokeniser(Protocol):
-    """What turns text into tokens and back."""
-
-    def encode(self, text: str) -> Tensor: ...
-
-    def decode(self, tokens: Tensor) -> str: ...
+from ..data.tokeniser import Tokeniser
 
 
 @final

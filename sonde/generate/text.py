@@ -8,13 +8,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from ..data.tokeniser import UNKNOWN, Tokeniser
 from .sample import Advances, Weights, steps
-from .stop import Stop, Tokeniser
+from .stop import Stop
 
 CONTEXT = 16
 """tokens of a prompt that decide how the next one is spelt"""
-BROKEN = "\ufffd"
-"""what bytes become that are no character, or not yet one"""
 
 
 @final
@@ -58,7 +57,7 @@ class Writer:
     def _spelt(self, whole: bool) -> str:
         """Text of the tokens not told yet; none while it may end inside a character."""
         before, now = self._decoded(self._told), self._decoded(len(self._tokens))
-        if len(now) <= len(before) or (now.endswith(BROKEN) and not whole):
+        if len(now) <= len(before) or (now.endswith(UNKNOWN) and not whole):
             return ""
         # the tokens told last stay, as the context of the next
         self._tokens, self._told = self._tokens[self._told :], len(self._tokens) - self._told

@@ -37,7 +37,7 @@ def test_greedy_takes_the_likeliest_of_one_pass(mixer):
 @pytest.mark.parametrize("piece", [2, 4, 512])
 def test_prompts_of_different_lengths_equal_each_alone(mixer, piece, monkeypatch):
     monkeypatch.setattr(module, "PIECE", piece)
-    one = model(mixer, places=20 if mixer == "linear" else None)
+    one = model(mixer, **({"positions": "learned", "places": 20} if mixer == "linear" else {}))
     together = generate(one, prompts(), 5, temperature=0)
     monkeypatch.setattr(module, "PIECE", 512)
     for row, start in zip(together, prompts(), strict=True):
@@ -122,16 +122,16 @@ def test_the_mode_of_the_model_is_put_back():
 def test_a_recurrence_needs_no_memory_for_what_came_before(mixer, monkeypatch):
     """Ten thousand tokens of prompt in pieces and some more one by one: no state ever grows, no call sees more than a piece."""
     one, sizes, widest = LanguageModel(vocabulary=13, width=8, depth=1, mixer=mixer, ffn=0.0).eval(), set(), []
-    advance = one.advance
+    features = one.features  # what every way into the model goes through
 
     def watched(tokens, state=None, *, spans=None):
-        logits, after = advance(tokens, state, spans=spans)
+        logits, after = features(tokens, state, spans=spans)
         sizes.add(tuple(sorted((name, tuple(s.shape), s.untyped_storage().nbytes()) for name, s in after.items() if name.endswith("S0"))))
         sizes.add(tuple(sorted((name, tuple(s.shape), 0) for name, s in after.items() if not name.endswith("S0"))))
         widest.append(tokens.shape[1])
         return logits, after
 
-    monkeypatch.setattr(one, "advance", watched)
+    monkeypatch.setattr(one, "features", watched)
     generate(one, torch.randint(13, (1, 10_000)), 300)
     assert len(sizes) <= 2 and max(widest) == module.PIECE and len(widest) == 20 + 299
 
@@ -172,7 +172,7 @@ def test_models_that_cannot_go_on_say_so():
 
 
 def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
-    one, told = model("attention", places=10), []
+    one, told = model("attention", positions="learned", places=10), []
     fits = generate(one, prompts(), 2, stream=told.append)  # 9 + 1: the last token is never read
     assert fits.shape == (3, 2)
     told.clear()
@@ -180,7 +180,11 @@ def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
         generate(one, prompts(), 3, stream=told.append)
     with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit into the 10 places"):
         generate(one, torch.zeros(1, 11, dtype=torch.long), 3, stream=told.append)
+    state = one.advance(prompts()[1].unsqueeze(0))[1]
+    with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit"):
+        generate(one, torch.zeros(1, 2, dtype=torch.long), 3, state=state, stream=told.append)
     assert not told
+    assert generate(model("attention", positions="sinusoidal", places=10), prompts(), 30).shape == (3, 30)
 
 
 def test_logits_that_are_no_numbers_stop_it():

@@ -123,12 +123,12 @@ def test_the_texts_that_transformers_finds(beams, power):
         do_sample=False,
         early_stopping="never",
         length_penalty=power,
-        eos_token_id=2,
-        pad_token_id=0,
+        eos_token_id=[8, 4],
+        pad_token_id=1,
         return_dict_in_generate=True,
         output_scores=True,
     )
-    found = beam(Ours(), rows, 12, beams=beams, power=power, stop=Stop(end=2, pad=0))
+    found = beam(Ours(), rows, 12, beams=beams, power=power, stop=Stop(end=(8, 4), pad=1))
     torch.testing.assert_close(found.scores.float().flatten(), want.sequences_scores, atol=1e-5, rtol=1e-5)
     mine, length = found.tokens.flatten(0, 1), want.sequences.shape[1] - 5
     assert length == mine.shape[1] and torch.equal(mine, want.sequences[:, 5:])

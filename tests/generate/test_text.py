@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonde.data.text import Vocabulary
+from sonde.data.tokeniser import Vocabulary, train
 from sonde.generate import Stop, Writer, complete, generate
 from sonde.generate.text import spelt
 from sonde.models.language_model import LanguageModel
@@ -59,39 +59,26 @@ def test_an_end_token_is_not_shown():
     assert pieces(writer, [65, 0xE2, 0, 66]) == ["A", "", "\ufffd", "", ""] and writer.ended
 
 
-class Subwords:
-    """A byte-level BPE of the tokenizers package, or one that marks the beginning of words."""
-
-    def __init__(self, kind: str) -> None:
-        import tokenizers as T
-
-        train = ["the cat sat on the mat, naïve café 😀 日本語", "a cat ate the hat"] * 4
-        self.one = T.Tokenizer(T.models.BPE())
-        if kind == "bytes":
-            self.one.pre_tokenizer, self.one.decoder = T.pre_tokenizers.ByteLevel(add_prefix_space=False), T.decoders.ByteLevel()
-            trainer = T.trainers.BpeTrainer(vocab_size=300, initial_alphabet=T.pre_tokenizers.ByteLevel.alphabet())
-        else:
-            self.one.pre_tokenizer, self.one.decoder = T.pre_tokenizers.Metaspace(), T.decoders.Metaspace()
-            trainer = T.trainers.BpeTrainer(vocab_size=80)
-        self.one.train_from_iterator(train, trainer)
-
-    def encode(self, text: str) -> torch.Tensor:
-        return torch.tensor(self.one.encode(text).ids)
-
-    def decode(self, tokens: torch.Tensor) -> str:
-        return self.one.decode(tokens.tolist())
-
-
-@pytest.mark.parametrize("kind", ["bytes", "words"])
-def test_subwords_make_up_the_same_text(kind):
-    tokeniser, text = Subwords(kind), "the cat sat on the naïve café mat 😀 日本語"
-    tokens = tokeniser.encode(text)
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram"])
+def test_every_tokeniser_makes_up_the_same_text(kind):
+    text = "the cat sat on the naïve café mat 😀 日本語"
+    tokeniser = train(kind, [text, "a cat ate the hat"] * 4, size=300)
+    tokens = tokeniser.encode(text).long()
     for cut in (0, 1, 4):
         told = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
         assert tokeniser.decode(tokens[:cut]) + "".join(told) == text
         assert all("\ufffd" not in piece for piece in told)
     stop = Stop(texts="on the n", tokeniser=tokeniser)
     assert spelt(tokeniser, tokens[:1], tokens[1:], stop) == text[len(tokeniser.decode(tokens[:1])) :].split("on the n")[0]
+
+
+def test_word_pieces_are_joined_as_in_the_whole_text():
+    text = "the cat sat on the mat , a cat ate the hat"
+    tokeniser = train("wordpiece", [text] * 4, size=60)
+    tokens = tokeniser.encode(text).long()
+    for cut in (1, 5):
+        told = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
+        assert tokeniser.decode(tokens[:cut]) + "".join(told) == tokeniser.decode(tokens)
 
 
 def test_texts_go_on_as_their_tokens_do():
