@@ -27,6 +27,25 @@ MODES = {"": 0, "maj": 0, "ion": 0, "m": -3, "min": -3, "aeo": -3, "dor": -2, "p
 TUPLETS = {"2": Fraction(3, 2), "3": Fraction(2, 3), "4": Fraction(3, 4), "6": Fraction(1, 3)}
 SIGNS = {"^^": 2, "^": 1, "=": 0, "_": -1, "__": -2}
 
+TUNES = tuple(
+    f"X:1\nT:{title}\nM:{metre}\nL:{unit}\nK:{key}\n{body}\n"
+    for title, metre, unit, key, body in (
+        ("Ode to Joy", "4/4", "1/4", "C", "EEFG|GFED|CCDE|E3/2D/2D2|EEFG|GFED|CCDE|D3/2C/2C2|\n"
+         "DDEC|DE/2F/2EC|DE/2F/2ED|CDG,2|EEFG|GFED|CCDE|D3/2C/2C2|"),
+        ("Twinkle, Twinkle", "4/4", "1/4", "C", "CCGG|AAG2|FFEE|DDC2|GGFF|EED2|GGFF|EED2|CCGG|AAG2|FFEE|DDC2|"),
+        ("Frere Jacques", "4/4", "1/4", "C", "CDEC|CDEC|EFG2|EFG2|G/2A/2G/2F/2EC|G/2A/2G/2F/2EC|CG,C2|CG,C2|"),
+        ("Mary Had a Little Lamb", "4/4", "1/4", "C", "EDCD|EEE2|DDD2|EGG2|EDCD|EEEE|DDED|C4|"),
+        ("London Bridge", "4/4", "1/4", "C", "G3/2A/2GF|EFG2|DEF2|EFG2|G3/2A/2GF|EFG2|D2G2|EC3|"),
+        ("Au clair de la lune", "4/4", "1/4", "C", "CCCD|E2D2|CEDD|C4|CCCD|E2D2|CEDD|C4|\nDDDD|A,2A,2|DCB,A,|G,4|CCCD|E2D2|CEDD|C4|"),
+        ("Row, Row, Row Your Boat", "6/8", "1/8", "C", "C3C3|C2DE3|E2DE2F|G6|cccGGG|EEECCC|G2FE2D|C6|"),
+        ("Lightly Row", "4/4", "1/4", "C", "GEE2|FDD2|CDEF|GGG2|GEEE|FDDD|CEGG|E4|\nDDDD|DEF2|EEEE|EFG2|GEEE|FDDD|CEGG|C4|"),
+        ("Jingle Bells", "4/4", "1/4", "C", "EEE2|EEE2|EGC3/2D/2|E4|FFF3/2F/2|FEEE/2E/2|EDDE|D2G2|\n"
+         "EEE2|EEE2|EGC3/2D/2|E4|FFF3/2F/2|FEEE/2E/2|GGFD|C4|"),
+        ("Skip to My Lou", "4/4", "1/4", "G", "BBGG|BBd2|AAFF|AAc2|BBGG|BBd2|ABcA|G2G2|"),
+    )
+)  # fmt: skip
+"""melodies old enough to be everybody's, as ABC"""
+
 LENGTH = r"\d*(?:/+\d*)?"
 NOTE = rf"(?:\^\^?|__?|=)?[A-Ga-g][,']*{LENGTH}"
 CHORD = re.compile(rf"\[({NOTE})[^]|\n]*\]")
@@ -142,7 +161,7 @@ def _times(text: str) -> Fraction:
     """A length as ABC writes it: '' is 1, '3' 3, '/' a half, '//' a quarter, '3/2' one and a half."""
     over, slash, under = text.partition("/")
     down = 2 ** (1 + under.count("/")) if slash and not under.strip("/") else int(under.strip("/") or 1)
-    return Fraction(min(int(over or 1), 64), min(max(down, 1), 64))
+    return Fraction(min(int(over or 1) or 1, 64), min(down or 1, 64))
 
 
 def _fraction(text: str) -> Fraction:

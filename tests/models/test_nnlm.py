@@ -9,8 +9,9 @@ import sonde
 from sonde.core.batch import Data
 from sonde.core.errors import BadInput
 from sonde.core.recipe import Recipe
-from sonde.data.tensors import WindowSource
+from sonde.data.tensors import TensorSource, WindowSource
 from sonde.generate import generate
+from sonde.models.language_model import LanguageModel
 from sonde.models.ngram import Ngram
 from sonde.models.nnlm import FeedForwardLM
 from sonde.nn.spans import Spans
@@ -92,6 +93,29 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
     bigram = Ngram(row[:2500], 7, 2).perplexity(row[2500:])
     assert bigram > 6.5 and run.result["figures"]["valid/loss"] < 0.8
-    with torch.no_grad():
-        said = generate(run.model(), torch.tensor([[1, 2], [3, 5]]), 4, temperature=0)
+    said = generate(run.model(), torch.tensor([[1, 2], [3, 5]]), 4, temperature=0)
     assert said.tolist() == [[3, 5, 1, 6], [1, 6, 0, 6]]
+
+
+def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):
+    """The last token repeats the first; between them lie more tokens than the window holds."""
+    dice = torch.Generator().manual_seed(0)
+    rows = torch.randint(2, (256, 7), generator=dice) + 2
+    rows[:, 0] = torch.randint(2, (256,), generator=dice)
+    rows = torch.cat([rows, rows[:, :1]], 1)
+    mask = (torch.arange(7) == 6).expand(256, 7)
+    source = TensorSource(rows[:, :-1], rows[:, 1:], mask=mask)
+
+    def accuracy(name: str, build) -> float:
+        recipe = Recipe(
+            model=build,
+            data=Data(source.subset(torch.arange(192)), source.subset(torch.arange(192, 256))),
+            objective=Categorical(classes=4),
+            optimiser=optimiser("adam", lr=2e-2),
+            batch=64,
+            steps=60,
+        )
+        return sonde.train(recipe, run=tmp_path / name, quiet=True, threads=1).result["figures"]["valid/accuracy"]
+
+    assert accuracy("rnn", lambda: LanguageModel(4, 16, 1, "lstm")) == 1
+    assert accuracy("window", lambda: FeedForwardLM(4, order=4, width=8, hidden=32)) < 0.75
