@@ -140,7 +140,7 @@ def lin_01(exhibit: Exhibit) -> str:
 
     def windowed(**dials: int) -> Array:
         some = window.Window(width, heads=2, rotary=False, **dials).double()
-        some.load_state_dict(full.state_dict())
+        some.load_state_dict(_apart(full))
         return some(x)[0].detach().numpy()
 
     whole = full(x)[0].detach().numpy()
@@ -175,9 +175,15 @@ def _pairs_of(dials: dict[str, int], N: int) -> Array:
     return near | ((j < dials.get("global_tokens", 0)) & (j <= i))
 
 
+def _apart(layer: attention.Attention) -> dict[str, Tensor]:
+    """Weights of full attention under the names of layers that keep queries, keys and values apart."""
+    q, k, v = layer.qkv.weight.detach().chunk(3)
+    return {"q.weight": q, "k.weight": k, "v.weight": v, "out.weight": layer.out.weight.detach()}
+
+
 def _masked(layer: attention.Attention, x: Tensor, pairs: Array) -> Array:
     """Softmax attention over given pairs, with the layer's weights, in NumPy."""
-    q, k, v, out = (getattr(layer, name).weight.detach().numpy() for name in ("q", "k", "v", "out"))
+    q, k, v, out = (weight.numpy() for weight in _apart(layer).values())
     tokens, d = x.numpy(), x.shape[-1] // layer.heads
     parts = []
     for h in range(layer.heads):
@@ -252,7 +258,7 @@ def lin_03(exhibit: Exhibit) -> str:
 
     def projected(E: Tensor) -> Tensor:
         layer = linformer.Linformer(width, heads=2, rows=E.shape[1], max_len=N, projection="random").double()
-        layer.load_state_dict({**full.state_dict(), "E": E, "F": E})
+        layer.load_state_dict({**_apart(full), "E": E, "F": E})
         return layer(x)[0].detach()
 
     whole = full(x)[0].detach()
@@ -305,7 +311,7 @@ def lin_04(exhibit: Exhibit) -> str:
     # The whole layer against softmax attention, and no leak: only the last key is made larger.
     attend = attention.Attention(width, heads=1, positions="none").double()
     layer = performer.Performer(width, heads=1, features=4096, rotary=False).double()
-    layer.load_state_dict({**attend.state_dict(), "W": performer.directions(4096, width).double()})
+    layer.load_state_dict({**_apart(attend), "W": performer.directions(4096, width).double()})
     x = torch.randn(1, N, width, generator=source, dtype=torch.float64)
     off = float(((layer(x)[0] - attend(x)[0]).abs().max() / attend(x)[0].abs().max()).detach())
     exhibit.below("distance of the layer from softmax attention, 4096 features", off, 0.1)

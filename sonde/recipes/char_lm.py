@@ -29,6 +29,8 @@ def recipe(
     lr: Rate = 2e-3,
     steps: Steps = 1000,
     text: Path | None = None,
+    valid: Annotated[float, Range(0, below=1)] = 0.05,
+    test: Annotated[float, Range(0, below=1)] = 0.05,
     seed: int = 0,
 ) -> Recipe:
     """A character language model; its loss is in nats per character.
@@ -46,8 +48,10 @@ def recipe(
     steps: updates
     text: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
         missing the source text of Python's standard library
+    valid: share of the text to validate on, after the part for training; the standard library has shares of its own
+    test: share of the text for the test, at its end
     """
-    data = _windows(text, context)
+    data = _windows(text, context, valid, test)
     causal = mixer_of(mixer, width).causal
     if not causal:
         data = _hidden(data, seed)
@@ -55,12 +59,12 @@ def recipe(
     return made if causal else made.replace(callbacks=(SayHidden(mixer),))
 
 
-def _windows(text: Path | None, context: int) -> Data:
+def _windows(text: Path | None, context: int, valid: float, test: float) -> Data:
     """Windows of the text: overlapping ones to train on; to judge by, others that lie apart, some of them where there are many."""
-    if text is None:  # nothing is downloaded for a default
-        data = load("tiny_shakespeare" if fetch.find(*SHAKESPEARE) else "stdlib_text", length=context)
+    if text is None and not fetch.find(*SHAKESPEARE):  # nothing is downloaded for a default
+        data = load("stdlib_text", length=context)
     else:
-        data = load(text, length=context)
+        data = load(text or "tiny_shakespeare", length=context, valid=valid, test=test)
 
     def again(source: Source | None, stride: int, most: int) -> Any:
         return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
