@@ -111,6 +111,10 @@ class Stored(Mapping[str, Tensor]):
         """Its size, without reading it."""
         return tuple(self.entries[self.aliases.get(name, name)][1])
 
+    def dtype(self, name: str) -> torch.dtype:
+        """Its kind of numbers."""
+        return self.entries[self.aliases.get(name, name)][0]
+
 
 def _header_limit(size: int) -> int:
     return HEADER_LIMIT + size // 20

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.dials import Range
-from ..nn.block import style_of
+from ..nn.block import ACTIVATIONS, Style, style_of
 from ..nn.positions import Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -34,12 +34,13 @@ class Bert(nn.Module):
     places: the longest sequence
     kinds: different kinds of tokens, such as those of a first and of a second sentence
     dropout: share of numbers set to 0 while training
+    style: norms and activation: bert, or a Style with norms after the sums and no gate
     """
 
     reads = ("x", "kinds", "lengths")
     causal = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
         self,
         vocabulary: Count = 30522,
         width: Count = 768,
@@ -49,21 +50,21 @@ class Bert(nn.Module):
         places: Count = 512,
         kinds: Count = 2,
         dropout: Share = 0.0,
+        style: str | Style = "bert",
     ) -> None:
         super().__init__()
-        style = style_of("bert")
-        self.vocabulary, self.width = vocabulary, width
+        self.vocabulary, self.width, self.style = vocabulary, width, (style := style_of(style))
         self.embedding, self.kinds = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
         self.positions, self.norm, self.dropout = Positions("learned", width, places), style.make_norm(width), nn.Dropout(dropout)
         mixers = [mixer_of(mixer, width, causal=False, positions="none", bias=True) for _ in range(depth)]
         self.stack = Stack.of(mixers, ffn, style, dropout)
         self.pooler = nn.Linear(width, width)
-        self.token_head = nn.Sequential(nn.Linear(width, width), nn.GELU(), style.make_norm(width))
+        self.token_map, self.token_norm = nn.Linear(width, width), style.make_norm(width)
         self.token_bias = nn.Parameter(torch.zeros(vocabulary))
         self.pair_head = nn.Linear(width, 2)
         begin_small(self.stack)
-        for part in (self.embedding, self.kinds, self.pooler, self.token_head[0], self.pair_head):
-            nn.init.normal_(part.weight, std=0.02)  # type: ignore[arg-type]
+        for part in (self.embedding, self.kinds, self.pooler, self.token_map, self.pair_head):
+            nn.init.normal_(part.weight, std=0.02)
 
     def forward(self, tokens: Tensor, kinds: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
         """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of what stands at each place, 'pair' (B, 2) logits of not next, next."""
@@ -74,14 +75,24 @@ class Bert(nn.Module):
         self, tokens: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """tokens (B, T) -> (B, T, D); there is no state."""
-        x = embedded(self.embedding, tokens)
+        return self.through(self.embed(tokens), spans=spans, kinds=kinds)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> their vectors (B, T, D), which `through` reads."""
+        return embedded(self.embedding, tokens)
+
+    def through(
+        self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """The same from vectors (B, T, D) in the place of tokens."""
         x = x + (self.kinds.weight[0] if kinds is None else embedded(self.kinds, kinds))
         x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
         return self.stack(self.dropout(self.norm(x)), spans=spans)
 
     def logits(self, x: Tensor) -> Tensor:
         """Features (B, T, D) -> (B, T, vocabulary): inner products with the embeddings."""
-        return F.linear(self.token_head(x), self.embedding.weight, self.token_bias)
+        x = self.token_norm(ACTIVATIONS[self.style.activation](self.token_map(x)))
+        return F.linear(x, self.embedding.weight, self.token_bias)
 
     def pooled(self, x: Tensor) -> Tensor:
         """Features (B, T, D) -> (B, D) what the first token says of the whole."""

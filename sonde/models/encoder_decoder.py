@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.block import style_of
+from ..nn.block import Style, style_of
 from ..nn.mixers.attention import Attention
 from ..nn.positions import Kind, Positions, RelativeBias
 from ..nn.recurrence import State
@@ -39,7 +39,7 @@ class EncoderDecoder(nn.Module):
     places: so many positions there are; sinusoidal ones need no limit
     dropout: share of numbers set to 0 while training
     tied: logits are inner products with the target's embeddings
-    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama
+    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
     reads = ("source", "x", "lengths")
@@ -59,7 +59,7 @@ class EncoderDecoder(nn.Module):
         places: Count | None = None,
         dropout: Share = 0.0,
         tied: bool = True,
-        style: str = "modern",
+        style: str | Style = "modern",
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.block import style_of
+from ..nn.block import Style, style_of
 from ..nn.mixers import Mixer, mixer
 from ..nn.positions import Kind, Positions
 from ..nn.recurrence import State
@@ -41,7 +41,7 @@ class LanguageModel(nn.Module):
     dropout: share of numbers set to 0 in each block while training
     tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
     ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
-    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama
+    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
     def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
@@ -56,7 +56,7 @@ class LanguageModel(nn.Module):
         dropout: Share = 0.0,
         tied: bool = False,
         ahead: bool = False,
-        style: str = "modern",
+        style: str | Style = "modern",
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
@@ -100,7 +100,11 @@ class LanguageModel(nn.Module):
 
     def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """tokens (B, T) -> what logits are made of (B, T, D), and the state after it."""
-        return self.through(embedded(self.embedding, tokens, self.scale), state, spans=spans)
+        return self.through(self.embed(tokens), state, spans=spans)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> their vectors (B, T, D), which `through` reads."""
+        return embedded(self.embedding, tokens, self.scale)
 
     def through(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same from vectors (B, T, D) in the place of tokens."""

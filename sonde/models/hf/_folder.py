@@ -1,0 +1,249 @@
+"""A folder in Hugging Face layout <-> a model and its tokeniser.  All is checked before the first number is read.
+
+config.json                    what the model is
+model.safetensors              its tensors, or model.safetensors.index.json and several files it names
+tokenizer.json                 its tokeniser, if it has one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core import files, shelf
+from ...core.errors import BadInput, DataUnusable, ResourceFault, nearest
+from ...core.tensors import Stored, encode, encoded_size
+from ...data import tokeniser as tokenisers
+from ...data.tokeniser import Tokeniser
+from ._layout import Fields, Row, owner
+
+SHELF = "models.hf"
+CONFIG, WEIGHTS, INDEX, WORDS = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+IDS = {"start": "bos_token_id", "end": "eos_token_id", "pad": "pad_token_id"}
+MARKS = {"start": "bos", "end": "eos", "pad": "pad", "unknown": "unk", "mask": "mask", "sep": "sep", "cls": "cls"}
+
+
+def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tokeniser | None]:
+    """The model of a folder, ready for use, and its tokeniser if there is one.
+
+    fresh: patterns of our tensors that may be missing and then begin with random numbers, such as 'pair_head.*'
+    dtype: of the numbers, whatever the file has
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder '{folder.name}'", where=str(folder.parent), fix="give one with a config.json")
+    config = read_config(folder / CONFIG)
+    family = _family(config)
+    model = build(family, config, "cpu" if fresh else "meta")
+    words = tokenisers.load(folder / WORDS) if (folder / WORDS).is_file() else None
+    if words is not None:
+        tokenisers.check_fits(words, model.vocabulary, str(folder / WORDS))  # type: ignore[arg-type]
+    stored = _Files(folder)
+    rows = _fitting(family, model, stored, fresh)
+    for row in rows:
+        module, leaf = owner(model, row.ours)
+        values = row.take({name: stored.read(name) for name in row.theirs}, dtype)
+        setattr(module, leaf, nn.Parameter(values))
+    return model.to(dtype).eval(), words
+
+
+def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = None) -> None:
+    """Write a folder that `load` and the transformers package read; it appears whole or not at all."""
+    family = next((one for one in families().values() if one.owns(model)), None)
+    if family is None:
+        raise BadInput(f"no Hugging Face family has models like {type(model).__name__}", where="save", fix=f"there are {', '.join(families())}")
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"'{folder.name}' is already there", where=str(folder.parent), fix="choose a new folder")
+    kind = family.__name__.rpartition(".")[2]
+    config = {"model_type": kind, "architectures": [family.ARCHITECTURE], **family.describe(model)}
+    written = {CONFIG: config | _numbers(config, tokeniser)}
+    if tokeniser is not None:
+        tokenisers.check_fits(tokeniser, config["vocab_size"], "save")
+        marks = {f"{MARKS[name]}_token": tokeniser.tokens[n] for name, n in tokeniser.specials.items() if name in MARKS}
+        written["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **marks}
+    own = dict(model.named_parameters())
+    rows: list[Row] = family.table(model)
+    extra = own.keys() - {row.ours for row in rows}
+    if extra:
+        told = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
+        raise BadInput(told, where="save", fix="merge or remove adapters before saving")
+    tensors = {name: part for row in rows for name, part in row.give(own[row.ours].detach()).items()}
+    texts = {name: files.dump_json(value) for name, value in written.items()}
+    if tokeniser is not None:
+        texts[WORDS] = tokeniser.to_json().encode()
+    aside = folder.with_name(f".tmp-{folder.name}-{os.getpid()}")
+    files.remove_quietly(aside)
+    try:
+        files.make_folder(folder.parent)
+        if files.disk.free_bytes(folder.parent) < (need := encoded_size(tensors) + (1 << 16)):
+            raise OSError(28, f"{need:,} bytes do not fit")
+        files.disk.mkdir(aside)
+        files.write_file(aside / WEIGHTS, encode(tensors, {"format": "pt"}))
+        for name, text in texts.items():
+            files.write_file(aside / name, [text])
+        files.disk.fsync_directory(aside)
+        files.disk.rename(aside, folder)
+        files.disk.fsync_directory(folder.parent)
+    except OSError as error:
+        files.remove_quietly(aside)
+        raise ResourceFault(f"the model could not be written: {error.strerror or error}", where=str(folder), fix="make room") from error
+    except BaseException:
+        files.remove_quietly(aside)
+        raise
+
+
+def families() -> dict[str, ModuleType]:
+    """The families by name: the files beside this one."""
+    return {name: shelf.load(SHELF, name) for name in shelf.names(SHELF)}
+
+
+def build(family: ModuleType, config: Fields, device: str = "meta") -> nn.Module:
+    """The model that a config.json describes, by default without memory for its numbers."""
+    try:
+        with torch.device(device):
+            return family.build(config)
+    except BadInput as error:  # sizes that do not fit each other
+        raise error if error.where == config.where else BadInput(error.what, where=config.where, fix=error.fix) from error
+    except (RuntimeError, OverflowError) as error:
+        told = f"config.json describes no model: {str(error).splitlines()[0][:120]}"
+        raise DataUnusable(told, where=config.where, fix="restore the file") from error
+
+
+def read_config(path: Path) -> Fields:
+    """The fields of a config.json.  Some hold the word Infinity, which is no JSON, so this reader is not the strict one."""
+    try:
+        found = json.loads(files.read_file(path, files.JSON_LIMIT))
+    except (OSError, ValueError, RecursionError) as error:
+        told = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise DataUnusable(told, where=str(path), fix="give a folder in Hugging Face layout") from error
+    if not isinstance(found, dict):
+        raise DataUnusable(f"{path.name} is not a table of fields", where=str(path), fix="restore the file")
+    return Fields(found, str(path))
+
+
+def _family(config: Fields) -> ModuleType:
+    kind = config.values.get("model_type")
+    if not isinstance(kind, str):
+        raise DataUnusable("config.json has no 'model_type'", where=config.where, fix="restore the file")
+    known = shelf.names(SHELF)
+    if kind not in known:
+        raise BadInput(f"models of type '{kind[:60]}' are not supported", where=config.where, fix=nearest(kind, known))
+    return shelf.load(SHELF, kind)
+
+
+class _Files:
+    """The tensors of a folder, by name, each in its file until it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts: dict[str, Stored] = {}
+        self.home: dict[str, str] = {}
+        for name in self._listed():
+            self.parts[name] = self._open(folder / name)
+            for tensor in self.parts[name]:
+                if tensor in self.home:
+                    raise DataUnusable(f"tensor '{tensor}' stands in two files", where=str(folder / name), fix="restore the files")
+                self.home[tensor] = name
+        self.alias = {name: name for name in self.home}
+
+    def rename(self, full: dict[str, str]) -> None:
+        """Call tensors by other names: full name -> the one in the file."""
+        self.alias = full
+
+    def where(self, name: str) -> str:
+        return str(self.folder / self.home[self.alias[name]])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.parts[self.home[self.alias[name]]].shape(self.alias[name])
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.parts[self.home[self.alias[name]]].dtype(self.alias[name])
+
+    def read(self, name: str) -> torch.Tensor:
+        return self.parts[self.home[self.alias[name]]][self.alias[name]]
+
+    def _listed(self) -> list[str]:
+        if (self.folder / WEIGHTS).exists():
+            return [WEIGHTS]
+        if not (self.folder / INDEX).exists():
+            other = next(iter(sorted(path.name for path in self.folder.glob("*.bin"))), "")
+            fix = f"'{other}' can run code when it is read; save it as safetensors" if other else "give a folder in Hugging Face layout"
+            raise DataUnusable(f"there is no {WEIGHTS}", where=str(self.folder), fix=fix)
+        table = files.read_json(self.folder / INDEX)
+        found = table.get("weight_map") if isinstance(table, dict) else None
+        names = sorted(set(found.values())) if isinstance(found, dict) and all(isinstance(x, str) for x in found.values()) else []
+        if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+            raise DataUnusable(f"{INDEX} is no list of files", where=str(self.folder / INDEX), fix="restore the file")
+        return names
+
+    @staticmethod
+    def _open(path: Path) -> Stored:
+        try:
+            with open(path, "rb") as file:
+                return Stored(mmap(file.fileno(), 0, access=ACCESS_READ))
+        except (OSError, ValueError) as error:
+            told = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
+            raise DataUnusable(told, where=str(path), fix="fetch the file again") from error
+
+
+def _fitting(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequence[str]) -> list[Row]:
+    """Rows whose tensors are there; an error names the first that is missing, unknown, misshapen or a copy of something else."""
+    own = dict(model.named_parameters())
+    rows: list[Row] = family.table(model)
+    wanted = {name: part for row in rows for name, part in row.give(own[row.ours].detach().to("meta")).items()}
+    _rename(family, stored)
+    repeated = family.copies(model)
+    for name in stored.alias:
+        if name not in wanted and name not in repeated and not any(re.fullmatch(pattern, name) for pattern in family.SILENT):
+            raise _unfit(f"holds '{stored.alias[name]}', which this model does not have", stored.where(name))
+    found = [row for row in rows if all(name in stored.alias for name in row.theirs)]
+    for row in rows:
+        missing = next((name for name in row.theirs if name not in stored.alias), None)
+        if missing is not None and not any(fnmatchcase(row.ours, pattern) for pattern in fresh):
+            raise _unfit(f"lacks '{missing}'", str(stored.folder), f"; or let it begin at random with fresh=['{row.ours}']")
+    for name in (name for row in found for name in row.theirs):
+        if stored.shape(name) != tuple(wanted[name].shape):
+            told = f"has '{stored.alias[name]}' as {list(stored.shape(name))}, config.json says {list(wanted[name].shape)}"
+            raise _unfit(told, stored.where(name))
+        if not (kind := stored.dtype(name)).is_floating_point:
+            raise _unfit(f"has '{stored.alias[name]}' as {str(kind).removeprefix('torch.')}, not as real numbers", stored.where(name))
+    for name, origin in repeated.items():
+        if name in stored.alias and origin in stored.alias and not torch.equal(stored.read(name), stored.read(origin)):
+            raise _unfit(f"has two different tensors, '{name}' and '{origin}', which are one in this model", stored.where(name))
+    return found
+
+
+def _rename(family: ModuleType, stored: _Files) -> None:
+    """Names as the largest of the family's models has them: files of its body alone leave the first word out."""
+    bare = not any(name.startswith(family.PREFIX) for name in stored.home)
+    full = {}
+    for name in stored.home:
+        new = family.PREFIX + name if bare else name
+        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", new))
+        full[new] = name
+    stored.rename(full)
+
+
+def _unfit(what: str, where: str, more: str = "") -> DataUnusable:
+    return DataUnusable(f"the checkpoint {what}", where=where, fix="use the config.json and the tensors of one model" + more)
+
+
+def _numbers(config: dict[str, Any], tokeniser: Tokeniser | None) -> dict[str, Any]:
+    """Numbers of special tokens, which generation asks for."""
+    specials = {} if tokeniser is None else tokeniser.specials
+    found: dict[str, Any] = {field: specials.get(name) for name, field in IDS.items()}
+    if config.get("is_encoder_decoder"):
+        found["pad_token_id"] = specials.get("pad", 0)
+        found["decoder_start_token_id"] = specials.get("start", found["pad_token_id"])
+    return found

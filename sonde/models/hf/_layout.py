@@ -1,0 +1,160 @@
+"""What families are described with: fields of a config.json, and rows that pair tensors of a file with ours.
+
+A row is read in both directions, so what `save` writes is what `load` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import BadInput, DataUnusable, nearest
+from ...nn.mixers import Mixer
+from ...nn.mixers.attention import Attention
+from ...nn.stack import Stack
+
+T = TypeVar("T")
+
+SIZE_LIMIT = 2**31
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
+"""their names of activations -> ours; the first of several is the one written"""
+
+
+@final
+class Fields:
+    """Values of a config.json, each checked when it is asked for; None counts as not there."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self.where = values, where
+
+    def has(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        value = self._value(name, default)
+        if type(value) is not int or not 1 <= value < SIZE_LIMIT:
+            raise self._wrong(name, "a whole number above 0")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
+            raise self._wrong(name, "a number")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
+        return value
+
+    def choice(self, name: str, known: Mapping[str, T], default: str | None = None) -> T:
+        """What stands for one of the known texts."""
+        value = self._value(name, default)
+        if not isinstance(value, str) or value not in known:
+            raise BadInput(f"config.json has {name} = {value!r}, which is not supported", where=self.where, fix=nearest(str(value), known))
+        return known[value]
+
+    def only(self, **fixed: Any) -> None:
+        """Refuse other values than these, which change what the tensors mean; a field that is not there has this value."""
+        for name, value in fixed.items():
+            if self.has(name) and self.values[name] != value:
+                told = f"config.json has {name} = {self.values[name]!r}, which is not supported"
+                raise BadInput(told, where=self.where, fix=f"only {name} = {value!r} is")
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is None and default is None:
+            raise DataUnusable(f"config.json has no '{name}'", where=self.where, fix="restore the file")
+        return default if value is None else value
+
+    def _wrong(self, name: str, kind: str) -> DataUnusable:
+        return DataUnusable(f"'{name}' of config.json must be {kind}, not {str(self.values[name])[:60]!r}", where=self.where)
+
+
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "same": (lambda x: x, lambda x: x),
+    "turned": (lambda x: x.mT, lambda x: x.mT),
+    "flipped": (lambda x: x.flip(0), lambda x: x.flip(0)),
+    "taps": (lambda x: x.mT.unsqueeze(1), lambda x: x.squeeze(1).mT),
+}
+"""how a tensor lies in a file: from ours to theirs and back.  'turned' is (in, out) for our (out, in), 'flipped' has the rows
+in the other order, 'taps' is (channels, 1, taps) for our (taps, channels)"""
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One of our tensors and where it stands in a file."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    """one name, or several whose rows follow each other in ours"""
+    sizes: tuple[int, ...] = ()
+    """how many rows of ours each of several has"""
+    form: str = "same"
+    factor: float = 1.0
+    """theirs = factor * ours"""
+
+    def give(self, ours: Tensor) -> dict[str, Tensor]:
+        """The tensors of the file, by name; of a tensor without values their shapes."""
+        parts = ours.split(self.sizes) if self.sizes else (ours,)
+        there = FORMS[self.form][0]
+        return {name: there(part if self.factor == 1 else part * self.factor) for name, part in zip(self.theirs, parts, strict=True)}
+
+    def take(self, found: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """Ours from the tensors of the file."""
+        back = FORMS[self.form][1]
+        parts = [back(found[name]).to(dtype) for name in self.theirs]
+        whole = (torch.cat(parts) if len(parts) > 1 else parts[0]).contiguous()
+        return whole if self.factor == 1 else whole / self.factor
+
+
+def pair(ours: str, theirs: str, bias: bool = False, **how: Any) -> Iterator[Row]:
+    """Rows of one module: its weight, and its bias if it has one."""
+    yield from joined(ours, (theirs,), (), bias, **how)
+
+
+def joined(ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = False, **how: Any) -> Iterator[Row]:
+    """Rows of one module of ours that is several of theirs, one below the other."""
+    yield Row(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), sizes, **how)
+    if bias:
+        plain = {name: value for name, value in how.items() if name != "form"}  # a bias has no other way to lie
+        yield Row(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes, **plain)
+
+
+def qkv_sizes(mixer: Attention) -> tuple[int, int, int]:
+    """Rows of queries, keys and values."""
+    return mixer.heads * mixer.each, mixer.groups * mixer.each, mixer.groups * mixer.each
+
+
+def hidden(stack: Stack) -> int:
+    """Hidden width of the network of each block."""
+    return stack.blocks[0].ffn.up.out_features  # type: ignore[union-attr,return-value]
+
+
+def first(stack: Stack) -> Mixer:
+    """The mixer of the first block; the others are like it."""
+    return stack.blocks[0].mixer  # type: ignore[return-value]
+
+
+def refuse(family: str, faults: Mapping[str, bool]) -> None:
+    """An error for the first thing a model has that a checkpoint of this family has no place for."""
+    for what, found in faults.items():
+        if found:
+            raise BadInput(f"a {family} checkpoint has no place for {what}", where="save", fix="build the model in another style")
+
+
+def named(table: Mapping[str, str], ours: str) -> str:
+    """Their name of one of our choices."""
+    return next(theirs for theirs, mine in table.items() if mine == ours)
+
+
+def owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that has a parameter, and the parameter's name in it."""
+    path, _, leaf = name.rpartition(".")
+    return model.get_submodule(path), leaf
