@@ -15,6 +15,7 @@ from ..core.dials import Dial, dials
 from ..core.errors import BadInput, nearest
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
+from .corpus import token_folder
 from .formats import read_columns, read_idx, read_npy, read_npz, suffix
 from .split import listed
 from .table import Rules, named, table_data
@@ -23,7 +24,7 @@ from .text import text_file
 TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 ARRAYS = (".npy", ".npz", ".idx")
 TEXTS = (".txt", ".text", ".md")
-KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt) or a folder with images in one folder per class"
+KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt), or a folder: images in one folder per class, or token shards"
 
 Part = float | int
 
@@ -72,7 +73,7 @@ def _loader(path: Path) -> Callable[..., Data]:
         raise BadInput(f"no file or folder '{path}'", fix=_neighbour(path))
     kind = suffix(path)
     if path.is_dir():
-        return image_folder
+        return token_folder if (path / "manifest.json").is_file() else image_folder
     if kind in TABLES:
         return table_file
     if _is_array(path):

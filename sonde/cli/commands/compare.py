@@ -1,4 +1,4 @@
-"""Put runs side by side: final figures, dials that differ, and their curves on one page."""
+"""Put runs side by side: final figures, dials that differ, and curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a recipe for every combination of some dials, and rank the results."""
+"""Train a recipe for every combination of some dials, and rank them."""
 
 from __future__ import annotations
 

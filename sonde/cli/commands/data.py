@@ -1,0 +1,69 @@
+"""Turn text files into token shards that a model trains on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from ...core.dials import Dial, Range
+from ...core.errors import BadInput, nearest
+from .._options import by_name, option, parse, usable
+
+USAGE = "tokens FILE ... --out DIR [--tokeniser KIND] [--size N] [--documents WHAT]"
+EXAMPLES = (
+    "sonde data tokens novels/*.txt --out novels-bpe    sub-words learnt from the text itself",
+    "sonde data tokens log.txt.gz --out log --tokeniser byte --documents line",
+    "sonde data tokens more.txt --out more --tokeniser novels-bpe/tokenizer.json",
+)
+
+
+def options() -> list[Dial]:
+    return [
+        option("out", Path | None, None, "folder for the shards; give the same command again and it goes on where it stopped"),
+        option("tokeniser", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
+        option("size", int, 8000, "tokens of a tokeniser that is trained", Range(2, 10**9)),
+        option("documents", Literal["file", "line", "paragraph"], "file", "what makes a document"),
+        option("specials", tuple[str, ...], ("pad", "unknown", "end"), "special tokens by name; 'end' is put after each document"),
+        option("shard", int, 16, "megabytes of text in a shard", Range(1, 10**9)),
+        option("processes", int | None, None, "shards made at the same time; by default one for each core", Range(1, 4096)),
+    ]
+
+
+def run(words: list[str]) -> int:
+    known = by_name(options(), "sonde data")
+    found, given = parse(words, known, "sonde data", most=1 << 20)
+    if not found or found[0] != "tokens":
+        fix = nearest(found[0], ["tokens"]) if found else f"sonde data {USAGE}"
+        raise BadInput(f"sonde data has nothing called '{found[0]}'" if found else "sonde data needs to know what to make", fix=fix)
+    asked = {name: given.get(name, dial.default) for name, dial in known.items()}
+    files = [usable(Path(word), "FILE") for word in found[1:]]
+    if not files or asked["out"] is None:
+        raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")
+    import os
+
+    from ...data.shards import Asked, prepare
+
+    what = Asked(asked["tokeniser"], asked["size"], asked["documents"], asked["shard"] << 20, asked["specials"])
+    processes = asked["processes"] or len(os.sched_getaffinity(0))
+    with _progress(asked["out"].name) as tell:
+        made = prepare(files, asked["out"], what, processes, tell)
+    print(f"{asked['out']}: {made['tokens']:,} tokens, {made['documents']:,} documents, {len(made['shards'])} shards of {made['dtype']}")
+    return 0
+
+
+def _progress(name: str) -> Any:
+    """A bar of the text read so far, with its rate and the time left; nothing where nobody looks."""
+    from contextlib import contextmanager
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    @contextmanager
+    def shown() -> Any:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+            task = bar.add_task(name, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    return shown()
