@@ -23,6 +23,7 @@ _HOMES = {
     "ranked": "likelihood",
     "score": "likelihood",
     "steps": "sample",
+    "translate": "text",
 }
 __all__ = [
     "Beams",
@@ -42,6 +43,7 @@ __all__ = [
     "ranked",
     "score",
     "steps",
+    "translate",
 ]
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from .sampling import Sampling
     from .search import Beams, beam
     from .stop import Stop
-    from .text import Writer, complete
+    from .text import Writer, complete, translate
 
 
 def __getattr__(name: str) -> Any:

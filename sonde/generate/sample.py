@@ -108,8 +108,7 @@ def steps(
     check(model, prompts, new, state)
     dice = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
     with at_rest(model):
-        fast = prepared(model, len(prompts), weights)
-        place = read(fast, prompts, state)
+        place, fast = read(model, prompts, state), prepared(model, len(prompts), weights)
         seen = _seen(prompts, place.logits) if how.repetition != 1 else None
         open = torch.ones(len(place.logits), dtype=torch.bool, device=place.logits.device)
         so_far = open.new_empty(len(open), 0, dtype=torch.long)
@@ -196,19 +195,23 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
         )
     if state is None and hasattr(model, "begin"):
         raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
-    _check_places(model, int(padded(prompts)[1].max()), new, state or {})
-
-
-def _check_places(model: Any, longest: int, new: int, state: State) -> None:
-    positions = getattr(model, "positions", None)
-    if not isinstance(positions, Positions) or positions.kind == "sinusoidal" or positions.places is None:
-        return
-    before, most = int(state["place.seen"].max()) if "place.seen" in state else 0, positions.places
-    if before + longest + new - 1 > most:  # the last token is never read
-        told = f"a prompt of {before + longest} tokens" + (f" and {new} new ones do" if before + longest <= most else " does")
+    longest, most = int(padded(prompts)[1].max()) + _before(state), places(model)
+    if most is not None and longest + new - 1 > most:  # the last token is never read
+        told = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
         raise BadInput(
             f"{told} not fit into the {most} places of the model", where="generate", fix="use less text, or train with more places"
         )
+
+
+def places(model: Any) -> int | None:
+    """Tokens of the longest sequence that a model can read; none is any number."""
+    positions = getattr(model, "positions", None)
+    return positions.places if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
+
+
+def _before(state: State | None) -> int:
+    """Places that are taken already."""
+    return 0 if state is None or "place.seen" not in state else int(state["place.seen"].max())
 
 
 @contextmanager
@@ -224,6 +227,8 @@ def at_rest(model: Advances) -> Iterator[None]:
 
 def prepared(model: Advances, batch: int, weights: Weights) -> Advances:
     """The fastest way there is to advance this model with a batch of this size."""
+    if weights is not None:
+        raise BadInput(f"no kernel here reads {weights} weights", where="generate", fix="leave weights out")
     return model
 
 

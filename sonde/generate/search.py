@@ -55,8 +55,7 @@ def beam(
     check(model, prompts, new, state)
     stop = stop or Stop()
     with at_rest(model):
-        fast = prepared(model, len(prompts) * beams, weights)
-        place = read(fast, prompts, state)
+        place, fast = read(model, prompts, state), prepared(model, len(prompts) * beams, weights)
         B, V = place.logits.shape
         device = place.logits.device
         mine = torch.arange(B * beams, device=device)
@@ -82,6 +81,8 @@ def beam(
             found = _merged(found, grown, torch.where(ended, best / n**power, OUT))
             scores, going = best.masked_fill(over, OUT).topk(beams)
             live = live & (scores[:, 0] / (new if power > 0 else n) ** power > found.scores[:, -1])
+            if beams == 1:
+                live = live & ~ended[:, 0]  # greedy: there is one text, and it has ended
             if not bool(live.any()):
                 break
             tokens = _of(grown, going)

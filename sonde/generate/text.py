@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from ..data.tokeniser import UNKNOWN, Tokeniser
-from .sample import Advances, Weights, steps
+from ..data.tokeniser import UNKNOWN, Tokeniser, special
+from ..nn.recurrence import State
+from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
+from .search import beam
 from .stop import Stop
 
 CONTEXT = 16
@@ -34,25 +36,28 @@ class Writer:
 
     def add(self, token: int) -> str:
         """The text that can be shown now that this token has come."""
-        if self.ended:
-            return ""
         if token in self._stop.ends:
             text = self.finish()
             self.ended = True
             return text
         self._tokens.append(token)
-        self._held += self._spelt(whole=False)
-        places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
-        if places:
-            self.ended = True
-            return self._shown(min(places))
-        return self._shown(len(self._held) - max(map(self._begun, self._stop.strings), default=0))
+        return self._next(whole=False)
 
     def finish(self) -> str:
         """What was held back, when no more tokens come."""
-        if not self.ended:
-            self._held += self._spelt(whole=True)
-        return "" if self.ended else self._shown(len(self._held))
+        return self._next(whole=True)
+
+    def _next(self, whole: bool) -> str:
+        """Text up to a stop string; unless this is the whole, without an end that could become one."""
+        if self.ended:
+            return ""
+        self._held += self._spelt(whole)
+        places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
+        self.ended = bool(places)
+        begun = 0 if whole else max(map(self._begun, self._stop.strings), default=0)
+        count = min(places) if places else len(self._held) - begun
+        text, self._held = self._held[:count], self._held[count:]
+        return text
 
     def _spelt(self, whole: bool) -> str:
         """Text of the tokens not told yet; none while it may end inside a character."""
@@ -69,10 +74,6 @@ class Writer:
     def _begun(self, stop: str) -> int:
         """Length of the longest end of the held text with which a stop string begins."""
         return next((n for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n])), 0)
-
-    def _shown(self, count: int) -> str:
-        text, self._held = self._held[:count], self._held[count:]
-        return text
 
 
 def complete(
@@ -93,15 +94,22 @@ def complete(
     weights, sampling: as in `generate`
     """
     rows = [tokeniser.encode(prompt).long() for prompt in prompts]
-    writers = [Writer(tokeniser, row, stop) for row in rows]
-    texts = [""] * len(rows)
+    return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokeniser, stop, stream)
+
+
+def written(
+    taken: Iterable[Step], prompts: Rows, tokeniser: Tokeniser, stop: Stop | None = None, stream: Callable[[int, str], Any] | None = None
+) -> list[str]:
+    """Texts of steps that follow the prompts."""
+    writers = [Writer(tokeniser, row, stop) for row in prompts]
+    texts = [""] * len(writers)
 
     def tell(row: int, piece: str) -> None:
         texts[row] += piece
         if piece and stream is not None:
             stream(row, piece)
 
-    for step in steps(model, rows, new, stop=stop, weights=weights, **sampling):
+    for step in taken:
         for row, token in enumerate(step.tokens.tolist()):
             tell(row, writers[row].add(token))
     for row, writer in enumerate(writers):
@@ -113,3 +121,28 @@ def spelt(tokeniser: Tokeniser, prompt: Tensor, tokens: Tensor, stop: Stop | Non
     """Text of new tokens (N,) after a prompt, up to what ends it."""
     writer = Writer(tokeniser, prompt, stop)
     return "".join([writer.add(token) for token in tokens.tolist()]) + writer.finish()
+
+
+def translate(
+    model: Any, texts: Sequence[str], tokenisers: tuple[Tokeniser, Tokeniser], new: int, *, beams: int = 1, power: float = 1.0
+) -> list[str]:
+    """What an encoder-decoder writes for each text, at most `new` tokens: the likeliest that a beam search finds.
+
+    tokenisers: of the source and of the target, with special tokens as in `data.pairs`
+    beams, power: as in `beam`; 1 beam is greedy
+    """
+    source, target = tokenisers
+    starts, state = begun(model, texts, source, target)
+    stop = Stop(end=special(target, "end"))
+    found = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
+    return [spelt(target, first, best[0], stop) for first, best in zip(starts, found.tokens)]
+
+
+@torch.no_grad()
+def begun(model: Any, texts: Sequence[str], source: Tokeniser, target: Tokeniser) -> tuple[Tensor, State]:
+    """Start tokens (B, 1) for an encoder-decoder, and its state once it has read the texts, each with its end token."""
+    end = torch.tensor([special(source, "end")])
+    rows, lengths = padded([torch.cat([source.encode(text).long(), end]) for text in texts])
+    start = target.specials["start"] if "start" in target.specials else special(target, "pad")
+    with at_rest(model):
+        return torch.full((len(rows), 1), start), model.begin(rows, lengths)

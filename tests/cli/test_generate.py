@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from sonde.data.tokeniser import train as tokeniser_of
 from sonde.engine.api import open_run, train
+from sonde.generate import beam, translate
+from sonde.models.encoder_decoder import EncoderDecoder
+from sonde.models.language_model import LanguageModel
 
 SMALL = {"mixer": "gla", "depth": 1, "width": 16, "context": 16, "batch": 4, "steps": 2}
 
@@ -20,6 +25,20 @@ def run(here: Path) -> str:
     return "run"
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, here: Path) -> Callable:
+    """Stands in for a trained run: any model with any reader."""
+    (here / "made").mkdir()
+
+    def put(model: torch.nn.Module, **reader: object) -> str:
+        made = SimpleNamespace(name="made", model=lambda: model, data=SimpleNamespace(reader=SimpleNamespace(**reader)))
+        monkeypatch.setattr("sonde.engine.api.open_run", lambda path: made)
+        monkeypatch.setattr("sonde.engine.rundir.find", lambda path: SimpleNamespace(path=path))
+        return "made"
+
+    return put
+
+
 def test_it_goes_on_with_a_prompt(run: str, sonde: Callable) -> None:
     words = ("generate", run, "--prompt", "the c", "--length", "30", "--temperature", "0")
     answer = sonde(*words)
@@ -29,12 +48,49 @@ def test_it_goes_on_with_a_prompt(run: str, sonde: Callable) -> None:
     with torch.no_grad():
         for _ in range(30):
             row = torch.cat([row, model(row.unsqueeze(0))[:, -1].argmax(-1)])
-    assert answer.out == reader.vocabulary.decode(row) + "\n"
+    text = reader.vocabulary.decode(row)
+    assert answer.out == text + "\n"
+    stop = text[12:14]
+    assert sonde(*words, "--stop", stop, "zz").out == text[: text.index(stop, 5)] + "\n"
+    best = beam(model, row[:5].unsqueeze(0), 8, beams=3).tokens[0]
+    answer = sonde("generate", run, "--prompt", "the c", "--length", "8", "--beams", "3", "--samples", "2")
+    assert answer.out == "\n---\n".join("the c" + reader.vocabulary.decode(tokens) for tokens in best[:2]) + "\n"
 
 
 def test_draws_follow_the_seed(run: str, sonde: Callable) -> None:
     outs = [sonde("generate", run, "--prompt", "a", "--length", "40", "--seed", seed).out for seed in ("1", "1", "2")]
     assert outs[0] == outs[1] != outs[2] and all(len(out) == 42 for out in outs)
+    many = sonde("generate", run, "--prompt", "a", "--length", "40", "--seed", "1", "--samples", "3").out.split("\n---\n")
+    assert len(set(many)) == 3 and many[0] == outs[0][:-1]
+    assert sonde("generate", run, "--prompt", "a", "--length", "40", "--top-p", "0.001", "--min-p", "0.9").out == (
+        sonde("generate", run, "--prompt", "a", "--length", "40", "--temperature", "0").out
+    )
+
+
+@pytest.mark.parametrize("kind", ["byte", "char", "bpe", "unigram"])
+def test_any_tokeniser_and_the_places_of_the_model(kind: str, opened: Callable, sonde: Callable) -> None:
+    torch.manual_seed(0)
+    tokeniser = tokeniser_of(kind, ["the cat sat on the mat, café"] * 4, size=280, specials=("pad", "unknown", "start", "end"))
+    model = LanguageModel(tokeniser.size, width=16, depth=1, positions="learned", places=20)
+    answer = sonde("generate", opened(model, vocabulary=tokeniser), "--prompt", "the café", "--seed", "3")
+    assert answer.code == 0 and answer.out.startswith("the café"), answer.err
+    n = len(tokeniser.encode("the café"))
+    answer = sonde("generate", "made", "--prompt", "the café", "--length", "30")
+    assert answer.code == 2 and answer.out == "" and f"a prompt of {n} tokens and 30 new ones do not fit into the 20 places" in answer.err
+    answer = sonde("generate", opened(LanguageModel(5, width=16, depth=1), vocabulary=tokeniser), "--prompt", "the")
+    assert answer.code == 2 and f"the tokeniser has {tokeniser.size} tokens, the model knows 5" in answer.err
+
+
+def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
+    torch.manual_seed(0)
+    theirs, ours = (tokeniser_of("words", [text] * 3, size=30) for text in ("ein Hund und eine Katze", "a dog and a cat sit"))
+    model = EncoderDecoder(ours.size, width=16, depth=1, heads=2, sources=theirs.size, tied=False)
+    words = ("generate", opened(model, vocabulary=ours, source=theirs), "--prompt", "ein Hund", "--length", "9")
+    assert sonde(*words, "--temperature", "0").out == translate(model, ["ein Hund"], (theirs, ours), 9)[0] + "\n"
+    assert sonde(*words, "--beams", "3").out == translate(model, ["ein Hund"], (theirs, ours), 9, beams=3)[0] + "\n"
+    assert len(set(sonde(*words, "--samples", "3").out.split("\n---\n"))) == 3
+    answer = sonde("generate", "made", "--prompt", "ein Pferd")
+    assert answer.code == 2 and "never saw 'Pferd' of the prompt" in answer.err
 
 
 def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
@@ -42,12 +98,17 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
         (): "needs a run",
         (run, "--prompt", "dog"): "never saw 'd' of the prompt",
         (run, "--prompt="): "the prompt is empty",
+        (run,): "the prompt is empty",
         (run, "--length", "0"): ">= 1",
         (run, "--temprature", "1"): "did you mean '--temperature'",
+        (run, "--prompt", "a", "--beams", "2", "--top-k", "3"): "--beams draws nothing (--top-k)",
+        (run, "--prompt", "a", "--beams", "2", "--samples", "3"): "2 beams cannot end in 3 texts",
+        (run, "--prompt", "a", "--stop", "b", ""): "a stop string is empty",
+        (run, "--prompt", "a", "--weights", "int8"): "int8",
         ("no_such_run",): "no_such_run",
     }.items():
         answer = sonde("generate", *words)
-        assert answer.code == 2 and told in answer.err, (words, answer)
+        assert answer.code == 2 and told in answer.err and not answer.out, (words, answer)
     assert sonde("train", mine, "--run", "other", "--quiet").code == 0
     answer = sonde("generate", "other", "--prompt", "a")
     assert answer.code == 2 and "did not learn to go on with a text" in answer.err

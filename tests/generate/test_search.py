@@ -87,9 +87,9 @@ def test_two_beams_find_what_greedy_misses():
 def test_one_beam_is_greedy(mixer):
     one = model(mixer)
     for stop in (Stop(), Stop(end=END)):
-        assert torch.equal(
-            beam(one, prompts(), 9, beams=1, stop=stop, power=0).tokens[:, 0], generate(one, prompts(), 9, temperature=0, stop=stop)
-        )
+        for power in (0.0, 1.0):
+            found = beam(one, prompts(), 9, beams=1, stop=stop, power=power)
+            assert torch.equal(found.tokens[:, 0], generate(one, prompts(), 9, temperature=0, stop=stop))
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.7])

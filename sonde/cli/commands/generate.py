@@ -1,69 +1,115 @@
-"""Let a trained language model go on with a text."""
+"""Let a trained language model go on with a text, or an encoder-decoder answer one."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.dials import Dial, Range
+from ...core.dials import Dial, Range, dials
 from ...core.errors import BadInput
-from .._options import by_name, option, parse, usable
+from .._options import by_name, flag, option, parse, usable
 
-USAGE = "RUN --prompt TEXT [--length N] [--temperature X] [--top-k N] [--seed N]"
-EXAMPLES = ('sonde generate char_lm-001 --prompt "ROMEO:" --length 400 --temperature 0.8',)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...data.tokeniser import Tokeniser
+
+USAGE = "RUN --prompt TEXT [--length N] [options]"
+EXAMPLES = (
+    'sonde generate char_lm-001 --prompt "ROMEO:" --length 400 --temperature 0.8',
+    r'sonde generate char_lm-001 --prompt "ROMEO:" --beams 4 --stop "\n\n"',
+)
+LENGTH = 400
 
 
 def options() -> list[Dial]:
+    from ...generate.sampling import Sampling
+
     return [
-        option("prompt", str, "", "text to begin with"),
-        option("length", int, 400, "tokens to add", Range(1, 10**9)),
-        option("temperature", float, 1.0, "below 1 prefers likely tokens; 0 always takes the likeliest", Range(0, 100)),
-        option("top_k", int | None, None, "draw among so many likeliest tokens", Range(least=1)),
-        option("seed", int, 0, "of the draws"),
+        option("prompt", str | None, None, "text to begin with, or to answer"),
+        option("length", int | None, None, f"tokens to add at most; default {LENGTH}, or as many as the model has places for", Range(1)),
+        *dials(Sampling).values(),
+        option("stop", tuple[str, ...], (), r"end before one of these texts; \n is a new line"),
+        option("samples", int, 1, "so many different texts", Range(1, 10_000)),
+        option("beams", int | None, None, "search for the likeliest text with so many beams; nothing is drawn", Range(1, 1000)),
+        option("weights", Literal["int8"] | None, None, "keep weights as bytes: faster, at slightly other values"),
     ]
 
 
 def run(words: list[str]) -> int:
     from ...engine.rundir import find
+    from ...generate.sampling import Sampling
 
     known = by_name(options(), "sonde generate")
     found, given = parse(words, known, "sonde generate", most=1)
     if not found:
         raise BadInput("sonde generate needs a run", fix=f"sonde generate {USAGE}")
     asked = {name: given.get(name, dial.default) for name, dial in known.items()}
+    drawing = {name: value for name, value in given.items() if name in dials(Sampling)}
+    beams, samples = asked["beams"], asked["samples"]
+    if beams is not None and drawing:
+        raise BadInput("--beams draws nothing", where=flag(next(iter(drawing))), fix="leave one of them out")
+    if beams is not None and samples > beams:
+        raise BadInput(f"{beams} beams cannot end in {samples} texts", where="--samples", fix=f"use --beams {samples}")
     folder = find(usable(Path(found[0]), "RUN"))
     from ...engine.api import open_run
 
     trained = open_run(folder.path)
-    vocabulary = getattr(trained.data.reader, "vocabulary", None)
+    tokeniser = getattr(trained.data.reader, "vocabulary", None)
     model: Any = trained.model()
-    if vocabulary is None or not hasattr(model, "advance"):
+    if tokeniser is None or not hasattr(model, "advance"):
         raise BadInput(f"run '{trained.name}' did not learn to go on with a text", fix="train one: sonde train char_lm")
-    from ...generate import generate
+    from ...data.tokeniser import check_fits
 
-    prompt = vocabulary.encode(asked["prompt"]).long()
-    strange = sorted({char for char, token in zip(asked["prompt"], prompt.tolist()) if token == 0 and vocabulary.level == "char"})
-    if strange:
-        raise BadInput(f"the run never saw {strange[0]!r} of the prompt", where="--prompt", fix="use characters of its text")
-    if not len(prompt):
-        raise BadInput("the prompt is empty", where="--prompt", fix="give at least one character: --prompt TEXT")
-    print(asked["prompt"], end="", flush=True)
-    settings = {name: asked[name] for name in ("temperature", "top_k", "seed")}
-    generate(model, prompt.unsqueeze(0), asked["length"], stream=_teller(vocabulary), **settings)
-    print()
+    check_fits(tokeniser, model.vocabulary, f"run '{trained.name}'")
+    source = getattr(trained.data.reader, "source", tokeniser)
+    print("\n---\n".join(_texts(model, source, tokeniser, asked)))
     return 0
 
 
-def _teller(vocabulary: Any) -> Any:
-    """Prints each token as it comes; bytes wait until they make a character."""
-    import codecs
+def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str, Any]) -> list[str]:
+    """The texts asked for; a single one is shown as it comes, and only its rest returned."""
+    from ...generate import Sampling, Stop, beam, steps
+    from ...generate.sample import places
+    from ...generate.text import begun, spelt, written
 
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, beams = asked["prompt"] or "", asked["beams"]
+    answers = hasattr(model, "begin")
+    rows = _read(text, source if answers else tokeniser).repeat(1 if beams else asked["samples"], 1)
+    state, shown = None, text
+    if answers:
+        rows, state = begun(model, [text] * len(rows), source, tokeniser)
+        shown = ""
+    ends = tuple(number for name, number in tokeniser.specials.items() if name == "end")
+    stop = Stop(end=ends, texts=tuple(one.replace("\\n", "\n") for one in asked["stop"]), tokeniser=tokeniser)
+    most = places(model)
+    new = asked["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
+    if beams is not None:
+        found = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=asked["weights"])
+        return [shown + spelt(tokeniser, rows[0], best, stop) for best in found.tokens[0, : asked["samples"]]]
+    taken = steps(model, rows, new, state=state, stop=stop, weights=asked["weights"], **{name: asked[name] for name in dials(Sampling)})
+    if len(rows) > 1:
+        return [shown + told for told in written(taken, rows, tokeniser, stop)]
+    waiting = [shown]  # shown with the first new text, so that an error comes alone
 
-    def tell(tokens: Any) -> None:
-        token = tokens[0]
-        sys.stdout.write(decoder.decode(bytes([int(token)])) if vocabulary.level == "byte" else vocabulary.decode(token.view(1)))
+    def tell(row: int, piece: str) -> None:
+        sys.stdout.write("".join(waiting) + piece)
         sys.stdout.flush()
+        waiting.clear()
 
-    return tell
+    written(taken, rows, tokeniser, stop, tell)
+    return ["".join(waiting)]
+
+
+def _read(text: str, tokeniser: Tokeniser) -> Tensor:
+    """Tokens of the prompt, or an error that says what of it the run never saw."""
+    tokens = tokeniser.encode(text).long()
+    if not len(tokens):
+        raise BadInput("the prompt is empty", where="--prompt", fix="give at least one character: --prompt TEXT")
+    unknown = tokeniser.specials.get("unknown")
+    if unknown in tokens.tolist():
+        parts = list(text) if tokeniser.level == "char" else text.split()
+        strange = next((part for part in parts if unknown in tokeniser.encode(part).tolist()), text)
+        raise BadInput(f"the run never saw {strange!r} of the prompt", where="--prompt", fix="use characters of its text")
+    return tokens
