@@ -134,7 +134,7 @@ class Seq2Seq(nn.Module):
             state["query"] = summary
         return state
 
-    def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+    def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """Go on from a state: tokens (B, T) -> logits (B, T, vocabulary) of the next ones, and the state after them."""
         logits, _, state = self._decoded(tokens, state, spans)
         return logits, state

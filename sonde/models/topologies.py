@@ -81,7 +81,7 @@ class Vec2Seq(nn.Module):
         """The state before the first output."""
         return {"condition": self.condition(source)}
 
-    def advance(self, x: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """Go on from a state: the last outputs x -> raw outputs for the next ones, and the state after them."""
         if state is None:
             raise BadInput("a sequence about a vector needs the vector", where="Vec2Seq", fix="begin with model.begin(source)")

@@ -1,0 +1,349 @@
+"""Chapter 16, sequence to sequence.
+
+Most rows look at one task: a word of up to ten letters is read and written backwards.  Token 0 begins and ends a target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import product
+from typing import Any, final, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core.batch import Batch, Data
+from ..core.reading import Reading, Subject
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..data.documents import Ragged
+from ..data.order import Order
+from ..data.pairs import PairSource
+from ..data.tensors import TensorSource
+from ..generate import Stop, beam, generate
+from ..lenses import alignment, exposure
+from ..models.seq2seq import Scoring, Seq2Seq
+from ..models.topologies import Tagger
+from ..nn.recurrence import State
+from ..objectives.categorical import Categorical
+from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._exhibit import Exhibit
+
+LETTERS, SHORT, LONG = 6, 5, 10
+KINDS = (("none", False), ("dot", False), ("general", False), ("additive", False), ("additive", True))
+"""attention, and whether what it finds is fed into the recurrence"""
+
+
+def words(n: int, longest: int, part: str) -> TensorSource:
+    """Pairs of a word of 2 letters or more and the word backwards."""
+    dice, places = generator(0, "words", part), torch.arange(longest)
+    lengths = torch.randint(2, longest + 1, (n,), generator=dice)
+    there = places < lengths.unsqueeze(1)
+    source = torch.where(there, torch.randint(1, LETTERS + 1, (n, longest), generator=dice), 0)
+    back = source.gather(1, (lengths.unsqueeze(1) - 1 - places).clamp_min(0))
+    y = F.pad(torch.where(there, back, 0), (0, 1))
+    mask = torch.arange(longest + 1) <= lengths.unsqueeze(1)
+    return TensorSource(F.pad(y[:, :-1], (1, 0)), y, source=source, lengths=lengths, mask=mask)
+
+
+_TRAINED: dict[tuple[str, int], Seq2Seq] = {}
+"""networks that several rows look at"""
+
+
+def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int = 32, steps: int = 400) -> Seq2Seq:
+    """A network trained to write words backwards."""
+    if (attention, longest) not in _TRAINED:
+        recipe = Recipe(
+            model=lambda: Seq2Seq(LETTERS + 1, width, mixer="gru", attention=attention),  # type: ignore[arg-type]
+            data=Data(train=words(20_000, longest, "train")),
+            objective=Categorical(LETTERS + 1),
+            optimiser=optimiser("adamw", lr=4e-3, weight_decay=0.0),
+            schedule=warmup_cosine(warmup=0.1, floor=0.05),
+            clip=1.0,
+            batch=48,
+            steps=steps,
+        )
+        _TRAINED[attention, longest] = exhibit.train(recipe, f"{attention}-{longest}").model().eval()
+    return _TRAINED[attention, longest]
+
+
+def written(model: Any, batch: Batch) -> Tensor:
+    """What a model writes, token after token, (B, T) like the targets."""
+    told = model.begin(batch.source, batch.lengths)
+    found = generate(model, batch.x[:, :1], batch.y.shape[1], state=told, stop=Stop(end=0), temperature=0)
+    return F.pad(found, (0, batch.y.shape[1] - found.shape[1]))
+
+
+def right(model: Any, batch: Batch) -> Tensor:
+    """(B,) whether each target is written without a mistake."""
+    return ((written(model, batch) == batch.y) | ~batch.mask).all(1)
+
+
+def s2s_01(exhibit: Exhibit) -> str:
+    """Two units worked out on paper, then a network that reads a word and writes it backwards, one token longer."""
+    net: Any = Tagger(2, 3, "numbers", width=2, mixer="rnn activation=relu")
+    (cell,) = net.trunk.layers
+    with torch.no_grad():
+        for parameter, numbers in (
+            (net.entry.weight, [[1, 0], [0, 1]]),
+            (net.entry.bias, [0, 0]),
+            (cell.x.weight, [[1, 0], [-1, 1]]),  # W_hx
+            (cell.h.weight, [[0.5, 0], [0, -1]]),  # W_hh
+            (cell.x.bias, [0, -0.5]),
+            (net.head.weight, [[1, -1], [0, 2], [-1, 0]]),  # W_yh
+            (net.head.bias, [0, 0.25, 0]),
+        ):
+            parameter.copy_(torch.tensor(numbers, dtype=parameter.dtype))
+        x = torch.tensor([[[1.0, 2.0], [0.0, 1.0]]])
+        h, y = net.trunk(net.entry(x))[0][0], net(x)[0]
+    # h1 = relu(W_hx (1,2) + b) = relu(1, 1/2); h2 = relu(W_hx (0,1) + W_hh h1 + b) = relu(1/2, 1 - 1/2 - 1/2)
+    exhibit.expect("states on paper", h, [[1, 0.5], [0.5, 0]])
+    exhibit.expect("W_yh h + b_y on paper", y, [[0.5, 1.25, -1], [0.5, 0.25, -0.5]])
+    exhibit.expect("their largest", y.argmax(-1), [1, 0])
+
+    model, batch = backwards(exhibit, "none", SHORT, width=48, steps=400), words(1000, SHORT, "test")[:]
+    exact = float(right(model, batch).float().mean())
+    exhibit.above("words of 2 to 5 letters written backwards without a mistake", exact, 0.95)
+    exhibit.expect("tokens written for each token read, and one more", batch.mask.sum(1) - batch.lengths, torch.ones(1000))
+    state = model.begin(batch.source, batch.lengths)
+    exhibit.expect("all that the decoder is told", {name: tuple(part.shape) for name, part in state.items()}, {"summary": (1000, 48)})
+    return f"{exact:.1%} of words come out backwards, from one vector of {state['summary'].shape[1]} numbers"
+
+
+def s2s_02(exhibit: Exhibit) -> str:
+    """A vector of fixed size has fewer bits for each token of a longer sentence; attention looks at all of them again."""
+    bits = {tokens: 1000 / tokens for tokens in (10, 20, 40)}
+    exhibit.expect("bits for each of 10 tokens", bits[10], 100)
+    exhibit.expect("bits for each of 40 tokens", bits[40], 25)
+    table = {"tokens": list(bits), "bits each": list(bits.values())}
+    exhibit.show(Reading("A vector of 1000 bits", "table", table))
+    batch = words(3000, LONG, "test")[:]
+    found = {}
+    for name, attention in (("fixed vector", "none"), ("attention", "additive")):
+        hits = right(backwards(exhibit, attention), batch).float()
+        found[name] = [float(hits[batch.lengths == n].mean()) for n in range(2, LONG + 1)]
+    exhibit.above("fixed vector, words of 2 letters", found["fixed vector"][0], 0.95)
+    exhibit.below("fixed vector, words of 10 letters", found["fixed vector"][-1], 0.2)
+    exhibit.above("attention, words of 2 letters", found["attention"][0], 0.95)
+    exhibit.above("attention, words of 10 letters", found["attention"][-1], 0.85)
+    note = "Share of words written backwards without a mistake; both networks are equally wide and saw the same words."
+    lengths = list(range(2, LONG + 1))
+    exhibit.show(Reading("Right words by length", "lines", found, axes=["letters", "share right"], note=note, extra={"x": lengths}))
+    told = ", ".join(f"{name} {line[0]:.0%} -> {line[-1]:.0%}" for name, line in found.items())
+    return f"100 and 25 bits a token; from 2 to {LONG} letters: {told}"
+
+
+def s2s_03(exhibit: Exhibit) -> str:
+    """Scores between decoder and encoder states: against sums written out, and what they find when writing backwards."""
+    torch.manual_seed(0)
+    source, x, lengths = torch.tensor([[3, 1, 2, 5]]), torch.tensor([[0, 2, 1]]), torch.tensor([3])
+    for kind in get_args(Scoring):
+        model = Seq2Seq(7, 6, mixer="gru", attention=kind).double()
+        with torch.no_grad():
+            told = model.begin(source, lengths)
+            h = model.decoder(model.embedding(x) + told["summary"].unsqueeze(1))[0][0]
+            found = model.align(source, x, lengths)[0]
+            look: Any = model.lookup
+            states = told["memory"][0, :3]
+            scores = torch.zeros(3, 3, dtype=torch.float64)
+            for t, j in product(range(3), range(3)):
+                if kind == "dot":
+                    scores[t, j] = h[t] @ states[j]
+                elif kind == "general":
+                    scores[t, j] = h[t] @ look.key.weight @ states[j]
+                else:
+                    inner = look.query.weight @ h[t] + look.query.bias + look.key.weight @ states[j]
+                    scores[t, j] = look.score.weight[0] @ torch.tanh(inner)
+            chances = scores.exp() / scores.exp().sum(1, keepdim=True)
+        exhibit.expect(f"{kind}: weights of a softmax of the scores", found[:, :3], chances, within=1e-12)
+        exhibit.expect(f"{kind}: weight of padding", found[:, 3], torch.zeros(3))
+    batch = words(400, LONG, "test")[:]
+    hits = {}
+    for kind, steps in (("additive", 400), ("dot", 500)):
+        model = backwards(exhibit, kind, steps=steps)
+        with torch.no_grad():
+            peaks = model.align(batch.source, batch.x, batch.lengths).argmax(-1)
+        letters = torch.arange(LONG + 1) < batch.lengths.unsqueeze(1)
+        mirror = batch.lengths.unsqueeze(1) - 1 - torch.arange(LONG + 1)
+        hits[kind] = float((peaks == mirror)[letters].float().mean())
+        exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.8)
+        longest = int(batch.lengths.argmax())
+        one = Subject(model, batch[longest : longest + 1])
+        exhibit.show(_titled(alignment.read(one, n=1)[0], f"Alignment, {kind} scores"))
+    return "letters that look at their mirror place: " + ", ".join(f"{kind} {share:.1%}" for kind, share in hits.items())
+
+
+def _titled(reading: Reading, title: str) -> Reading:
+    return Reading(title, reading.kind, reading.values, reading.axes, reading.note, reading.extra)
+
+
+@final
+class Tree:
+    """A model of texts of up to three tokens over A, B and end, given by a table: what comes next after each beginning."""
+
+    training = False
+    NEXT = {
+        (): (0.6, 0.4, 0.0),
+        (1,): (0.55, 0.45, 0.0),
+        (2,): (0.1, 0.9, 0.0),
+        (1, 1): (0.35, 0.25, 0.4),
+        (1, 2): (0.25, 0.25, 0.5),
+        (2, 1): (0.25, 0.25, 0.5),
+        (2, 2): (0.05, 0.05, 0.9),
+    }
+
+    def train(self, mode: bool = True) -> Tree:
+        return self
+
+    def advance(self, tokens: Tensor, state: State | None = None, *, spans: Any = None) -> tuple[Tensor, State]:
+        read = tokens[:, :0] if state is None else torch.cat([state["read"], tokens], 1)
+        chances = [(0.0, *self.NEXT.get(tuple(row), (0.0, 0.0, 1.0))) for row in read.tolist()]
+        return torch.tensor(chances, dtype=torch.float64).log().unsqueeze(1), {"read": read}
+
+    def chance(self, text: tuple[int, ...]) -> float:
+        return math.prod(self.NEXT[text[:i]][token - 1] for i, token in enumerate(text))
+
+
+def s2s_04(exhibit: Exhibit) -> str:
+    """The likeliest token at every step need not make the likeliest text; two beams find it."""
+    model, start, stop = Tree(), torch.zeros(1, 1, dtype=torch.long), Stop(end=3)
+    every = {text: model.chance(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
+    best = max(every, key=lambda text: every[text])
+    exhibit.expect("probabilities of all texts sum to", sum(every.values()), 1.0, within=1e-12)
+    greedy = tuple(generate(model, start, 3, stop=stop, temperature=0)[0].tolist())
+    found = {k: beam(model, start, 3, beams=k, power=0.0, stop=stop) for k in (1, 2)}
+    texts = {k: tuple(beams.tokens[0, 0].tolist()) for k, beams in found.items()}
+    exhibit.expect("greedy writes", greedy, (1, 1, 3))
+    exhibit.expect("its probability, 0.6 * 0.55 * 0.4", every[greedy], 0.132, within=1e-12)
+    exhibit.expect("the best of all texts", best, (2, 2, 3))
+    exhibit.expect("two beams find it", texts[2], best)
+    exhibit.expect("its probability, 0.4 * 0.9 * 0.9", math.exp(float(found[2].scores[0, 0])), 0.324, within=1e-6)
+    exhibit.expect("one beam is greedy", texts[1], greedy)
+    longer = generate(model, start, 9, stop=stop, temperature=0)
+    exhibit.expect("tokens written where nine are allowed: it stops at the end token", longer.shape[1], 3)
+    n = 4000
+    drawn = Counter(tuple(row) for row in generate(model, start.expand(n, 1), 3, seed=0).tolist())
+    shares = torch.tensor([drawn[text] / n for text in every], dtype=torch.float64)
+    p = torch.tensor(list(every.values()), dtype=torch.float64)
+    worst = float(((shares - p).abs() / (p * (1 - p) / n).sqrt()).max())
+    exhibit.below(f"{n} draws: largest distance from a text's probability, in standard errors", worst, 4.0)
+    names = ["".join(" AB."[token] for token in text) for text in every]
+    bars = {"probability": list(every.values()), f"share of {n} draws": shares}
+    exhibit.show(Reading("All texts of three tokens", "bars", bars, extra={"labels": names}))
+    return f"greedy {every[greedy]:.3f}, two beams {every[texts[2]]:.3f}, the best of all {every[best]:.3f}"
+
+
+def s2s_05(exhibit: Exhibit) -> str:
+    """With true prefixes all places of a target are judged in one pass, and the sum is that of a loop over them."""
+    batch, worst = words(5, LONG, "test")[:], 0.0
+    for attention, feeding in KINDS:
+        torch.manual_seed(0)
+        model = Seq2Seq(LETTERS + 1, 10, mixer="lstm", attention=attention, feeding=feeding).double()  # type: ignore[arg-type]
+        with torch.no_grad():
+            at_once = Categorical()(model, batch)["nll"].sum
+            loop = torch.zeros((), dtype=torch.float64)
+            for i in range(len(batch)):
+                n = int(batch.lengths[i])
+                state, last = model.begin(batch.source[i : i + 1, :n]), 0
+                for token in batch.y[i, : n + 1].tolist():
+                    logits, state = model.advance(torch.tensor([[last]]), state)
+                    loop -= torch.log(logits[0, 0].exp()[token] / logits[0, 0].exp().sum())
+                    last = token  # the truth, whatever the model would have said
+        name = f"attention {attention}" + ", fed into the step" * feeding
+        worst = max(worst, exhibit.expect(f"{name}: nats of 5 words in one pass, against a loop", at_once, loop, within=1e-9))
+        shapes = model(batch.source, batch.x, batch.lengths).shape
+        exhibit.expect(f"{name}: places judged in the pass", tuple(shapes[:2]), tuple(batch.y.shape))
+    return f"one pass and a loop over true prefixes differ by {worst:.0e} nats, with {len(KINDS)} kinds of decoder"
+
+
+def s2s_06(exhibit: Exhibit) -> str:
+    """Trained on true prefixes only, a model that has to read its own makes more mistakes the further it gets."""
+    batch = words(3000, LONG, "test")[:]
+    batch = batch[batch.lengths == LONG]
+    reading = exposure.read(Subject(backwards(exhibit, "none"), batch))
+    forced, free = (torch.tensor(reading.values[name]) for name in ("forced", "free running"))
+    gap = (forced - free).tolist()
+    exhibit.expect("gap at the first place, where both have read nothing", gap[0], 0.0)
+    parts = [sum(gap[i : i + 3]) / 3 for i in (0, 3, 7)]
+    exhibit.above("gap in places 4 to 6, more than in 1 to 3 by", parts[1] - parts[0], 0.02)
+    exhibit.above("gap in places 8 to 10, more than in 1 to 3 by", parts[2] - parts[0], 0.05)
+    exhibit.show(reading)
+    return "gap in places 1-3, 4-6, 8-10: " + ", ".join(f"{share:.1%}" for share in parts)
+
+
+def s2s_07(exhibit: Exhibit) -> str:
+    """Some inputs are the model's own tokens: none is teacher forcing, all is free running, and the share grows."""
+    torch.manual_seed(0)
+    model = Seq2Seq(LETTERS + 1, 16, mixer="gru").train()
+    batch = words(700, LONG, "test")[:]
+    plain = Categorical()(model, batch).loss()
+    exhibit.expect("fraction 0: loss, against teacher forcing", Scheduled(Categorical(), linear(100))(model, batch).loss(), plain)
+    free = generate(model, batch.x[:, :1], LONG, state=model.begin(batch.source, batch.lengths), temperature=0)
+    own = mixed(model, batch, 1.0, likeliest=True)
+    exhibit.expect("fraction 1: inputs, against what it writes by itself", own[:, 1:], free)
+    steps = range(0, 1001, 10)
+    fractions = {"linear": linear(800, 0.9), "exponential": exponential(0.995), "inverse sigmoid": inverse_sigmoid(90)}
+    lines = {name: [share(step) for step in steps] for name, share in fractions.items()}
+    for name, line in lines.items():
+        exhibit.expect(f"{name}: at the first step", line[0], 0.0)
+        exhibit.above(f"{name}: smallest rise", min(b - a for a, b in zip(line, line[1:])), -1e-12)
+        exhibit.above(f"{name}: at the last step", line[-1], 0.85)
+    worst = 0.0
+    never = batch.replace(x=torch.full_like(batch.x, LETTERS + 1))  # no token of the model: what is its own can be told apart
+    echo = _Deaf(LETTERS + 1)
+    for step in (100, 400, 700):
+        share = fractions["linear"](step)
+        torch.manual_seed(step)
+        measured = float((mixed(echo, never, share)[:, 1:] != LETTERS + 1).float().mean())
+        worst = max(worst, abs(measured - share))
+        exhibit.expect(f"step {step}: measured share of its own tokens", measured, share, within=0.02)  # the row asks for 2 %
+    exhibit.show(Reading("Share of its own tokens", "lines", lines, axes=["step", "fraction"], extra={"x": list(steps)}))
+    return f"0 is teacher forcing, 1 is free running; measured shares within {worst:.1%}"
+
+
+@final
+class _Deaf:
+    """Expects every token alike, whatever it read."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    def advance(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        return torch.zeros(*tokens.shape, self.tokens), {}
+
+
+def s2s_08(exhibit: Exhibit) -> str:
+    """Rows are padded to the longest of their batch; rows of similar length waste less, and padding changes no number."""
+    lengths = torch.tensor([1, 9, 2, 8])
+    rows = Ragged.of(torch.randint(1, LETTERS + 1, (int(n),), generator=generator(0, "rows", int(n))) for n in lengths)
+    pads = {}
+    for name, order in (("as they come", Order(4, 2, 0, shuffle=False)), ("by length", Order(4, 2, 0, sizes=lengths))):
+        pads[name] = sum(int((rows.padded(order.at(step), fill=0) == 0).sum()) for step in range(2))
+    exhibit.expect("pads of lengths 1, 9, 2, 8 in batches of 2, as they come", pads["as they come"], 14)
+    exhibit.expect("sorted by length", pads["by length"], 2)
+    table = {"batches": ["1 9 | 2 8", "1 2 | 8 9"], "pads": list(pads.values())}
+    exhibit.show(Reading("Padding of two batches", "table", table))
+
+    torch.manual_seed(0)
+    model = Seq2Seq(LETTERS + 1, 12, mixer="lstm", attention="additive").double()
+    target = Ragged.of(torch.cat([row.flip(0), row[:1]]) for row in (rows[i] for i in range(4))).wrapped(0, 0)
+    source = PairSource(rows, target, pad=0)
+    whole = source[torch.arange(4)]
+    with torch.no_grad():
+        together, sums = Categorical()(model, whole)["nll"], []
+        padded = model.begin(whole.source, whole.lengths)
+        far = 0.0
+        for i in range(4):
+            alone = source[torch.tensor([i])]
+            sums.append(Categorical()(model, alone)["nll"])
+            own = model.begin(alone.source)
+            far = max(far, float((padded["memory"][i, : lengths[i]] - own["memory"][0]).abs().max()))
+            far = max(far, float((padded["summary"][i] - own["summary"][0]).abs().max()))
+    exhibit.expect("masked sum of a padded batch, against its rows one by one", together.sum, sum(s.sum for s in sums), within=1e-10)
+    exhibit.expect("and the tokens counted", together.count, sum(float(s.count) for s in sums))
+    exhibit.below("encoder states, padded against alone: largest difference", far, 1e-12)
+    return f"{pads['as they come']} pads unsorted, {pads['by length']} sorted; states differ by {far:.0e}"
