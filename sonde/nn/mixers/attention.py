@@ -213,11 +213,7 @@ class Attention(Mixer):
         if not self.causal:
             whole(state, "Attention(causal=False)")
         start = None if state is None else state["length"]
-        H, G = self.heads, self.groups
-        qk, v = split(self.qkv(x), H + 2 * G).split((H + G, G), 1)
-        if self.positions == "rotary":
-            qk = rotated(qk, start, self.base)
-        q, k = qk.split((H, G), 1)
+        q, k, v = self._heads(x, start)
         n = held(state) + x.shape[1]
         kept = append(state, {"k": k, "v": v}, lengths)
         last = None
@@ -229,6 +225,24 @@ class Attention(Mixer):
         bias = None if self.distance is None else self.distance(self._places(start, x), n).to(q.dtype)
         o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, bias=bias, form=self.form)
         return self.out(merge(o)), kept if self.causal else {}
+
+    def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, H, T, T) how much each token takes of each value, for fresh sequences x (B, T, D); a look inside, not the way it runs."""
+        q, k, _ = self._heads(x, None)
+        places = self._places(None, x)
+        ends = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
+        last = torch.minimum(places, _ends(ends, x)) if self.causal else _ends(ends, x)
+        bias = None if self.distance is None else self.distance(places, x.shape[1]).to(q.dtype)
+        return scores(q, k, last, scale=self.scale, bias=bias).softmax(-1)
+
+    def _heads(self, x: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, K), keys and values (B, G, T, K) of x behind `start` tokens."""
+        H, G = self.heads, self.groups
+        qk, v = split(self.qkv(x), H + 2 * G).split((H + G, G), 1)
+        if self.positions == "rotary":
+            qk = rotated(qk, start, self.base)
+        q, k = qk.split((H, G), 1)
+        return q, k, v
 
     @staticmethod
     def _places(start: Tensor | None, x: Tensor) -> Tensor:
