@@ -1,0 +1,102 @@
+"""Chapter 16 made wrong on purpose: each exhibit must notice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.atlas import s2s
+from sonde.data import order
+from sonde.models import seq2seq
+from tests.atlas.mistakes import any_of, wrong
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch) -> None:
+    """Mistakes are looked for in networks that are hardly trained and never kept."""
+    right = s2s.backwards
+
+    def short(exhibit, attention, longest=s2s.LONG, width=16, steps=8):
+        return right(exhibit, attention, longest, width=48 if longest == s2s.SHORT else 16, steps=8)
+
+    monkeypatch.setattr(s2s, "_TRAINED", {})
+    monkeypatch.setattr(s2s, "backwards", short)
+
+
+def test_s2s_01_notices_a_network_that_learned_nothing() -> None:
+    assert wrong("S2S-01") == ["words of 2 to 5 letters written backwards without a mistake"]
+
+
+def test_s2s_01_notices_another_activation(monkeypatch) -> None:
+    right = s2s.Tagger
+    monkeypatch.setattr(s2s, "Tagger", lambda *args, mixer, **dials: right(*args, mixer="rnn", **dials))
+    assert "states on paper" in wrong("S2S-01")
+
+
+def test_s2s_02_notices_a_lookup_that_sees_the_first_place_alone(monkeypatch) -> None:
+    right = seq2seq.Lookup.forward
+    monkeypatch.setattr(seq2seq.Lookup, "forward", lambda self, q, k, m, n: right(self, q, k, m, torch.ones_like(n)))
+    assert "attention, words of 10 letters" in wrong("S2S-02")
+
+
+def test_s2s_03_notices_padding_that_is_looked_at(monkeypatch) -> None:
+    right = seq2seq.Lookup.forward
+    monkeypatch.setattr(seq2seq.Lookup, "forward", lambda self, q, k, m, n: right(self, q, k, m, torch.full_like(n, k.shape[1])))
+    names = wrong("S2S-03")
+    assert "dot: weight of padding" in names and "additive: weights of a softmax of the scores" in names
+
+
+def test_s2s_03_notices_scores_that_are_scaled(monkeypatch) -> None:
+    right = seq2seq.Lookup.forward
+    monkeypatch.setattr(seq2seq.Lookup, "forward", lambda self, q, k, m, n: right(self, q, k * 0.5, m, n))
+    names = wrong("S2S-03")
+    assert "dot: weights of a softmax of the scores" in names and not any_of(names, "padding")
+
+
+def test_s2s_04_notices_a_beam_that_keeps_one(monkeypatch) -> None:
+    right = s2s.beam
+    monkeypatch.setattr(s2s, "beam", lambda *args, beams, **more: right(*args, beams=1, **more))
+    assert wrong("S2S-04") == ["two beams find it", "its probability, 0.4 * 0.9 * 0.9"]
+
+
+def test_s2s_04_notices_a_text_without_end(monkeypatch) -> None:
+    right = s2s.generate
+    monkeypatch.setattr(s2s, "generate", lambda *args, stop=None, **more: right(*args, **more))
+    assert any_of(wrong("S2S-04"), "it stops at the end token")
+
+
+def test_s2s_05_notices_a_decoder_that_sees_its_own_target(monkeypatch) -> None:
+    right = seq2seq.Seq2Seq.forward
+    monkeypatch.setattr(seq2seq.Seq2Seq, "forward", lambda self, source, x, lengths=None: right(self, source, x.roll(-1, 1), lengths))
+    assert len(wrong("S2S-05")) == len(s2s.KINDS)
+
+
+def test_s2s_06_notices_a_free_run_on_true_prefixes(monkeypatch) -> None:
+    from sonde.objectives import scheduled
+
+    monkeypatch.setattr(scheduled, "mixed", lambda model, batch, share, likeliest=False: batch.x)
+    assert any_of(wrong("S2S-06"), "gap in places 8 to 10")
+
+
+def test_s2s_07_notices_a_share_of_wrong_tokens(monkeypatch) -> None:
+    right = s2s.mixed
+    monkeypatch.setattr(s2s, "mixed", lambda model, batch, share, likeliest=False: right(model, batch, share**2, likeliest))
+    names = wrong("S2S-07")
+    assert any_of(names, "step 400: measured") and not any_of(names, "fraction 1")
+
+
+def test_s2s_07_notices_a_fraction_that_falls(monkeypatch) -> None:
+    monkeypatch.setattr(s2s, "exponential", lambda base: lambda step: base**step)
+    names = wrong("S2S-07")
+    assert any_of(names, "exponential: at the first step") and any_of(names, "exponential: smallest rise")
+
+
+def test_s2s_08_notices_batches_that_are_not_sorted(monkeypatch) -> None:
+    monkeypatch.setattr(order.Order, "_alike", lambda self, indices, sizes, epoch: torch.arange(len(indices)))
+    assert wrong("S2S-08") == ["sorted by length"]
+
+
+def test_s2s_08_notices_padding_that_is_read(monkeypatch) -> None:
+    monkeypatch.setattr(seq2seq, "spans_of", lambda lengths, places: None)
+    names = wrong("S2S-08")
+    assert any_of(names, "one by one") and any_of(names, "encoder states")
