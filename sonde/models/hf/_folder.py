@@ -207,6 +207,9 @@ def _fitting(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequen
     for name in stored.alias:
         if name not in wanted and name not in repeated and not any(re.fullmatch(pattern, name) for pattern in family.SILENT):
             raise _unfit(f"holds '{stored.alias[name]}', which this model does not have", stored.where(name))
+    for name, origin in getattr(family, "INSTEAD", {}).items():
+        if name in wanted and origin in stored.alias:
+            stored.alias.setdefault(name, stored.alias[origin])
     found = [row for row in rows if all(name in stored.alias for name in row.theirs)]
     for row in rows:
         missing = next((name for name in row.theirs if name not in stored.alias), None)

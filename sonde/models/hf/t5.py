@@ -17,7 +17,9 @@ ARCHITECTURE = "T5ForConditionalGeneration"
 PREFIX = ""
 SILENT = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 """files of the time hold a table that nothing reads"""
-NETWORKS = {"relu": "relu", "gated-gelu": "geglu", "gated-silu": "swiglu", **{name: ours for name, ours in ACTIVATIONS.items()}}
+INSTEAD = {"lm_head.weight": "shared.weight"}
+"""where a tensor that is not in the file may be read"""
+NETWORKS = {"relu": "relu", "gated-gelu": "geglu", "gated-silu": "swiglu", **ACTIVATIONS}
 
 
 def owns(model: nn.Module) -> bool:
@@ -28,7 +30,9 @@ def build(config: Fields) -> EncoderDecoder:
     width, heads, depth = config.whole("d_model"), config.whole("num_heads"), config.whole("num_layers")
     config.only(num_decoder_layers=depth, is_encoder_decoder=True)
     attend = f"attention heads={heads} each={config.whole('d_kv')} positions=relative scale=1"
-    activation, tied = config.choice("feed_forward_proj", NETWORKS, "relu"), config.flag("tie_word_embeddings", True)
+    activation = config.choice("feed_forward_proj", NETWORKS, "relu")
+    # Newer versions of the package write the second field for models with a head of their own and call them tied.
+    tied = config.flag("tie_word_embeddings", True) and config.flag("scale_decoder_outputs", True)
     model = EncoderDecoder(
         vocabulary=config.whole("vocab_size"),
         width=width,

@@ -1,0 +1,51 @@
+"""Published models are as large as published, counted by hand from the papers and by the transformers package."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.core.errors import BadInput
+from sonde.models.published import PUBLISHED, published, size
+
+SIZES = {
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "gpt3": 174_604_259_328,
+    "bert_large": 336_226_108,
+    "t5_small": 60_506_624,
+    "t5_base": 222_903_552,
+    "llama2_7b": 6_738_415_616,
+    "llama2_13b": 13_015_864_320,
+}
+CLASSES = {"gpt2": ("GPT2", "LMHeadModel"), "bert": ("Bert", "ForPreTraining"), "t5": ("T5", "ForConditionalGeneration")}
+CLASSES |= {"llama": ("Llama", "ForCausalLM"), "mamba2": ("Mamba2", "ForCausalLM")}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_those_published(name):
+    model = published(name)
+    assert size(model) == SIZES[name] and {p.device.type for p in model.parameters()} == {"meta"}
+
+
+def test_berts_without_their_heads():
+    heads = ("token_", "pair_head")
+    assert size(published("bert_base"), *heads) == 109_482_240
+    assert size(published("bert_large"), *heads) == 335_141_888
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_transformers_counts_the_same(name):
+    transformers = pytest.importorskip("transformers")
+    config = dict(PUBLISHED[name])
+    kind, head = CLASSES[config.pop("model_type")]
+    with torch.device("meta"):
+        theirs = getattr(transformers, kind + head)(getattr(transformers, f"{kind}Config")(**config))
+    assert size(published(name)) == sum(p.numel() for p in theirs.parameters())
+
+
+def test_a_wrong_name():
+    with pytest.raises(BadInput, match="no published model 'gpt5'.*did you mean 'gpt"):
+        published("gpt5")
