@@ -1,0 +1,150 @@
+"""Texts of the recipes over words and letters: from a data folder where it has them, else a small stand-in that names itself."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ..core.errors import BadInput, DataUnusable
+from ..core.seeds import generator
+from ..data import fetch
+from ..data.formats import decode
+from ..data.melody import TUNES
+from ..data.split import split
+
+EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
+"""of 4 and 9 words, negative and positive"""
+EITHER = ("light", "fish", "watch", "play", "walk", "drink", "paint", "dance")
+"""words that are a noun or a verb"""
+ARTICLES, AUXILIARIES = ("the", "a", "this"), ("can", "will", "must")
+
+GIVEN = (
+    "ada alan albert alice amalie ana andrew anna arthur barbara beatrice bela benjamin bernard bertha blaise boris brook "
+    "bruno carl carla cecilia charles christine clara claude daniel david diana dorothy edith edward elena elias eliza emil "
+    "emma emmy erwin esther eva felix flora frances frank frieda gabriel george georgia gerda grace hanna harold helen henri "
+    "herbert hermann hilda hugo ida irene isaac isabel ivan jacob jane jean joan johann john josef julia karen karl kate "
+    "katherine klara konrad kurt laura leo leonard leonhard lida lina lise louis louisa lucia ludwig marcel margaret maria "
+    "marian marie martha martin mary max melitta michael mina miriam nadia nicolas niels nina nora norbert olga oliver oscar "
+    "otto pascal paul paula peter philip pierre rachel ralph richard rita robert rosa rosalind rose rudolf ruth sara sergei "
+    "simon sofia sonia stefan susan sylvia thea theodor thomas ursula valentina vera victor virginia walter werner wilhelm "
+    "william xenia yvonne zoe"
+)
+"""given names, for where no data folder has more"""
+
+
+Texts = tuple[list[str], list[int]]
+"""texts with labels 0 (negative) and 1 (positive)"""
+
+
+class Labelled(NamedTuple):
+    """Labelled texts for training, validation and test."""
+
+    name: str
+    parts: tuple[Texts, Texts, Texts]
+
+
+def given_names(file: Path | None = None) -> tuple[str, list[str]]:
+    """(what it is, names in small letters), each name once."""
+    path = file or fetch.find("names/names.txt", "names.txt")
+    if path is None:
+        return "a few bundled names (a data folder with names/names.txt has 32,033)", GIVEN.split()
+    found = sorted({line.strip().lower() for line in decode(path).splitlines()} - {""})
+    if len(found) < 20:
+        raise DataUnusable(f"'{path.name}' holds {len(found)} different names", where=str(path), fix="give 20 or more, one in each line")
+    return path.name, found
+
+
+def tunes(file: Path | None = None) -> tuple[str, list[str]]:
+    """(what it is, tunes in ABC): of each its metre, unit length and key, and the melody without chords, words and titles."""
+    path = file or fetch.find("music/nottingham-abc.txt.gz", "nottingham-abc.txt.gz")
+    if path is None:
+        return "a few bundled melodies (a data folder with music/nottingham-abc.txt.gz has 1,034)", [_melody(tune) for tune in TUNES]
+    found = [_melody(tune) for tune in re.split(r"^X:.*$", decode(path), flags=re.MULTILINE)[1:]]
+    if len(found) < 5:
+        raise DataUnusable(f"'{path.name}' holds {len(found)} tunes", where=str(path), fix="give 5 or more in ABC, each after a line 'X:'")
+    return path.name, found
+
+
+def reviews(which: str, seed: int) -> Labelled:
+    """Labelled sentences or reviews by name; 'toy' is made up and always there."""
+    if which == "toy":
+        return made_up(seed)
+    if which == "sst2":
+        train, valid, test = (_tsv(_there(f"sentiment/sst2.{part}.tsv")) for part in ("train", "dev", "test"))
+        return Labelled("sst2", (train, valid, test))
+    (texts, labels), test = (_tsv(_there(f"sentiment/imdb.{part}.tsv.xz")) for part in ("train", "test"))
+    rest = [i for i in range(len(texts)) if i % 10]  # the file is ordered by label: every tenth is for validation
+    train = [texts[i] for i in rest], [labels[i] for i in rest]
+    return Labelled("imdb", (train, (texts[::10], labels[::10]), test))
+
+
+def made_up(seed: int = 0) -> Labelled:
+    """Short sentences from a small grammar, labelled by their adverb, verb or adjective; 'not' turns a label round."""
+    clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
+    who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
+    words = (
+        (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
+        (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
+    )
+    found: list[tuple[str, int]] = []
+    for label, (adverbs, ways, verbs, adjectives) in enumerate(words):
+        found += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
+        parts = itertools.product(who, ways, verbs, what, ("attending", "their work"))
+        found += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
+        for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
+            found += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
+    found = [one for one in found if one[0] not in EXAMPLES]  # what is asked at the end is never learnt by heart
+    labels = torch.tensor([label for _, label in found])
+    train, valid, test = (
+        ([found[i][0] for i in part], [found[i][1] for i in part]) for part in split(len(found), seed=seed, labels=labels)
+    )
+    return Labelled("made-up sentences", (train, valid, test))
+
+
+def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Sentences and the kind of each word; a word at the head of a clause is a verb or a noun, and only the next word tells.
+
+    watch the light and fish can play .     verb article noun and noun auxiliary verb end
+    """
+    dice = generator(seed, "grammar")
+
+    def pick(words: Sequence[str]) -> str:
+        return words[int(torch.randint(len(words), (1,), generator=dice))]
+
+    sentences, kinds = [], []
+    for _ in range(n):
+        told, named = [], []
+        for clause in range(1 + int(torch.randint(3, (1,), generator=dice))):
+            command = bool(torch.randint(2, (1,), generator=dice))
+            told += ["and"] * (clause > 0) + [pick(EITHER), pick(ARTICLES if command else AUXILIARIES), pick(EITHER)]
+            named += ["and"] * (clause > 0) + (["verb", "article", "noun"] if command else ["noun", "auxiliary", "verb"])
+        sentences.append([*told, "."])
+        kinds.append([*named, "end"])
+    return sentences, kinds
+
+
+def _melody(tune: str) -> str:
+    """The fields that change what is played, and the notes."""
+    lines = [line for line in tune.splitlines() if not re.match(r"[A-Za-z]:", line) or line[0] in "MLK"]
+    plain = [re.sub(r'"[^"]*"|![^!]*!|%.*|[\\\s]', "", line) for line in lines]
+    return "\n".join(line for line in plain if line) + "\n"
+
+
+def _tsv(path: Path) -> tuple[list[str], list[int]]:
+    """Texts and labels of a table: text and label, or label first and text last under a head."""
+    rows = [line.split("\t") for line in decode(path).splitlines()]
+    if rows[0][0] == "label":
+        return [row[-1] for row in rows[1:]], [int(row[0]) for row in rows[1:]]
+    return [row[0] for row in rows], [int(row[1]) for row in rows]
+
+
+def _there(name: str) -> Path:
+    path = fetch.find(name)
+    if path is None:
+        raise BadInput(f"no data folder has '{name}'", fix="set SONDE_DATA to one that has, or use --data toy")
+    return path

@@ -1,0 +1,94 @@
+"""Given names, letter by letter: a language model that ends by making up new ones."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.batch import Data
+from ..core.recipe import Recipe
+from ..data.documents import LineSource, Ragged
+from ..data.split import split
+from ..data.tokeniser import Tokeniser, special, train
+from ..generate import generate
+from ..generate.stop import Stop
+from ..models.ngram import Ngram
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._shown import Shown, Spelt, causal
+from ._texts import given_names
+
+SHOWN, LONGEST = 20, 24
+ORDER = 4
+"""of the n-gram model beside it"""
+
+
+def recipe(
+    mixer: str = "gru",
+    depth: Depth = 2,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 5e-3,
+    steps: Steps = 1000,
+    file: Path | None = None,
+    seed: int = 0,
+) -> Recipe:
+    """A language model over the letters of names; the run shows names it made up, and the loss of an n-gram model beside its own.
+
+    mixer: what moves information along a name; its dials may follow: "gla heads=8"
+    depth: blocks
+    width: numbers per letter
+    batch: names per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    file: a text with one name in each line; by default 32,033 given names (names/names.txt of a data folder), and where
+        that is missing a few that are bundled
+    """
+    causal(mixer, width)
+    data = _lines(file, seed)
+    longest = max(LONGEST, *(len(row) for row in _rows(data.train)))
+    shown = Shown(network(mixer, width, depth, len(data.classes), longest), partial(_made_up, data, seed))
+    return training(shown, data, batch, lr, steps).replace(callbacks=(shown,))
+
+
+def _lines(file: Path | None, seed: int) -> Data:
+    told, names = given_names(file)
+    letters = train("char", names, specials=("pad", "start", "end"))
+    rows = Ragged(*letters.encode_all(names)).wrapped(special(letters, "start"), special(letters, "end"))
+    whole = LineSource(rows, special(letters, "pad"))
+    train_part, valid, test = (whole.subset(part) for part in split(len(names), seed=seed))
+    report = {"names": len(names), "letters": letters.size - 4}
+    return Data(
+        train_part,
+        valid,
+        test,
+        name=f"names: {told}",
+        task="other",
+        classes=letters.tokens,
+        report=report,
+        reader=Spelt(letters, whole.pad),
+    )
+
+
+def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
+    """Some names, how many of them it learnt by heart, and what counting would have given."""
+    letters: Tokeniser = data.reader.vocabulary
+    start, end, pad = (special(letters, name) for name in ("start", "end", "pad"))
+    device = next(model.parameters()).device
+    rows = generate(model, torch.full((SHOWN, 1), start, device=device), LONGEST - 1, stop=Stop(end=end, pad=pad), seed=seed)
+    said = [letters.decode(row[(row != end) & (row != pad)].cpu()) for row in rows]
+    learnt, held = _rows(data.train), _rows(data.valid)
+    known = {letters.decode(row[1:-1]) for row in learnt}
+    scores = Ngram(learnt, letters.size, ORDER).scores(held)
+    predicted = torch.cat(held) != start  # that token is given
+    return {
+        "made up": f"{', '.join(said)} ({sum(name in known for name in said)} of {SHOWN} are in the training list)",
+        "baseline": f"a {ORDER}-gram model has a validation loss of {-float(scores[predicted].mean()):.4f}",
+    }
+
+
+def _rows(source: Any) -> list[torch.Tensor]:
+    """The lines of a source, each with its start and end token."""
+    return list(source.rows.values.split(source.rows.lengths.tolist()))
