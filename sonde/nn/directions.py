@@ -1,0 +1,87 @@
+"""A sequence read from both ends, and layers one above the other, of any mixer.
+
+Two mixers read the same sequence, one of them from its end: y_t = [ahead_t; back_t], so every output has seen every input.
+
+B batch, T time, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import BadInput
+from .mixers import Mixer
+from .spans import Spans, State
+from .stack import named, parts
+
+
+def turned(x: Tensor, spans: Spans | None = None) -> Tensor:
+    """Each sequence of x (B, T, ...) from its end to its beginning; what lies between them stays where it is."""
+    if spans is None:
+        return x.flip(1)
+    lengths = spans.lengths
+    row, start, stop = (part.repeat_interleave(lengths) for part in (spans.row, spans.start, spans.stop))
+    step = torch.arange(len(row), device=x.device) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+    return x.index_put((row, start + step), x[row, stop - 1 - step])
+
+
+@final
+class Bidirectional(nn.Module):
+    """Outputs of two mixers side by side, (B, T, 2 D); the second reads from the end.
+
+    ahead: reads from the beginning
+    back: reads from the end; none is the same mixer, with the same weights
+    """
+
+    causal = False
+
+    def __init__(self, ahead: Mixer, back: Mixer | None = None) -> None:
+        super().__init__()
+        if back is not None and back.width != ahead.width:
+            raise BadInput(f"mixers of width {ahead.width} and {back.width} cannot read one sequence", where="Bidirectional")
+        self.ahead, self.back = ahead, back
+        self.width, self.reach = ahead.width, 2 * ahead.width
+        """numbers per token that go in, and that come out"""
+
+    def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        """x (B, T, D) -> y (B, T, 2 D), and what each direction remembers when it has read all; there is no going on from that."""
+        if state is not None:
+            raise BadInput("two directions see the whole sequence at once and cannot go on from a state", where="Bidirectional")
+        back = self.ahead if self.back is None else self.back
+        (first, from_start), (second, from_end) = self.ahead(x, spans=spans), back(turned(x, spans), spans=spans)
+        return torch.cat([first, turned(second, spans)], -1), named("ahead", from_start) | named("back", from_end)
+
+
+@final
+class Stacked(nn.Module):
+    """Mixers one after the other without anything between them but dropout; their states stand under "0.", "1.", ...
+
+    A layer that reads in both directions gives twice the width: a linear map leads from it to the next one.
+
+    layers: mixers, or pairs of them
+    dropout: share of numbers set to 0 between layers while training
+    """
+
+    def __init__(self, layers: Sequence[Mixer | Bidirectional], dropout: float = 0.0) -> None:
+        super().__init__()
+        widths = {layer.width for layer in layers}
+        if len(widths) != 1:
+            raise BadInput(f"layers one above the other need one width, not {sorted(widths)}", where="Stacked")
+        self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
+        self.joins = nn.ModuleList(
+            nn.Linear(layer.reach, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
+        )
+        self.width, self.reach = layers[-1].width, getattr(layers[-1], "reach", layers[-1].width)
+        self.causal = all(layer.causal for layer in layers)
+
+    def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
+        before = parts(state, [str(i) for i in range(len(self.layers))], "Stacked")
+        after: State = {}
+        for i, layer in enumerate(self.layers):
+            x, new = layer(x if not i else self.dropout(self.joins[i - 1](x)), before.get(str(i)), spans=spans)
+            after |= named(str(i), new)
+        return x, after

@@ -1,0 +1,83 @@
+"""Truncated back-propagation through time: a long row is read in pieces, and no gradient passes from piece to piece.
+
+The value of the loss is that of the whole row.  Its gradient keeps, of dh_t/dw = sum_{i<=t} (prod_{j=i+1..t} dh_j/dh_{j-1}) df_i/dw,
+only the terms since the beginning of the piece that holds t: at most as many as a piece has steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Terms
+from .gaussian import Gaussian
+
+
+@final
+class Truncated:
+    """The objective's own terms, row by row in pieces, through `model.advance(x, state) -> (output, state)`.
+
+    Nothing is remembered from call to call: the state begins empty with each row, so a run resumes exactly.
+
+    objective: what one piece costs
+    steps: tokens of a piece, the longest reach of a gradient
+    ordered: the pieces of a row follow one another: the state goes on, detached; otherwise each begins afresh
+    """
+
+    def __init__(self, objective: Any, steps: int = 32, ordered: bool = True) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise BadInput(f"steps must be a whole number >= 1, not {steps!r}", where="truncated")
+        self.objective, self.steps, self.ordered = objective, steps, ordered
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        if not hasattr(model, "advance"):
+            raise BadInput(f"{type(model).__name__} cannot go on from a state", where="truncated", fix="use a model with `advance`")
+        found, state = Terms(), None
+        for piece in self._pieces(batch):
+            output, state = model.advance(piece.x, state)  # type: ignore[operator]
+            state = {name: value.detach() for name, value in state.items()} if self.ordered else None
+            found = found + self.objective.terms(output, piece)
+        return found
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return self.objective.counts(batch)
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return self.objective.measures(output, batch)
+
+    def check(self, batch: Batch) -> None:
+        self.objective.check(batch)
+
+    def predict(self, output: Tensor) -> Tensor:
+        return self.objective.predict(output)
+
+    def _pieces(self, batch: Batch) -> Iterator[Batch]:
+        """Cuts the fields that run along time; those with one entry per row go with every piece."""
+        length = batch.x.shape[1]
+        timed = {name for name, value in batch.fields.items() if value.ndim > 1 and value.shape[1] == length}
+        if "y" not in timed:
+            raise BadInput("pieces of a row need a target for each of its steps", where="truncated", fix="give y (batch, time)")
+        for start in range(0, length, self.steps):
+            yield batch.replace(**{name: batch.fields[name][:, start : start + self.steps] for name in timed})
+
+
+def tiny() -> tuple[Truncated, nn.Module, Batch]:
+    """A small working instance with input.  Its pieces begin afresh, so that its gradient is that of its value."""
+
+    class Sums(nn.Linear):
+        """Running sums of a linear map."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.advance(x, None)[0]
+
+        def advance(self, x: Tensor, state: dict[str, Tensor] | None) -> tuple[Tensor, dict[str, Tensor]]:
+            y = torch.tanh(super().forward(x)).cumsum(1) + (0 if state is None else state["last"].unsqueeze(1))
+            return y, {"last": y[:, -1]}
+
+    x = torch.linspace(-1, 1, 105).reshape(7, 5, 3)
+    return Truncated(Gaussian(), steps=2, ordered=False), Sums(3, 2), Batch(x=x, y=torch.sin(x[..., :2]))
