@@ -1,19 +1,14 @@
-"""What recipes over texts share: they end by showing what was learnt, and read new lines as they read the old ones."""
+"""What recipes over texts share: they end by showing what was learnt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from torch import nn
 
-from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.recipe import Callback
-from ..data.documents import DocumentSource, Ragged
-from ..data.formats import decode
-from ..data.tokeniser import Tokeniser
 from ..models.language_model import mixer_of
 
 
@@ -49,19 +44,3 @@ def causal(mixer: str, width: int) -> None:
     if not mixer_of(mixer, width).causal:
         told = f"'{mixer}' looks at later tokens, so it would see the one it has to predict"
         raise BadInput(told, where="--mixer", fix="choose one that does not; char_lm can hide tokens instead")
-
-
-@final
-class Spelt:
-    """A text file with one short document in each line -> Batch, with the tokeniser of the training data."""
-
-    def __init__(self, vocabulary: Tokeniser, pad: int, most: int = 1 << 20, lower: bool = False) -> None:
-        self.vocabulary, self.pad, self.most, self.lower = vocabulary, pad, most, lower
-
-    def __call__(self, path: str | Path) -> Batch:
-        return self.read(decode(Path(path)).splitlines())
-
-    def read(self, lines: Sequence[str]) -> Batch:
-        """The same for lines at hand."""
-        lines = [line.lower() if self.lower else line for line in lines if line.strip()]
-        return DocumentSource(Ragged(*self.vocabulary.encode_all(lines)).cut(self.most), self.pad)[:]

@@ -6,16 +6,19 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from ..core.errors import BadInput, DataUnusable
+from ..core.batch import Data
+from ..core.errors import DataUnusable
 from ..core.seeds import generator
 from ..data import fetch
+from ..data.corpora import POLES, LinesReader
+from ..data.documents import DocumentSource, Ragged
 from ..data.formats import decode
 from ..data.melody import TUNES
 from ..data.split import split
+from ..data.tokeniser import special, train
 
 EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
 """of 4 and 9 words, negative and positive"""
@@ -35,17 +38,6 @@ GIVEN = (
     "william xenia yvonne zoe"
 )
 """given names, for where no data folder has more"""
-
-
-Texts = tuple[list[str], list[int]]
-"""texts with labels 0 (negative) and 1 (positive)"""
-
-
-class Labelled(NamedTuple):
-    """Labelled texts for training, validation and test."""
-
-    name: str
-    parts: tuple[Texts, Texts, Texts]
 
 
 def given_names(file: Path | None = None) -> tuple[str, list[str]]:
@@ -70,20 +62,7 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     return path.name, found
 
 
-def reviews(which: str, seed: int) -> Labelled:
-    """Labelled sentences or reviews by name; 'toy' is made up and always there."""
-    if which == "toy":
-        return made_up(seed)
-    if which == "sst2":
-        train, valid, test = (_tsv(_there(f"sentiment/sst2.{part}.tsv")) for part in ("train", "dev", "test"))
-        return Labelled("sst2", (train, valid, test))
-    (texts, labels), test = (_tsv(_there(f"sentiment/imdb.{part}.tsv.xz")) for part in ("train", "test"))
-    rest = [i for i in range(len(texts)) if i % 10]  # the file is ordered by label: every tenth is for validation
-    train = [texts[i] for i in rest], [labels[i] for i in rest]
-    return Labelled("imdb", (train, (texts[::10], labels[::10]), test))
-
-
-def made_up(seed: int = 0) -> Labelled:
+def made_up(seed: int = 0) -> Data:
     """Short sentences from a small grammar, labelled by their adverb, verb or adjective; 'not' turns a label round."""
     clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
     who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
@@ -99,11 +78,12 @@ def made_up(seed: int = 0) -> Labelled:
         for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
             found += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
     found = [one for one in found if one[0] not in EXAMPLES]  # what is asked at the end is never learnt by heart
-    labels = torch.tensor([label for _, label in found])
-    train, valid, test = (
-        ([found[i][0] for i in part], [found[i][1] for i in part]) for part in split(len(found), seed=seed, labels=labels)
-    )
-    return Labelled("made-up sentences", (train, valid, test))
+    texts, labels = [text for text, _ in found], torch.tensor([label for _, label in found])
+    made = train("wordpiece", texts, 2000, ("pad", "unknown"))
+    whole = DocumentSource(Ragged(*made.encode_all(texts)), special(made, "pad"), labels)
+    learnt, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
+    name, report = "made-up sentences", {"sentences": len(texts)}
+    return Data(learnt, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(made, 64))
 
 
 def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
@@ -133,18 +113,3 @@ def _melody(tune: str) -> str:
     lines = [line for line in tune.splitlines() if not re.match(r"[A-Za-z]:", line) or line[0] in "MLK"]
     plain = [re.sub(r'"[^"]*"|![^!]*!|%.*|[\\\s]', "", line) for line in lines]
     return "\n".join(line for line in plain if line) + "\n"
-
-
-def _tsv(path: Path) -> tuple[list[str], list[int]]:
-    """Texts and labels of a table: text and label, or label first and text last under a head."""
-    rows = [line.split("\t") for line in decode(path).splitlines()]
-    if rows[0][0] == "label":
-        return [row[-1] for row in rows[1:]], [int(row[0]) for row in rows[1:]]
-    return [row[0] for row in rows], [int(row[1]) for row in rows]
-
-
-def _there(name: str) -> Path:
-    path = fetch.find(name)
-    if path is None:
-        raise BadInput(f"no data folder has '{name}'", fix="set SONDE_DATA to one that has, or use --data toy")
-    return path

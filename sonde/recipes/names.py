@@ -10,6 +10,7 @@ import torch
 
 from ..core.batch import Data
 from ..core.recipe import Recipe
+from ..data.corpora import LinesReader
 from ..data.documents import LineSource, Ragged
 from ..data.split import split
 from ..data.tokeniser import Tokeniser, special, train
@@ -17,7 +18,7 @@ from ..generate import generate
 from ..generate.stop import Stop
 from ..models.ngram import Ngram
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
-from ._shown import Shown, Spelt, causal
+from ._shown import Shown, causal
 from ._texts import given_names
 
 SHOWN, LONGEST = 20, 24
@@ -68,7 +69,7 @@ def _lines(file: Path | None, seed: int) -> Data:
         task="other",
         classes=letters.tokens,
         report=report,
-        reader=Spelt(letters, whole.pad),
+        reader=LinesReader(letters, LONGEST),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
+from ..data.corpora import LinesReader
 from ..data.documents import DocumentSource, Ragged
 from ..data.split import split
 from ..data.tokeniser import special, train
@@ -15,7 +16,6 @@ from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
 from ._sequence import Batch, Depth, Rate, Steps, Width
-from ._shown import Spelt
 from ._texts import grammar
 
 
@@ -74,5 +74,5 @@ def _sentences(n: int, seed: int) -> Data:
         task="other",
         classes=classes,
         report={"sentences": n},
-        reader=Spelt(tokeniser, pad),
+        reader=LinesReader(tokeniser, 64),
     )
