@@ -14,11 +14,12 @@ from .._options import by_name, leading, option, parse
 if TYPE_CHECKING:
     from torch import nn
 
-USAGE = "RECIPE | MODEL | MIXER | FILE.py [--dial value ...] [--input N ...]"
+USAGE = "RECIPE | MODEL | MIXER | PUBLISHED | FILE.py [--dial value ...] [--input N ...]"
 EXAMPLES = (
     "sonde explain digits_cnn",
     "sonde explain cnn --channels 3 64 128 --image 32 32",
     "sonde explain mlp --widths 196608 196608 196608     77 billion weights, counted without memory",
+    "sonde explain gpt2_xl                               a published model, of its exact size",
     "sonde explain gla --width 256 --input 4096          which form a mixer takes for 4096 steps, and why",
 )
 STEPS = 1024
@@ -67,7 +68,7 @@ def run(words: list[str]) -> int:
 
 
 def _find(name: str) -> _names.Named:
-    """A recipe, a model or a mixer; the first of them that has the name."""
+    """A recipe, a model, a mixer or a published model; the first of them that has the name."""
     if name.endswith(".py") or name in shelf.names("recipes"):
         return _names.recipe(name)
     if name in shelf.names("models"):
@@ -75,7 +76,11 @@ def _find(name: str) -> _names.Named:
     if name in shelf.names("nn.mixers"):
         kind, owner = type(shelf.load("nn.mixers", name).tiny()), f"mixer '{name}'"
         return _names.Named(name, owner, kind, dials(kind, owner))
-    known = [one for kind in ("recipes", "models", "nn.mixers") for one in shelf.names(kind)]
+    from ...models.published import PUBLISHED, published
+
+    if name in PUBLISHED:
+        return _names.Named(name, f"published model '{name}'", lambda: published(name), {})
+    known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in shelf.names(kind))]
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
 
