@@ -1,0 +1,156 @@
+"""Adapters change nothing at first, learn alone, are counted exactly, and LoRA merges and comes back bit for bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sonde.core.errors import BadInput
+from sonde.models.bert import Bert
+from sonde.models.language_model import LanguageModel
+from sonde.nn.adapters import Bottleneck, Lora, Prompted, add_bottlenecks, add_lora, freeze, learning, merge, unmerge
+from sonde.nn.spans import Spans
+
+D = 12
+
+
+def model(mixer: str = "attention heads=3", **more) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(17, D, 2, mixer, 2.0, **more).eval()
+
+
+def x(rows: int = 3, length: int = 7) -> torch.Tensor:
+    return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def count(made: nn.Module) -> int:
+    return sum(p.numel() for p in made.parameters() if p.requires_grad)
+
+
+def step(made: nn.Module) -> None:
+    """One step of plain descent on what learns."""
+    made(x()).square().sum().backward()
+    with torch.no_grad():
+        for p in made.parameters():
+            assert (p.grad is not None) == p.requires_grad
+            if p.grad is not None:
+                p -= 0.05 * p.grad / (p.grad.norm() + 1e-9) * p.numel() ** 0.5
+                p.grad = None
+
+
+@pytest.mark.parametrize("mixer", ["attention heads=3", "gla heads=3", "mamba2 heads=4"])
+def test_bottlenecks_begin_as_nothing_and_have_the_published_size(mixer):
+    made = model(mixer)
+    before, weights = made(x()).detach(), {name: p.clone() for name, p in made.named_parameters()}
+    names = add_bottlenecks(made, 5)
+    assert torch.equal(made(x()), before)
+    assert count(made) == 4 * (2 * D * 5 + 5 + D) and len(names) == 4 * 4 and names == learning(made)
+    step(made)
+    assert not torch.allclose(made(x()), before)
+    after = {name.replace(".base.", "."): p for name, p in made.named_parameters()}
+    assert all(torch.equal(after[name], p) for name, p in weights.items())
+
+
+def test_a_bottleneck_is_its_formula():
+    torch.manual_seed(1)
+    part = Bottleneck(nn.Linear(7, 5), 3)
+    for p in part.parameters():
+        nn.init.normal_(p)
+    v = torch.randn(2, 7)
+    y = part.base(v)
+    wanted = y + nn.functional.gelu(y @ part.down.weight.mT + part.down.bias) @ part.up.weight.mT + part.up.bias
+    torch.testing.assert_close(part(v), wanted)
+
+
+def test_lora_is_a_change_of_the_matrix():
+    torch.manual_seed(1)
+    base = nn.Linear(7, 5)
+    part = Lora(base, 3, alpha=6.0)
+    v = torch.randn(4, 7)
+    assert torch.equal(part(v), base(v)) and part.a.std() > 0
+    nn.init.normal_(part.b)
+    wanted = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
+    torch.testing.assert_close(part(v), wanted)
+    torch.testing.assert_close(part.weight, base.weight + 2.0 * part.b @ part.a)
+    with pytest.raises(BadInput, match="rank 6 to a matrix"):
+        Lora(base, 6)
+
+
+@pytest.mark.parametrize("mixer", ["attention heads=3", "gru", "mamba2 heads=4"])
+def test_lora_merges_and_comes_back_bit_for_bit(mixer):
+    made = model(mixer)
+    plain, before = copy.deepcopy(made), made(x()).detach()
+    names = add_lora(made, 2, alpha=4.0)
+    assert torch.equal(made(x()), before) and all(name.endswith((".a", ".b")) for name in names)
+    step(made), step(made)
+    with torch.no_grad():
+        learnt, state = made(x()), {name: value.clone() for name, value in made.state_dict().items()}
+        assert not torch.allclose(learnt, before, atol=1e-3)
+        merge(made)
+        assert made.state_dict().keys() == plain.state_dict().keys()
+        torch.testing.assert_close(made(x()), learnt)
+        merged = made.state_dict()
+        plain.load_state_dict(merged)
+        assert torch.equal(plain(x()), made(x()))
+        unmerge(made)
+        assert all(torch.equal(value, state[name]) for name, value in made.state_dict().items()) and made.state_dict().keys() == state.keys()
+        assert torch.equal(made(x()), learnt) and learning(made) == names
+    with pytest.raises(BadInput, match="nothing in this model was merged"):
+        unmerge(plain)
+
+
+def test_everything_is_saved_by_state_dict():
+    def make() -> LanguageModel:
+        made = model()
+        add_lora(made, 2, "*qkv")
+        return made
+
+    first, second = make(), make()
+    step(first), step(first)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x()), second(x()))
+
+
+def test_freezing_by_name():
+    made = model()
+    assert freeze(made, "embedding.*", "stack.blocks.0.*") == [n for n, _ in made.named_parameters() if n.startswith(("stack.blocks.1", "stack.norm", "head"))]
+    made = model()
+    assert freeze(made, but=("head.*",)) == ["head.weight"]
+    with pytest.raises(BadInput, match="no parameter is called 'embeding.weight'.*did you mean 'embedding.weight'"):
+        freeze(made, "embeding.weight")
+    with pytest.raises(BadInput, match="no linear map is called '\\*.nothing'"):
+        add_lora(made, 2, "*.nothing")
+
+
+@pytest.mark.parametrize("dials", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}])
+def test_a_prompt_of_tokens_is_as_if_they_had_been_there(dials):
+    body = model(**dials)
+    first = torch.tensor([3, 1, 4, 1])
+    made = Prompted(body, tokens=first)
+    assert learning(made) == ["prompt"] and count(made) == 4 * D
+    long = torch.cat([first.expand(3, -1), x()], 1)
+    wanted = body(long)[:, 4:]
+    torch.testing.assert_close(made(x()), wanted)
+    begun, state = made.advance(x()[:, :3])
+    rest, _ = made.advance(x()[:, 3:], state)
+    torch.testing.assert_close(torch.cat([begun, rest], 1), wanted, rtol=1e-4, atol=1e-5)
+    lengths = torch.tensor([7, 2, 5])
+    padded = made.features(x(), spans=Spans.of_lengths(lengths))[0]
+    torch.testing.assert_close(padded[1, :2], made.features(x()[1:2, :2])[0][0], rtol=1e-4, atol=1e-5)
+    before = made(x()).detach()
+    step(made)
+    assert not torch.allclose(made(x()), before)
+    with pytest.raises(BadInput, match="a prompt stands before rows"):
+        made.features(x(1), spans=Spans.packed(torch.tensor([0, 3, 7])))
+
+
+def test_a_prompt_before_a_model_with_kinds():
+    torch.manual_seed(0)
+    body = Bert(17, D, 2, "attention heads=3", places=12).eval()
+    first = torch.tensor([3, 1])
+    made, kinds = Prompted(body, tokens=first), x() % 2
+    wanted = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
+    torch.testing.assert_close(made.features(x(), kinds=kinds)[0], wanted)
