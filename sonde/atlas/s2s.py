@@ -22,7 +22,7 @@ from ..data.documents import Ragged
 from ..data.order import Order
 from ..data.pairs import PairSource
 from ..data.tensors import TensorSource
-from ..generate import Stop, beam, generate
+from ..generate import Stop, beam, bleu, exact, generate
 from ..lenses import alignment, exposure
 from ..models.seq2seq import Scoring, Seq2Seq
 from ..models.topologies import Tagger
@@ -31,6 +31,7 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
+from ..recipes import translate
 from ._exhibit import Exhibit
 
 LETTERS, SHORT, LONG = 6, 5, 10
@@ -347,3 +348,27 @@ def s2s_08(exhibit: Exhibit) -> str:
     exhibit.expect("and the tokens counted", together.count, sum(float(s.count) for s in sums))
     exhibit.below("encoder states, padded against alone: largest difference", far, 1e-12)
     return f"{pads['as they come']} pads unsorted, {pads['by length']} sorted; states differ by {far:.0e}"
+
+
+def s2s_09(exhibit: Exhibit) -> str:
+    """Sentences of a toy grammar into another one, with other words, another order and agreement; none of the test was seen."""
+    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=4e-3, steps=200)
+    data = made.build_data()
+    model = exhibit.train(made.replace(callbacks=()), "toy").model().eval()
+    found, wanted, asked = translate.translated(model, data)
+    seen = {row.tobytes() for row in _rows(data.train)}
+    exhibit.expect("sentences of the test that were trained on", sum(row.tobytes() in seen for row in _rows(data.test)), 0)
+    share = exact(found, wanted)
+    exhibit.above("sentences translated without a mistake", share, 0.9)
+    score = bleu([text.split() for text in found], [text.split() for text in wanted])
+    exhibit.above("BLEU", score, 95.0)
+    guessed = translate.word_for_word(data, asked)
+    simple = exact(guessed, wanted)
+    exhibit.below("sentences right where each word is translated by itself", simple, 0.05)
+    table = {"English": asked[:6], "translated": found[:6], "reference": wanted[:6], "word for word": guessed[:6]}
+    exhibit.show(Reading("Translations", "table", table, note="The first sentences of the test part."))
+    return f"{share:.1%} exact and BLEU {score:.1f} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
+
+
+def _rows(source: Any) -> list[Any]:
+    return [source.source[i].numpy() for i in range(len(source))]

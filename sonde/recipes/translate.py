@@ -1,0 +1,171 @@
+"""Translation by an encoder-decoder, recurrent or of attention alone; BLEU on the test part beside word-for-word translation."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import fetch
+from ..data.catalogue import load
+from ..data.pairs import PairSource
+from ..data.tokeniser import Tokeniser, special
+from ..generate import Stop, beam, bleu, exact, generate
+from ..models.encoder_decoder import EncoderDecoder
+from ..models.seq2seq import Seq2Seq
+from ..objectives.categorical import Categorical
+from ..objectives.scheduled import Scheduled, linear
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._bilingual import bilingual
+from ._sequence import Batch, Depth, Rate, Steps, Width
+from ._shown import Shown
+
+Language = Literal["en", "de", "fr"]
+AT_ONCE = 100
+"""sentences translated together"""
+
+
+def recipe(
+    source: Language = "de",
+    target: Language = "en",
+    pairs: Literal["auto", "multi30k", "toy"] = "auto",
+    model: Literal["rnn", "transformer"] = "rnn",
+    mixer: str | None = None,
+    attention: Literal["none", "dot", "general", "additive"] = "general",
+    feeding: bool = False,
+    width: Width = 256,
+    depth: Depth = 1,
+    vocabulary: Annotated[int, Range(300, 100_000)] = 6000,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
+    sampling: Annotated[float, Range(0, 1)] = 0.0,
+    beams: Annotated[int, Range(1, 64)] = 4,
+    batch: Batch = 64,
+    lr: Rate = 1e-3,
+    steps: Steps = 3000,
+    seed: int = 0,
+) -> Recipe:
+    """Translate sentences; at the end the test part is translated and compared, as a whole (BLEU) and sentence by sentence.
+
+    source: the language translated from
+    target: the language translated to
+    pairs: captions of photographs in both languages (multi30k), or sentences of a made-up grammar (toy, always from
+        English); auto takes multi30k where a data folder has it
+    model: rnn has a recurrent encoder and decoder, transformer a stack of blocks for each
+    mixer: what moves information along both sequences of an rnn, by default gru, or along the target of a transformer, by
+        default attention; by name, its dials may follow: "lstm hidden=400"
+    attention: how the decoder of an rnn looks at the source; none leaves it one vector
+    feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
+    width: numbers per token
+    depth: layers of the encoder, and of the decoder
+    vocabulary: sub-words, of both languages together
+    dropout: share of numbers set to 0 while training
+    sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
+    beams: beginnings kept while translating the test part; 1 is greedy
+    batch: sentences per update
+    lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
+    steps: updates
+    """
+    there = fetch.find(f"translation/multi30k.train.{source}.gz") is not None
+    if pairs == "toy" or (pairs == "auto" and not there):
+        data = bilingual(seed)
+    else:
+        data = load("multi30k", source=source, target=target, most=vocabulary)
+    size = len(data.classes)
+    build: partial[Seq2Seq] | partial[EncoderDecoder]
+    if model == "rnn":
+        build = partial(Seq2Seq, size, width, depth, mixer or "gru", attention=attention, feeding=feeding, dropout=dropout)
+    else:
+        heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
+        build = partial(EncoderDecoder, size, width, depth, heads, decoder=mixer or f"attention heads={heads}", dropout=dropout)
+    shown = Shown(build, partial(report, data, beams))
+    plain = Categorical(size, smoothing=0.1)
+    objective = Scheduled(plain, linear(steps, sampling)) if sampling else plain
+    return Recipe(
+        model=shown,
+        data=data,
+        objective=objective,
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01, betas=(0.9, 0.98)),
+        schedule=warmup_cosine(warmup=0.1, floor=0.05),
+        clip=1.0,
+        batch=batch,
+        steps=steps,
+        evaluate_every=max(steps // 10, 1),
+        evaluate_batch=AT_ONCE,
+        callbacks=(shown, *([objective] if isinstance(objective, Scheduled) else [])),
+    )
+
+
+def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str]:
+    """What the trained model makes of the test part; all its translations are written into the run's folder."""
+    found, wanted, asked = translated(model, data, beams)
+    guessed = word_for_word(data, asked)
+    lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(asked, found, wanted)]
+    (folder / "translations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    scores = {"translated": found, "word for word": guessed, "source copied": asked}
+    told = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
+    return {
+        "BLEU": f"{told} ({len(wanted):,} sentences of the test part)",
+        "exact": f"{exact(found, wanted):.1%} of them equal their reference",
+        "example": f"{asked[0]} -> {found[0]} ({wanted[0]})",
+    }
+
+
+def translated(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
+    """What the model makes of the test part, what it should be, and what was asked, as texts."""
+    made, source = data.reader.vocabulary, data.test
+    start, end, pad = (special(made, name) for name in ("start", "end", "pad"))
+    stop, found, wanted, asked = Stop(end=end, pad=pad), [], [], []
+    assert source is not None
+    model.eval()
+    for first in range(0, len(source), AT_ONCE):
+        batch = source[torch.arange(first, min(first + AT_ONCE, len(source)))]
+        most = 10 + 2 * batch.source.shape[1]
+        with torch.no_grad():
+            begun, starts = model.begin(batch.source, batch.lengths), torch.full((len(batch), 1), start)
+            if beams == 1:
+                tokens = generate(model, starts, most, state=begun, stop=stop, temperature=0)
+            else:
+                tokens = beam(model, starts, most, beams=beams, stop=stop, state=begun).tokens[:, 0]
+        found += _texts(made, tokens)
+        wanted += _texts(made, batch.y)
+        asked += _texts(made, batch.source)
+    return found, wanted, asked
+
+
+def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
+    """Texts with each word replaced by the one that meets it most in the training pairs, by 2 n(s, t) / (n(s) + n(t))."""
+    assert isinstance(data.train, PairSource)
+    made, whole = data.reader.vocabulary, data.train
+    met: Counter[tuple[str, str]] = Counter()
+    ours: Counter[str] = Counter()
+    theirs: Counter[str] = Counter()
+    for first in range(0, len(whole), 1000):
+        batch = whole[torch.arange(first, min(first + 1000, len(whole)))]
+        for asked, answer in zip(_words(_texts(made, batch.source)), _words(_texts(made, batch.y))):
+            ours.update(left := set(asked))
+            theirs.update(right := set(answer))
+            met.update(product(left, right))
+    best: dict[str, tuple[float, str]] = {}
+    for (word, other), count in met.items():
+        best[word] = max(best.get(word, (0.0, word)), (2 * count / (ours[word] + theirs[other]), other))
+    return [" ".join(best.get(word, (0.0, word))[1] for word in row) for row in _words(texts)]
+
+
+def _texts(made: Tokeniser, tokens: torch.Tensor) -> list[str]:
+    """Rows of tokens as text; what is no text, such as padding, is left out."""
+    return [made.decode(row).strip() for row in tokens]
+
+
+def _words(texts: Sequence[str]) -> list[list[str]]:
+    """Words and marks of each text."""
+    return [re.findall(r"\w+|[^\w\s]", text) for text in texts]
