@@ -10,6 +10,7 @@ import torch
 from sonde.core.errors import BadInput
 from sonde.generate import Stop, beam, generate, logprobs
 from sonde.models.encoder_decoder import EncoderDecoder
+from sonde.models.seq2seq import Seq2Seq
 
 SOURCE = torch.tensor([[4, 2, 3, 5, 1], [3, 3, 1, 0, 0]])
 LENGTHS = torch.tensor([5, 3])
@@ -17,10 +18,13 @@ START = torch.zeros(2, 1, dtype=torch.long)
 V, END = 6, 5
 
 
-@pytest.fixture(params=["modern", "t5"])
-def model(request) -> EncoderDecoder:
+@pytest.fixture(params=["modern", "t5", "recurrent", "feeding"])
+def model(request) -> EncoderDecoder | Seq2Seq:
     torch.manual_seed(0)
-    made = EncoderDecoder(vocabulary=V, width=16, depth=2, heads=2, ffn=2.0, style=request.param).eval()
+    if request.param in ("modern", "t5"):
+        made = EncoderDecoder(vocabulary=V, width=16, depth=2, heads=2, ffn=2.0, style=request.param).eval()
+    else:
+        made = Seq2Seq(vocabulary=V, width=16, depth=2, feeding=request.param == "feeding").eval()
     with torch.no_grad():
         for weight in made.parameters():
             weight += 0.3 * torch.randn_like(weight)

@@ -62,7 +62,7 @@ def run(words: list[str]) -> int:
         raise BadInput(f"run '{trained.name}' did not learn to go on with a text", fix="train one: sonde train char_lm")
     from ...data.tokeniser import check_fits
 
-    check_fits(tokeniser, model.vocabulary, f"run '{trained.name}'")
+    check_fits(tokeniser, getattr(model, "vocabulary", tokeniser.size), f"run '{trained.name}'")
     source = getattr(trained.data.reader, "source", tokeniser)
     print("\n---\n".join(_texts(model, source, tokeniser, asked)))
     return 0
