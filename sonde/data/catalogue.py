@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 MODULES = {
     "bundled": ("digits", "iris", "wine", "breast_cancer", "diabetes"),
     "synthetic": ("xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"),
-    "sequences": ("recall", "copying", "reset", "parity"),
+    "sequences": ("recall", "copying", "reset", "parity", "in_context", "tagging"),
+    "toys": ("bilingual", "reversal"),
     "text": ("stdlib_text", "tiny_shakespeare"),
+    "corpora": ("novels", "kjv", "wikitext2", "nottingham", "given_names", "sst2", "sentence_polarity", "imdb", "multi30k"),
+    "series": ("sunspots", "passengers", "temperatures"),
     "archives": ("mnist", "fashion_mnist", "cifar10"),
 }
 

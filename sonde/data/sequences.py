@@ -109,6 +109,45 @@ def parity(seed: int = 0, n: Count = 20_000, length: Length = 32, modulus: Few =
     return _data("parity", seed, n, of(length), tokens, test=of(length * longer))
 
 
+def in_context(seed: int = 0, n: Count = 20_000, shots: Few = 12, keys: Few = 6, values: Few = 6) -> Data:
+    """Keys and values by turns, under a rule that is new in every sequence: name the value of each key that came before.
+
+    Nothing about a rule can be learnt by heart: the weights stay, the answer is in the sequence.
+
+    n: sequences to train on
+    shots: pairs of a key and its value; the last key is always one that came before
+    keys: different keys
+    values: different values
+    """
+
+    def draw(n: int, dice: Generator) -> Drawn:
+        rule = keys + torch.randint(values, (n, keys), generator=dice)
+        key = torch.randint(keys, (n, shots), generator=dice)
+        key[:, -1] = key[:, :-1].gather(1, torch.randint(shots - 1, (n, 1), generator=dice)).squeeze(1)
+        value = rule.gather(1, key)
+        same = (key.unsqueeze(2) == key.unsqueeze(1)).tril(-1).any(2)  # (n, shots): the key came before
+        asked = torch.stack([same, torch.zeros_like(same)], 2).flatten(1)
+        return torch.stack([key, value], 2).flatten(1), torch.stack([value, torch.zeros_like(value)], 2).flatten(1), asked
+
+    return _data("in_context", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(values)])
+
+
+def tagging(seed: int = 0, n: Count = 20_000, length: Length = 16, symbols: Few = 8) -> Data:
+    """Symbols: is each one smaller than the next?  Only who sees the next token can tell.
+
+    n: sequences to train on
+    length: tokens of a sequence
+    symbols: different symbols
+    """
+
+    def draw(n: int, dice: Generator) -> Drawn:
+        x = torch.randint(symbols, (n, length), generator=dice)
+        y = symbols + (x < x.roll(-1, 1)).long()
+        return x, y, (torch.arange(length) < length - 1).expand_as(x)
+
+    return _data("tagging", seed, n, draw, [*map(str, range(symbols)), "not smaller", "smaller"])
+
+
 def _asked(told: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
     """What is told, then questions; only these have answers."""
     x = torch.cat([told, questions], 1)

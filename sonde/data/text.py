@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, final
@@ -17,7 +17,7 @@ from . import fetch
 from .formats import contents, decode
 from .split import size
 from .tensors import WindowSource
-from .tokeniser import Level, Tokeniser, Vocabulary
+from .tokeniser import Grain, Tokeniser, train
 
 SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
 """where a data folder may hold it; the last is the name it has at its home"""
@@ -26,6 +26,7 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 Length = Annotated[int, Range(1, 1 << 20)]
+Most = Annotated[int, Range(2, 1 << 24)]
 
 
 @final
@@ -39,21 +40,23 @@ class TextReader:
         return WindowSource(self.vocabulary.encode(decode(Path(path))), self.length)[:]
 
 
-def windows(texts: tuple[str, str, str], name: str, length: int, stride: int | None, level: Level) -> Data:
+def windows(
+    texts: tuple[str, str, str], name: str, length: int, stride: int | None, level: Grain, most: int = 8000, specials: Sequence[str] = ()
+) -> Data:
     """Data from the texts of train, valid and test; a part without text is None, one too short for a window an error."""
-    vocabulary = Vocabulary.of(texts[0], level)
+    vocabulary = train(level, [texts[0]], most, specials)
     rows = [vocabulary.encode(text) for text in texts]
     report: dict[str, int | str] = {f"{part} tokens": len(row) for part, row in zip(("train", "valid", "test"), rows, strict=True)}
     if level == "char":
         report["characters not in training text"] = sum(int((row == 0).sum()) for row in rows[1:])
-    train, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
-    if train is None:
+    learnt, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
+    if learnt is None:
         raise BadInput(f"'{name}' holds no text for training")
     reader = TextReader(vocabulary, length)
-    return Data(train, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
+    return Data(learnt, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
 
 
-def text_file(
+def text_file(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None = None,
     seed: int = 0,
@@ -61,7 +64,8 @@ def text_file(
     test: float | int = 0.05,
     length: Length = 128,
     stride: Length | None = None,
-    level: Level = "char",
+    level: Grain = "char",
+    most: Most = 8000,
 ) -> Data:
     """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
@@ -69,7 +73,8 @@ def text_file(
     test: fraction or count of characters
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters or bytes
+    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    most: most words or sub-words
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
@@ -82,7 +87,7 @@ def text_file(
             f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
             fix="use a smaller length or a longer text",
         )
-    return windows((text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level)
+    return windows((text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most)
 
 
 def tiny_shakespeare(
@@ -91,7 +96,8 @@ def tiny_shakespeare(
     test: float | int = 0.05,
     length: Length = 128,
     stride: Length | None = None,
-    level: Level = "char",
+    level: Grain = "char",
+    most: Most = 8000,
 ) -> Data:
     """Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.
 
@@ -101,7 +107,8 @@ def tiny_shakespeare(
     test: fraction or count of characters
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters or bytes
+    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    most: most words or sub-words
     """
 
     def check(path: Path) -> bytes:
@@ -111,16 +118,17 @@ def tiny_shakespeare(
     if path is None:
         path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
     check(path)
-    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level)
+    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level, most=most)
     return replace(data, name="tiny_shakespeare")
 
 
-def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = None, level: Level = "byte") -> Data:
+def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = None, level: Grain = "byte", most: Most = 8000) -> Data:
     """Source text of the installed Python standard library: a corpus that needs no download.
 
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are bytes or characters
+    level: tokens are bytes, characters, words or sub-words learnt from the training part
+    most: most words or sub-words
     """
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     files = 0
@@ -136,7 +144,7 @@ def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = Non
             fix="use a Python with its .py files, or give a text file of your own",
         )
     train, valid, test = ("\n".join(part) for part in texts)
-    data = windows((train, valid, test), "stdlib_text", length, stride, level)
+    data = windows((train, valid, test), "stdlib_text", length, stride, level, most)
     return replace(data, report={"files": files, **data.report})
 
 

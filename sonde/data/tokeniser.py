@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "\ufffd"
 Level = Literal["byte", "char"]
-Kind = Literal["words", "bpe", "wordpiece", "unigram"]
-KINDS: tuple[str, ...] = (*get_args(Level), *get_args(Kind))
+Grain = Literal["byte", "char", "words", "bpe", "wordpiece", "unigram"]
+KINDS: tuple[str, ...] = get_args(Grain)
 
 SPELT = {
     "pad": ("<pad>", "[PAD]"),

@@ -16,7 +16,7 @@ from sonde.core.errors import BadInput
 from sonde.data import catalogue
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
-SEQUENCES = ["recall", "copying", "reset", "parity"]
+SEQUENCES = ["recall", "copying", "reset", "parity", "in_context", "tagging"]
 PUZZLES = ["xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"]
 
 
@@ -32,7 +32,7 @@ def test_names_and_summaries_need_no_torch() -> None:
     code = "import sys; from sonde.data import catalogue as c; print([c.summary(n) for n in c.names()]); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60).returncode == 0
     assert all(10 < len(catalogue.summary(name)) < 120 for name in catalogue.names())
-    assert len(catalogue.names()) == len(set(catalogue.names())) == 22
+    assert len(catalogue.names()) == len(set(catalogue.names())) == 38
 
 
 @pytest.mark.parametrize("name", catalogue.names())

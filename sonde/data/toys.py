@@ -1,0 +1,76 @@
+"""Made-up pairs with a known answer: a small language to translate, and sequences to turn round."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated
+
+import torch
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.seeds import generator
+from .corpora import LinesReader
+from .documents import Ragged
+from .pairs import PairSource, pairs
+from .split import split
+from .tokeniser import train
+
+Few = Annotated[int, Range(2, 4096)]
+ARTICLES = {"the": "la", "a": "", "this": "tiu"}
+ADJECTIVES = {"": "", "small": "malgranda", "red": "ruga", "old": "malnova", "good": "bona"}
+NOUNS = {"cat": "kato", "dog": "hundo", "house": "domo", "book": "libro", "woman": "virino", "tree": "arbo"}
+VERBS = {"sees": "vidas", "wants": "volas", "finds": "trovas", "has": "havas", "does not see": "ne vidas"}
+
+
+def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:
+    """Sentences of a small English and their translation, with another word order and an ending for the object.
+
+    n: different sentences in all; a tenth of them is for validation, and a tenth for the test
+    """
+    phrases = list(itertools.product(ARTICLES, ADJECTIVES, NOUNS))
+    every = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
+    told = []
+    for number in every.tolist():
+        rest, verb = divmod(number, len(VERBS))
+        told.append(translated(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
+    sources, targets = map(list, zip(*told))
+    made = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
+    whole = pairs(sources, targets, made, made)
+    parts = [whole.subset(part) for part in split(len(whole), seed=seed)]
+    return Data(parts[0], parts[1], parts[2], name="bilingual", task="other", classes=made.tokens, reader=LinesReader(made, 64, "source"))
+
+
+def translated(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:
+    """A sentence in both languages from (article, adjective, noun), verb, (article, adjective, noun)."""
+
+    def foreign(phrase: tuple[str, str, str], ending: str) -> list[str]:
+        article, adjective, noun = phrase
+        return [ARTICLES[article], NOUNS[noun] + ending, ADJECTIVES[adjective] and ADJECTIVES[adjective] + ending]
+
+    sides = [*subject, verb, *object], [*foreign(subject, ""), VERBS[verb], *foreign(object, "n")]
+    return tuple(" ".join(filter(None, words)) for words in sides)  # type: ignore[return-value]
+
+
+def reversal(
+    seed: int = 0, n: Annotated[int, Range(10, 10_000_000)] = 4000, symbols: Few = 10, longest: Few = 10, twice: bool = True
+) -> Data:
+    """Symbols, and the same from the last to the first, each twice: the answer is longer than the question.
+
+    n: pairs in all; a tenth of them is for validation, and a tenth for the test
+    symbols: different symbols
+    longest: symbols of the longest sequence; the shortest has one
+    twice: each symbol comes twice in the answer
+    """
+    dice = generator(seed, "reversal")
+    lengths = torch.randint(1, longest + 1, (n,), generator=dice)
+    bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    source = Ragged(torch.randint(symbols, (int(bounds[-1]),), generator=dice), bounds)
+    many = 2 if twice else 1
+    # the place of a symbol counted from the end of its row, as a place in the values
+    turned = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
+    target = Ragged(source.values[turned].repeat_interleave(many), bounds * many)
+    pad, start, end = symbols, symbols + 1, symbols + 2
+    whole = PairSource(source.wrapped(end=end), target.wrapped(start, end), pad)
+    parts = [whole.subset(part) for part in split(n, seed=seed)]
+    return Data(parts[0], parts[1], parts[2], name="reversal", task="other", classes=(*map(str, range(symbols)), "<pad>", "<s>", "</s>"))
