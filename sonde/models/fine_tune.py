@@ -1,0 +1,124 @@
+"""Heads for fine-tuning: a small new network over the features of a trained one, for sequences, tokens or pairs of sequences.
+
+The body is any model with `features(tokens, state, spans=...)` and `width`: LanguageModel, Bert, ElmoFeatures, Prompted.
+What of it learns is said by nn.adapters (`freeze`, `add_lora`, ...).
+
+B batch, T time, D width, C classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.spans import Spans
+
+Count = Annotated[int, Range(least=1)]
+Take = Literal["last", "first", "mean"]
+
+
+@final
+class SequenceHead(nn.Module):
+    """One answer for each sequence: logits (B, C); two texts in one sequence may have different `kinds` of tokens.
+
+    body: a model with features
+    classes: of the answer
+    take: whose features stand for the sequence: of its last token, its first, or their mean; in a causal model only the
+        last token has seen all of it
+    hidden: width of a hidden layer; none is a linear map
+    language: give the body's own logits as well, as {'label': (B, C), 'tokens': (B, T, vocabulary)}, for a joint loss
+    """
+
+    reads = ("x", "lengths", "kinds")
+
+    def __init__(self, body: Any, classes: Count = 2, take: Take = "last", hidden: Count | None = None, language: bool = False) -> None:
+        super().__init__()
+        self.body, self.take, self.language = body, take, language
+        self.head = _head(body.width, classes, hidden)
+        if take == "first" and getattr(body, "causal", False):
+            raise BadInput("the first token of a causal model has seen nothing else", where="SequenceHead", fix="take 'last' or 'mean'")
+        if language and not hasattr(body, "logits"):
+            raise BadInput(f"{type(body).__name__} has no logits of its own", where="SequenceHead", fix="leave language at False")
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        """tokens (B, T), of each row the first `lengths` -> logits (B, C)."""
+        x = _features(self.body, tokens, lengths, kinds)
+        label = self.head(summary(x, lengths, self.take))
+        return {"label": label, "tokens": self.body.logits(x)} if self.language else label
+
+
+@final
+class TokenHead(nn.Module):
+    """One answer for each token, such as its part of speech: logits (B, T, C).
+
+    body: a model with features
+    classes: of the answers
+    hidden: width of a hidden layer; none is a linear map
+    """
+
+    reads = ("x", "lengths", "kinds")
+
+    def __init__(self, body: Any, classes: Count = 2, hidden: Count | None = None) -> None:
+        super().__init__()
+        self.body, self.head = body, _head(body.width, classes, hidden)
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor:
+        """tokens (B, T), of each row the first `lengths` -> logits (B, T, C)."""
+        return self.head(_features(self.body, tokens, lengths, kinds))
+
+
+@final
+class PairHead(nn.Module):
+    """One answer for two sequences read apart: logits (B, C) of [u, v, |u - v|, u v] (Conneau and others 2017).
+
+    body: a model with features, which reads both
+    classes: of the answer
+    take: whose features stand for a sequence: of its last token, its first, or their mean
+    hidden: width of a hidden layer; none is a linear map
+    """
+
+    reads = ("x", "lengths", "other", "other_lengths")
+
+    def __init__(self, body: Any, classes: Count = 2, take: Take = "mean", hidden: Count | None = None) -> None:
+        super().__init__()
+        self.body, self.take, self.head = body, take, _head(4 * body.width, classes, hidden)
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None, other: Tensor, other_lengths: Tensor | None = None) -> Tensor:
+        """tokens (B, T) and other (B, S) -> logits (B, C)."""
+        if other is None:
+            raise BadInput("there is no second sequence", where="PairHead", fix="give batches with a field 'other'")
+        u, v = (summary(_features(self.body, x, n), n, self.take) for x, n in ((tokens, lengths), (other, other_lengths)))
+        return self.head(torch.cat([u, v, (u - v).abs(), u * v], -1))
+
+
+def summary(x: Tensor, lengths: Tensor | None, take: Take) -> Tensor:
+    """Features (B, T, D) -> (B, D) what stands for each sequence, of which the first `lengths` tokens count."""
+    if take == "first":
+        return x[:, 0]
+    if lengths is None:
+        return x[:, -1] if take == "last" else x.mean(1)
+    if take == "last":
+        return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp_min(0)]
+    inside = (torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1)
+    return torch.where(inside, x, 0).sum(1) / lengths.clamp_min(1).unsqueeze(-1)
+
+
+def _features(body: Any, tokens: Tensor, lengths: Tensor | None, kinds: Tensor | None = None) -> Tensor:
+    more = {}
+    if kinds is not None:
+        known = inspect.signature(body.features).parameters.values()
+        if not any(one.name == "kinds" or one.kind is one.VAR_KEYWORD for one in known):
+            raise BadInput(f"{type(body).__name__} knows no kinds of tokens", where="fine-tuning", fix="leave 'kinds' out of the batch")
+        more["kinds"] = kinds
+    return body.features(tokens, spans=None if lengths is None else Spans.of_lengths(lengths), **more)[0]
+
+
+def _head(width: int, classes: int, hidden: int | None) -> nn.Module:
+    if hidden is None:
+        return nn.Linear(width, classes)
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, classes))

@@ -1,0 +1,90 @@
+"""Heads over trained bodies: the right token speaks for a sequence, padding never does, and what learns goes through the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.core.batch import Batch, ask
+from sonde.core.errors import BadInput
+from sonde.models.bert import Bert
+from sonde.models.elmo import Elmo, ElmoFeatures
+from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead, summary
+from sonde.models.language_model import LanguageModel
+from sonde.nn.adapters import Prompted, freeze
+
+BODIES = {
+    "gpt": lambda: LanguageModel(13, 12, 1, "attention heads=2"),
+    "bert": lambda: Bert(13, 12, 1, "attention heads=2", places=9),
+    "elmo": lambda: ElmoFeatures(Elmo(13, 6)),
+    "prompted": lambda: Prompted(LanguageModel(13, 12, 1, "gla heads=2"), 3),
+}
+
+
+@pytest.fixture(params=BODIES)
+def body(request):
+    torch.manual_seed(0)
+    return BODIES[request.param]().eval()
+
+
+def x(rows: int = 3, length: int = 7) -> torch.Tensor:
+    return torch.randint(13, (rows, length), generator=torch.Generator().manual_seed(2))
+
+
+LENGTHS = torch.tensor([7, 3, 5])
+
+
+@pytest.mark.parametrize("take", ["last", "first", "mean"])
+def test_a_summary_is_its_loop(take):
+    y = torch.randn(3, 7, 4)
+    y[1, 3:] = float("nan")
+    for lengths in (LENGTHS, None):
+        ends = [7] * 3 if lengths is None else lengths.tolist()
+        rows = [row[:n] for row, n in zip(y, ends)]
+        wanted = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
+        torch.testing.assert_close(summary(y, lengths, take), wanted, equal_nan=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("hidden", [None, 9])
+def test_padding_changes_no_answer(body, hidden):
+    for take in ("last", "mean"):
+        head = SequenceHead(body, 4, take, hidden).eval()
+        found = ask(head, Batch(x=x(), lengths=LENGTHS))
+        assert found.shape == (3, 4)
+        torch.testing.assert_close(found[1], head(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
+    tags = TokenHead(body, 5, hidden).eval()
+    found = ask(tags, Batch(x=x(), lengths=LENGTHS))
+    assert found.shape == (3, 7, 5)
+    torch.testing.assert_close(found[1, :3], tags(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_pairs_read_apart(body):
+    head, other, n = PairHead(body, 3).eval(), x(3, 6).flip(0), torch.tensor([2, 6, 4])
+    found = ask(head, Batch(x=x(), lengths=LENGTHS, other=other, other_lengths=n))
+    u, v = (body.features(row)[0].mean(1) for row in (x()[1:2, :3], other[1:2, :6]))
+    torch.testing.assert_close(found[1:2], head.head(torch.cat([u, v, (u - v).abs(), u * v], 1)), rtol=1e-4, atol=1e-5)
+    with pytest.raises(BadInput, match="no second sequence"):
+        ask(head, Batch(x=x(), lengths=LENGTHS))
+
+
+def test_kinds_reach_the_body_that_knows_them():
+    bert, gpt = BODIES["bert"](), BODIES["gpt"]()
+    head, kinds = SequenceHead(bert, 2, "first"), x() % 2
+    out = ask(head, Batch(x=x(), kinds=kinds))
+    torch.testing.assert_close(out, head.head(bert.features(x(), kinds=kinds)[0][:, 0]))
+    with pytest.raises(BadInput, match="LanguageModel knows no kinds"):
+        ask(SequenceHead(gpt, 2), Batch(x=x(), kinds=kinds))
+    with pytest.raises(BadInput, match="first token of a causal model"):
+        SequenceHead(gpt, 2, "first")
+    with pytest.raises(BadInput, match="no logits of its own"):
+        SequenceHead(BODIES["elmo"](), 2, language=True)
+
+
+def test_features_are_learnt_through_or_left_alone():
+    body = BODIES["gpt"]()
+    head = SequenceHead(body, 2)
+    assert freeze(head, "body.*") == ["head.weight", "head.bias"]
+    head(x()).sum().backward()
+    assert body.embedding.weight.grad is None and head.head.weight.grad is not None
