@@ -25,7 +25,7 @@ from ..core.errors import BadInput
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
-from ._trunk import Trunk, inside, pooled, spans_of
+from ._trunk import inside, pooled, spans_of, trunk
 from .language_model import embedded
 
 Count = Annotated[int, Range(least=1)]
@@ -97,10 +97,10 @@ class Seq2Seq(nn.Module):
         self.bidirectional, self.dropout = bidirectional, nn.Dropout(dropout)
         self.embedding = nn.Embedding(vocabulary, width)
         self.source_embedding = None if sources is None else nn.Embedding(sources, width)
-        self.encoder = Trunk(mixer, width, depth, bidirectional, dropout)
-        self.bridge = nn.Linear(self.encoder.width, width) if bidirectional else nn.Identity()
+        self.encoder = trunk(mixer, width, depth, bidirectional, dropout)
+        self.bridge = nn.Linear(self.encoder.reach, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
-        self.decoder = Trunk(mixer, width, depth, dropout=dropout)
+        self.decoder = trunk(mixer, width, depth, dropout=dropout)
         self.lookup = None if attention == "none" else Lookup(width, attention)
         self.feed = nn.Linear(width, width, bias=False) if feeding else None
         self.join = None if self.lookup is None else nn.Linear(2 * width, width)

@@ -26,7 +26,7 @@ from ..core.errors import BadInput, nearest
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
-from ._trunk import Kind, Trunk, enter, entry, inside, pooled, spans_of
+from ._trunk import Kind, enter, entry, inside, pooled, spans_of, trunk
 from .seq2seq import Seq2Seq
 
 Count = Annotated[int, Range(least=1)]
@@ -45,7 +45,7 @@ class Vec2Vec(nn.Module):
 
     def __init__(self, inputs: Count, outputs: Count, width: Count = 64, depth: Count = 1, mixer: str = "gru") -> None:
         super().__init__()
-        self.entry, self.trunk, self.head = nn.Linear(inputs, width), Trunk(mixer, width, depth), nn.Linear(width, outputs)
+        self.entry, self.trunk, self.head = nn.Linear(inputs, width), trunk(mixer, width, depth), nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, F) -> (B, outputs)."""
@@ -71,7 +71,7 @@ class Vec2Seq(nn.Module):
     ) -> None:
         super().__init__()
         self.condition, self.entry = nn.Linear(source, width), entry(kind, outputs, width)
-        self.trunk, self.head = Trunk(mixer, width, depth), nn.Linear(width, outputs * (1 if kind == "tokens" else 2))
+        self.trunk, self.head = trunk(mixer, width, depth), nn.Linear(width, outputs * (1 if kind == "tokens" else 2))
 
     def forward(self, source: Tensor, x: Tensor) -> Tensor:
         """source (B, F) and the outputs so far, x: y moved on by one place -> raw outputs at every place."""
@@ -129,8 +129,8 @@ class Seq2Vec(nn.Module):
     ) -> None:
         super().__init__()
         self.pool, self.bidirectional = pool, bidirectional
-        self.entry, self.trunk = entry(kind, inputs, width), Trunk(mixer, width, depth, bidirectional)
-        self.head = nn.Linear(self.trunk.width, outputs)
+        self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional)
+        self.head = nn.Linear(self.trunk.reach, outputs)
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> what the head reads, (B, D), or (B, 2 D) for two directions."""
@@ -170,8 +170,8 @@ class Tagger(nn.Module):
         dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
     ) -> None:
         super().__init__()
-        self.entry, self.trunk = entry(kind, inputs, width), Trunk(mixer, width, depth, bidirectional, dropout)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.width, outputs)
+        self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> (B, T, outputs); what stands at padding means nothing."""

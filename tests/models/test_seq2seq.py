@@ -29,8 +29,8 @@ def pair() -> tuple[Tensor, Tensor]:
 def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (T, W) and weights (T, S) of one pair, a scalar score at a time; only the mixers themselves are asked."""
     vectors = model.source_embedding.weight[source].unsqueeze(0)
-    forward = model.encoder.layers[0](vectors)[0][0]
-    backward = model.encoder.back[0](vectors.flip(1))[0][0].flip(0)
+    forward = model.encoder.layers[0].ahead(vectors)[0][0]
+    backward = model.encoder.layers[0].back(vectors.flip(1))[0][0].flip(0)
     bridge = model.bridge
     states = [bridge.weight @ torch.cat([f, b]) + bridge.bias for f, b in zip(forward, backward)]
     summary = bridge.weight @ torch.cat([forward[-1], backward[0]]) + bridge.bias
