@@ -83,7 +83,8 @@ def baseline(data: Data, tokens: int) -> float:
     def bag(source: Any) -> Any:
         rows = source.rows
         ones = np.ones(len(rows.values), np.float32)
-        counts = csr_matrix((ones, rows.values.numpy(), rows.bounds.numpy()), shape=(len(rows), tokens))
+        # a copy: the matrix sorts the tokens of each row where they are
+        counts = csr_matrix((ones, rows.values.numpy(), rows.bounds.numpy()), shape=(len(rows), tokens), copy=True)
         counts.sum_duplicates()
         return counts.minimum(1)
 

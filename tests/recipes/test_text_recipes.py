@@ -1,0 +1,147 @@
+"""Recipes over texts: each learns its task, shows what it learnt, and says which data it used."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import sonde
+from sonde.core.errors import BadInput, DataUnusable
+from sonde.data.melody import TUNES, notes
+from sonde.recipes import _texts, music, names, sentiment, tagging
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path):
+    """A machine without any data folder."""
+    monkeypatch.delenv("SONDE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def events(run, kind: str) -> str:
+    return next(event["text"] for event in run.events if event["event"] == kind)
+
+
+def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
+    run = sonde.train("names", run=no_data / "run", mixer="gru", depth=1, width=32, lr=1e-2, steps=40, batch=32, threads=1)
+    assert run.data.name.startswith("names: a few bundled")
+    said = events(run, "made up").split(" (")[0].split(", ")
+    assert len(said) == names.SHOWN and sum(name.isalpha() for name in said) > 10
+    assert f"made up: {said[0]}" in capsys.readouterr().err
+    figures, baseline = run.result["figures"], float(events(run, "baseline").split()[-1])
+    assert figures["valid/loss"] < math.log(len(run.data.classes)) and 1.5 < baseline < 3
+    assert "made up" in run.report().read_text(encoding="utf-8")
+
+
+def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
+    from sonde.models.ngram import Ngram
+
+    data = names._lines(None, 0)
+    rows = [data.valid.rows[i] for i in range(len(data.valid))]
+    counted = Ngram([data.train.rows[i] for i in range(len(data.train))], len(data.classes), names.ORDER)
+    scores = torch.cat([counted.scores(row)[1:] for row in rows])
+    model = torch.nn.Linear(1, 1)
+    model.advance = lambda tokens, state=None, spans=None: (torch.zeros(*tokens.shape, len(data.classes)), {})
+    told = names._made_up(data, 0, model, no_data)["baseline"]
+    assert float(told.split()[-1]) == pytest.approx(-float(scores.mean()), abs=1e-4)
+
+
+def test_names_of_a_file(tmp_path):
+    (tmp_path / "towns.txt").write_text("\n".join(f"Town{chr(97 + i)}{chr(97 + i % 7)}" for i in range(26)), encoding="utf-8")
+    data = names.recipe(file=tmp_path / "towns.txt").build_data()
+    assert data.name == "names: towns.txt" and sum(len(part) for part in data.splits.values()) == 26
+    (tmp_path / "few.txt").write_text("a\nb\n", encoding="utf-8")
+    with pytest.raises(DataUnusable, match="holds 2 different names"):
+        names.recipe(file=tmp_path / "few.txt")
+    with pytest.raises(BadInput, match="looks at later tokens"):
+        names.recipe(mixer="attention causal=false")
+
+
+def test_music_writes_a_tune_that_can_be_played(no_data):
+    small = {"mixer": "lstm", "depth": 1, "width": 48, "context": 48, "batch": 16, "lr": 1e-2}
+    run = sonde.train("music", run=no_data / "run", steps=100, threads=1, quiet=True, **small)
+    assert "bundled" in run.data.name
+    tune = notes((run.path / "tune.abc").read_text(encoding="utf-8"))
+    assert (run.path / "tune.mid").read_bytes()[:4] == b"MThd" and f"{len(tune)} notes" in events(run, "tune")
+    near, far = (float(part.split()[0]) for part in events(run, "intervals").split("; "))
+    assert near < far
+    early = sonde.train("music", run=no_data / "early", steps=1, threads=1, quiet=True, **{**small, "lr": 1e-9, "width": 4})
+    assert events(early, "tune")  # whatever it sampled, the run ends well
+
+
+def test_tunes_are_cleaned_and_keep_every_note(no_data):
+    told, found = _texts.tunes()
+    assert "bundled" in told and len(found) == len(TUNES)
+    for tune, clean in zip(TUNES, found):
+        assert notes(tune) == notes(clean) and "T:" not in clean and clean.startswith("M:")
+    near, far = music.distances([notes(tune) for tune in TUNES], [notes(tune) for tune in TUNES])
+    assert near == 0 and far > 0.2
+
+
+def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
+    from sonde.data.formats import decode
+
+    told, found = _texts.tunes()
+    whole = decode(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
+    assert told == "nottingham-abc.txt.gz" and len(found) == len(whole) == 1034
+    for tune, clean in zip(whole[:20], found):
+        assert notes("X:" + tune) == notes(clean)
+
+
+def test_sentiment_beats_a_bag_of_words_where_the_order_counts(no_data):
+    run = sonde.train("sentiment", run=no_data / "run", mixer="gru", width=24, lr=1e-2, epochs=8, threads=1, quiet=True)
+    assert run.data.name == "made-up sentences"
+    simple, accuracy = float(events(run, "baseline").split()[10]), run.result["figures"]["test/accuracy"]
+    assert simple < 0.95 < accuracy
+    (no_data / "mine.txt").write_text("Unfortunately it will rain\n\nThe film was not bad\n", encoding="utf-8")
+    assert run.predict(run.data.reader(no_data / "mine.txt")).argmax(1).tolist() == [0, 1]
+
+
+def test_the_bag_of_words_leaves_the_data_alone():
+    data = _texts.made_up()
+    before = data.train.rows.values.clone()
+    text = [[data.reader.vocabulary.tokens[i] for i in data.train.rows[row]] for row in range(len(data.train))]
+    score = sentiment.baseline(data, data.reader.vocabulary.size)
+    assert torch.equal(data.train.rows.values, before)
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    test = [[data.reader.vocabulary.tokens[i] for i in data.test.rows[row]] for row in range(len(data.test))]
+    bag = CountVectorizer(analyzer=lambda words: words, binary=True)
+    model = LogisticRegression(max_iter=1000).fit(bag.fit_transform(text), data.train.y)
+    assert score == pytest.approx(model.score(bag.transform(test), data.test.y))
+
+
+def test_made_up_sentences_hold_no_example_and_both_labels():
+    data = _texts.made_up()
+    spoken = {data.reader.vocabulary.decode(part.rows[i]) for part in data.splits.values() for i in range(len(part))}
+    assert len(spoken) == sum(map(len, data.splits.values())) and not spoken & set(_texts.EXAMPLES)
+    assert 0.4 < float(data.train.y.double().mean()) < 0.6
+
+
+@pytest.mark.slow
+def test_sentiment_of_real_sentences(data_folder, tmp_path):
+    run = sonde.train("sentiment", run=tmp_path / "run", data="sst2", threads=1, quiet=True)
+    assert run.result["figures"]["test/accuracy"] > 0.75
+
+
+def test_tagging_needs_the_next_word(tmp_path):
+    def accuracy(bidirectional: bool) -> float:
+        dials = {"n": 600, "steps": 80, "lr": 1e-2, "bidirectional": bidirectional}
+        return sonde.train("tagging", run=tmp_path / str(bidirectional), threads=1, quiet=True, **dials).result["figures"]["test/accuracy"]
+
+    assert accuracy(True) > 0.99 and accuracy(False) < 0.92
+
+
+def test_the_grammar_is_told_by_the_next_word_alone():
+    sentences, kinds = _texts.grammar(200, 3)
+    for words, named in zip(sentences, kinds, strict=True):
+        assert len(words) == len(named)
+        for i, (word, kind) in enumerate(zip(words, named)):
+            if word in _texts.EITHER and (i == 0 or words[i - 1] == "and"):
+                assert kind == ("verb" if words[i + 1] in _texts.ARTICLES else "noun")
+    assert {kind for named in kinds for kind in named} == set(tagging.recipe(n=200, seed=3).build_data().classes)
