@@ -81,9 +81,7 @@ class Bert(nn.Module):
         """tokens (B, T) -> their vectors (B, T, D), which `through` reads."""
         return embedded(self.embedding, tokens)
 
-    def through(
-        self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+    def through(self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None) -> tuple[Tensor, State]:
         """The same from vectors (B, T, D) in the place of tokens."""
         x = x + (self.kinds.weight[0] if kinds is None else embedded(self.kinds, kinds))
         x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]

@@ -1,6 +1,6 @@
 """Published models by name, with their exact sizes: built without memory for their numbers, so the largest costs nothing.
 
-    sonde explain gpt3          175 billion weights, counted layer by layer
+sonde explain gpt3          175 billion weights, counted layer by layer
 """
 
 from __future__ import annotations

@@ -65,11 +65,12 @@ class Lora(nn.Module):
         super().__init__()
         most = min(base.in_features, base.out_features)
         if rank > most:
-            raise BadInput(f"a change of rank {rank} to a matrix {tuple(base.weight.shape)}", where="Lora", fix=f"use a rank of {most} or less")
+            raise BadInput(
+                f"a change of rank {rank} to a matrix {tuple(base.weight.shape)}", where="Lora", fix=f"use a rank of {most} or less"
+            )
         self.base, self.scale = base, 1.0 if alpha is None else alpha / rank
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
-        self.a = nn.Parameter(torch.randn(rank, base.in_features, **like) * base.in_features**-0.5)
-        self.b = nn.Parameter(torch.zeros(base.out_features, rank, **like))
+        self.a = nn.Parameter(torch.randn_like(base.weight[:rank]) * base.in_features**-0.5)
+        self.b = nn.Parameter(torch.zeros_like(base.weight[:, :rank]))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scale
@@ -88,7 +89,7 @@ class Lora(nn.Module):
         plain = nn.Linear(self.base.in_features, self.base.out_features, self.base.bias is not None, device="meta")
         plain.weight = nn.Parameter(self.weight, requires_grad=False)
         plain.bias = self.base.bias
-        plain.unmerged = (self,)  # type: ignore[assignment]  in a tuple it is no part of the model
+        plain.__dict__["unmerged"] = self  # not as a part of the model, which it no longer is
         return plain
 
 
@@ -143,7 +144,7 @@ def unmerge(model: nn.Module) -> None:
     if not found:
         raise BadInput("nothing in this model was merged", where="unmerge", fix="merge first; a copy made from a state_dict cannot go back")
     for path, part in found:
-        _put(model, path, part.unmerged[0])
+        _put(model, path, part.unmerged)
 
 
 @final
@@ -172,9 +173,7 @@ class Prompted(nn.Module):
         x, state = self.features(tokens, state, spans=spans)
         return self.body.logits(x), state
 
-    def features(
-        self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None, **more: Any
-    ) -> tuple[Tensor, State]:
+    def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None, **more: Any) -> tuple[Tensor, State]:
         """tokens (B, T) -> (B, T, D), and the state after them; a state has read the prompt already."""
         x = self.body.embed(tokens)
         if state is not None:
@@ -205,7 +204,9 @@ def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, 
     there = _parts(model, nn.Linear)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path, _ in there):
-            raise BadInput(f"no linear map is called '{pattern}'", where=type(model).__name__, fix=nearest(pattern, [path for path, _ in there]))
+            raise BadInput(
+                f"no linear map is called '{pattern}'", where=type(model).__name__, fix=nearest(pattern, [path for path, _ in there])
+            )
     yield from ((path, linear) for path, linear in there if _any(path, patterns))
 
 

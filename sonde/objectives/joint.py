@@ -40,7 +40,8 @@ class Joint:
         self.parts = dict(parts)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        outputs, found = ask(model, batch), {}
+        outputs = ask(model, batch)
+        found: dict[str, Term] = {}
         for name, part in self.parts.items():
             output = self._output(outputs, name)
             terms = part.objective.terms(output if part.weight else output.detach(), self._own(name, batch))
@@ -51,7 +52,7 @@ class Joint:
         return {f"{name}_{key}": n for name, part in self.parts.items() for key, n in part.objective.counts(self._own(name, batch)).items()}
 
     def measures(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
-        found = {}
+        found: dict[str, Term] = {}
         for name, part in self.parts.items():
             terms = part.objective.measures(self._output(output, name), self._own(name, batch))
             found |= {f"{name}_{key}": term for key, term in terms.items()}

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
 
-from sonde.core.batch import Batch, ask
-from sonde.core.errors import BadInput
+import sonde
+from sonde.core.batch import Batch, Data, ask
+from sonde.core.errors import BadInput, Preempted
+from sonde.core.recipe import Callback, Recipe
+from sonde.data.tensors import TensorSource
 from sonde.models.bert import Bert
 from sonde.models.elmo import Elmo, ElmoFeatures
 from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead, summary
 from sonde.models.language_model import LanguageModel
-from sonde.nn.adapters import Prompted, freeze
+from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, learning
+from sonde.objectives.categorical import Categorical
+from sonde.optim.build import optimiser
 
 BODIES = {
     "gpt": lambda: LanguageModel(13, 12, 1, "attention heads=2"),
@@ -88,3 +96,43 @@ def test_features_are_learnt_through_or_left_alone():
     assert freeze(head, "body.*") == ["head.weight", "head.bias"]
     head(x()).sum().backward()
     assert body.embedding.weight.grad is None and head.head.weight.grad is not None
+
+
+def recipe(way: str = "lora", steps: int = 12) -> Recipe:
+    """Is token 5 among seven?  A frozen body and a little that learns."""
+    tokens = x(60)
+
+    def model() -> SequenceHead:
+        torch.manual_seed(0)
+        made = SequenceHead(BODIES["gpt"](), 2, "mean")
+        if way == "lora":
+            add_lora(made, 2, "*qkv")
+        else:
+            add_bottlenecks(made, 3)
+        made.head.requires_grad_(True)
+        return made
+
+    source = TensorSource(tokens, (tokens == 5).any(1).long())
+    rule = optimiser("adamw", lr=0.02, weight_decay=0.5, decay_all=True)
+    data = Data(source.subset(torch.arange(40)), source.subset(torch.arange(40, 60)), name="five", task="classes")
+    return Recipe(model=model, data=data, objective=Categorical(2), optimiser=rule, steps=steps, batch=8, log_every=1)
+
+
+@pytest.mark.parametrize("way", ["lora", "bottlenecks"])
+def test_the_engine_leaves_alone_what_is_frozen_and_resumes_bit_for_bit(way, tmp_path):
+    before = recipe(way).build_model().state_dict()
+    whole = sonde.train(recipe, run=tmp_path / "whole", way=way, quiet=True, threads=1)
+    after = whole.model()
+    for name, parameter in after.named_parameters():
+        assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
+    assert len(learning(after)) == (4 if way == "lora" else 10)
+
+    class Stop(Callback):
+        def step(self, run, step, row):
+            if step == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted):
+        sonde.train(recipe(way).replace(callbacks=[Stop()]), run=tmp_path / "cut", quiet=True, threads=1)
+    cut = sonde.train(recipe(way), run=tmp_path / "cut", quiet=True, threads=1)
+    assert all(torch.equal(value, after.state_dict()[name]) for name, value in cut.model().state_dict().items())

@@ -27,7 +27,10 @@ CONFIGS = {
     "gpt2": ("GPT2", dict(vocab_size=37, n_embd=24, n_layer=2, n_head=3, n_positions=19)),
     "gpt2 narrow": (
         "GPT2",
-        dict(vocab_size=31, n_embd=20, n_layer=3, n_head=4, n_inner=28, n_positions=17, layer_norm_epsilon=1e-3, activation_function="relu"),
+        dict(
+            vocab_size=31, n_embd=20, n_layer=3, n_head=4, n_inner=28, n_positions=17, layer_norm_epsilon=1e-3,
+            activation_function="relu",
+        ),
     ),
     "gpt2 two ends": ("GPT2", dict(vocab_size=29, n_embd=16, n_layer=1, n_head=2, n_positions=18, tie_word_embeddings=False)),
     "llama": (
@@ -73,8 +76,9 @@ CONFIGS = {
     "t5 v1.1": (
         "T5",
         dict(
-            vocab_size=47, d_model=20, d_kv=6, d_ff=34, num_layers=3, num_heads=3, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-            relative_attention_num_buckets=12, relative_attention_max_distance=15, layer_norm_epsilon=1e-3,
+            vocab_size=47, d_model=20, d_kv=6, d_ff=34, num_layers=3, num_heads=3, feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False, relative_attention_num_buckets=12, relative_attention_max_distance=15,
+            layer_norm_epsilon=1e-3,
         ),
     ),
 }  # fmt: skip
@@ -163,11 +167,12 @@ def test_gradients_are_theirs(stored):
     torch.testing.assert_close(ours.embedding.weight.grad, theirs.model.embed_tokens.weight.grad, rtol=1e-3, atol=1e-3)
 
 
+LAYERED = Style("layer", activation="gelu_tanh", bias=True)
 OURS = {
     "modern": lambda n: LanguageModel(n, 24, 2, "attention heads=3 groups=1"),
     "modern tied": lambda n: LanguageModel(n, 24, 2, "attention heads=3", tied=True),
     "gpt2": lambda n: LanguageModel(
-        n, 20, 2, "attention heads=2 positions=none bias=true", positions="learned", places=40, tied=True, style=Style("layer", activation="gelu_tanh", bias=True)
+        n, 20, 2, "attention heads=2 positions=none bias=true", positions="learned", places=40, tied=True, style=LAYERED
     ),
     "mamba2": lambda n: LanguageModel(n, 16, 2, "mamba2 heads=4 states=5", ffn=0, tied=True),
 }  # fmt: skip
@@ -226,7 +231,7 @@ def test_files_in_parts_bare_bodies_and_old_names(stored, tmp_path):
         assert all(torch.equal(value, whole[key]) for key, value in hf.load(other)[0].state_dict().items())
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in theirs_of("bert").state_dict().items()}
     theirs_of("bert").save_pretrained(tmp_path / "bert")
-    rewrite(tmp_path / "bert", lambda tensors: {name: old[name].clone() for name in old if "decoder" not in name} )
+    rewrite(tmp_path / "bert", lambda tensors: {name: old[name].clone() for name in old if "decoder" not in name})
     assert isinstance(hf.load(tmp_path / "bert")[0], Bert)
 
 
@@ -264,8 +269,8 @@ def first(tensors: dict, change) -> dict:
     "change, words",
     [
         (lambda t: {k: v for k, v in t.items() if "h.1.ln_2.bias" not in k}, "lacks 'transformer.h.1.ln_2.bias'"),
-        (lambda t: {**t, "transformer.h.2.ln_1.bias": torch.zeros(24)}, "holds 'transformer.h.2.ln_1.bias', which this model does not have"),
-        (lambda t: first(t, lambda x: x.mT.contiguous()), r"has 'transformer.h.1.mlp.c_fc.weight' as \[96, 24\], config.json says \[24, 96\]"),
+        (lambda t: {**t, "transformer.h.2.ln_1.bias": torch.zeros(24)}, "holds 'transformer.h.2.ln_1.bias', which this model"),
+        (lambda t: first(t, lambda x: x.mT.contiguous()), r"'transformer.h.1.mlp.c_fc.weight' as \[96, 24\], config.json says \[24, 96\]"),
         (lambda t: first(t, lambda x: x.to(torch.int8)), "'transformer.h.1.mlp.c_fc.weight' as int8"),
         (lambda t: {**t, "lm_head.weight": torch.zeros(37, 24)}, "two different tensors, 'lm_head.weight'"),
     ],

@@ -96,7 +96,9 @@ def test_lora_merges_and_comes_back_bit_for_bit(mixer):
         plain.load_state_dict(merged)
         assert torch.equal(plain(x()), made(x()))
         unmerge(made)
-        assert all(torch.equal(value, state[name]) for name, value in made.state_dict().items()) and made.state_dict().keys() == state.keys()
+        assert (
+            all(torch.equal(value, state[name]) for name, value in made.state_dict().items()) and made.state_dict().keys() == state.keys()
+        )
         assert torch.equal(made(x()), learnt) and learning(made) == names
     with pytest.raises(BadInput, match="nothing in this model was merged"):
         unmerge(plain)
@@ -116,7 +118,9 @@ def test_everything_is_saved_by_state_dict():
 
 def test_freezing_by_name():
     made = model()
-    assert freeze(made, "embedding.*", "stack.blocks.0.*") == [n for n, _ in made.named_parameters() if n.startswith(("stack.blocks.1", "stack.norm", "head"))]
+    assert freeze(made, "embedding.*", "stack.blocks.0.*") == [
+        n for n, _ in made.named_parameters() if n.startswith(("stack.blocks.1", "stack.norm", "head"))
+    ]
     made = model()
     assert freeze(made, but=("head.*",)) == ["head.weight"]
     with pytest.raises(BadInput, match="no parameter is called 'embeding.weight'.*did you mean 'embedding.weight'"):
@@ -125,7 +129,9 @@ def test_freezing_by_name():
         add_lora(made, 2, "*.nothing")
 
 
-@pytest.mark.parametrize("dials", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}])
+@pytest.mark.parametrize(
+    "dials", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}]
+)
 def test_a_prompt_of_tokens_is_as_if_they_had_been_there(dials):
     body = model(**dials)
     first = torch.tensor([3, 1, 4, 1])

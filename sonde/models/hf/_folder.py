@@ -61,7 +61,9 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
     """Write a folder that `load` and the transformers package read; it appears whole or not at all."""
     family = next((one for one in families().values() if one.owns(model)), None)
     if family is None:
-        raise BadInput(f"no Hugging Face family has models like {type(model).__name__}", where="save", fix=f"there are {', '.join(families())}")
+        raise BadInput(
+            f"no Hugging Face family has models like {type(model).__name__}", where="save", fix=f"there are {', '.join(families())}"
+        )
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"'{folder.name}' is already there", where=str(folder.parent), fix="choose a new folder")

@@ -50,7 +50,9 @@ def _base(config: Fields) -> float:
         found = config.values.get(name) or {}
         kind = found.get("rope_type", found.get("type", "default")) if isinstance(found, dict) else found
         if kind != "default":
-            raise BadInput(f"config.json has {name} = {str(found)[:80]}, which is not supported", where=config.where, fix="only 'default' is")
+            raise BadInput(
+                f"config.json has {name} = {str(found)[:80]}, which is not supported", where=config.where, fix="only 'default' is"
+            )
     inside = Fields(config.values.get("rope_parameters") or {}, config.where)
     return inside.number("rope_theta", config.number("rope_theta", 10000.0))
 

@@ -62,7 +62,7 @@ def build(config: Fields) -> EncoderDecoder:
 
 def describe(model: EncoderDecoder) -> dict[str, Any]:
     reader, writer, style = first(model.encoder), first(model.decoder), model.style
-    cross = model.decoder.blocks[0].cross
+    cross: Any = model.decoder.blocks[0].cross
     refuse("t5", {f"the mixer {type(x).__name__}": not isinstance(x, Attention) for x in (reader, writer)})
     assert isinstance(reader, Attention) and isinstance(writer, Attention)
     shape = [(x.heads, x.groups, x.each, x.scale, x.positions, x.qkv.bias is None) for x in (reader, writer)]
@@ -78,7 +78,7 @@ def describe(model: EncoderDecoder) -> dict[str, Any]:
             "positions that are added to tokens": model.positions is not None,
             "two vocabularies": model.source_embedding is not None,
             "attention without 'positions=relative scale=1'": shape != [wanted] * 2,
-            "other heads for the source": cross.heads != writer.heads or cross.q.out_features != writer.heads * writer.each,  # type: ignore[union-attr]
+            "other heads for the source": cross.heads != writer.heads or cross.q.out_features != writer.heads * writer.each,
         },
     )
     distance = writer.distance
