@@ -1,0 +1,62 @@
+"""How a word is told from the others without a softmax over all of them: noise words, or a path through a tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..kernels.words import Noise, Tree
+
+TOP = 0xFFFFFFFF
+"""the largest number of 32 bits"""
+
+
+def noise(counts: np.ndarray, negatives: int, power: float = 0.75) -> Noise:
+    """Wrong answers drawn in proportion to count^power, by the alias method: one column, one comparison."""
+    level = counts.astype(np.float64) ** power
+    level *= len(counts) / level.sum()
+    share, alias = np.ones(len(counts)), np.arange(len(counts), dtype=np.int32)
+    poor, rich = [list(np.flatnonzero(side)[::-1]) for side in (level < 1, level >= 1)]
+    while poor and rich:
+        small, large = poor.pop(), rich[-1]
+        share[small], alias[small] = level[small], large
+        level[large] -= 1 - level[small]
+        if level[large] < 1:
+            poor.append(rich.pop())
+    return Noise(np.minimum(share * (TOP + 1), TOP).astype(np.uint32), alias, negatives)
+
+
+def tree(counts: np.ndarray) -> Tree:
+    """The Huffman tree of words sorted by falling count: frequent words have short paths."""
+    V = len(counts)
+    weight = np.concatenate([counts, np.zeros(V - 1, counts.dtype)]).tolist()
+    parent, left = np.zeros(2 * V - 1, np.int64), np.zeros(2 * V - 1, bool)
+    leaf, inner = V - 1, V  # the lightest leaf, and the lightest node, that have no parent yet
+    for node in range(V, 2 * V - 1):
+        for side in (True, False):
+            if leaf >= 0 and (inner >= node or weight[leaf] <= weight[inner]):
+                child, leaf = leaf, leaf - 1
+            else:
+                child, inner = inner, inner + 1
+            parent[child], left[child] = node, side
+            weight[node] += weight[child]
+    word, at = np.arange(V), np.arange(V)
+    steps = []
+    while len(word):  # all words climb at once, and leave at the root
+        steps.append((word, parent[at] - V, left[at]))
+        at = parent[at]
+        word, at = word[at < 2 * V - 2], at[at < 2 * V - 2]
+    words, nodes, labels = (np.concatenate(part) for part in zip(*steps, strict=True))
+    order = np.argsort(words, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=V))]).astype(np.int64)
+    return Tree(first, nodes[order].astype(np.int32), labels[order].astype(np.uint8))
+
+
+def keep(counts: np.ndarray, sample: float) -> np.ndarray:
+    """For each word the 32 random bits up to which an occurrence stays: (sqrt(f / sample) + 1) sample / f for frequency f.
+
+    A sample of 0 keeps all.
+    """
+    if not sample:
+        return np.full(len(counts), TOP, np.uint32)
+    share = counts / (sample * counts.sum())
+    return (np.minimum((np.sqrt(share) + 1) / share, 1) * TOP).astype(np.uint32)

@@ -1,0 +1,131 @@
+"""word2vec: vectors that tell which words stand near each other (Mikolov et al., 2013).
+
+    skip-gram    each word near the centre c, alone, tells c              p(c; near)
+    CBOW         the mean of the words near c tells it                    p(c; mean of near)
+
+Instead of a softmax over all words, c is told from some noise words (negative sampling), or its path in a Huffman tree is
+told (hierarchical softmax).  Frequent words are thinned out, the window reaches a random distance up to `window`, and the
+rate falls linearly to 0.  The noise words of a centre serve its whole window.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from ..core.errors import BadInput, NumericalStop
+from ..core.seeds import key
+from ..engine.progress import Progress
+from ..kernels.words import Pass, Rate, Tally, rows, train
+from ._base import choice, number
+from ._words_answers import keep, noise, tree
+from ._words_corpus import Corpus, Split, words
+from .word_vectors import WordVectors, documents
+
+SPAN = 1 << 20
+"""words between two looks at the clock"""
+
+
+@final
+class Word2Vec(BaseEstimator):
+    """After `fit`: vectors_ (a `WordVectors`), losses_ (mean negative log-likelihood of a prediction, by epoch), n_seen_ (words read).
+
+    width: numbers in a vector
+    model: 'skip-gram' or 'cbow'
+    loss: 'negative' (sampling) or 'hierarchical' (softmax)
+    window: how far a neighbour may be from the centre
+    negatives: noise words for each centre
+    sample: words more frequent than this share of the text are thinned out; 0 keeps all
+    min_count: words that occur less often are left out
+    epochs: passes over the text
+    lr: rate at the start; by default 0.025 for skip-gram and 0.05 for CBOW
+    threads: with 1 the same seed gives the same bits; more share the vectors without locks
+    split: string -> words; by default runs of letters in small letters
+    random_state: seed of everything drawn
+    quiet: show no progress
+    """
+
+    def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
+        self,
+        width: int = 100,
+        model: Literal["skip-gram", "cbow"] = "skip-gram",
+        loss: Literal["negative", "hierarchical"] = "negative",
+        window: int = 5,
+        negatives: int = 5,
+        sample: float = 1e-3,
+        min_count: int = 5,
+        epochs: int = 5,
+        lr: float | None = None,
+        threads: int = 1,
+        split: Split | None = None,
+        random_state: int = 0,
+        quiet: bool = False,
+    ) -> None:
+        self.width = width
+        self.model = model
+        self.loss = loss
+        self.window = window
+        self.negatives = negatives
+        self.sample = sample
+        self.min_count = min_count
+        self.epochs = epochs
+        self.lr = lr
+        self.threads = threads
+        self.split = split
+        self.random_state = random_state
+        self.quiet = quiet
+
+    def fit(self, X: Any, y: Any = None) -> Word2Vec:
+        """X: path of a text (a line is a sentence), sentences (strings, rows of words or of ids), or one array of ids; y is not looked at."""
+        bag = choice("model", self.model, ("skip-gram", "cbow")) == "cbow"
+        hierarchical = choice("loss", self.loss, ("negative", "hierarchical")) == "hierarchical"
+        for name in ("width", "window", "negatives", "min_count", "epochs", "threads"):
+            whole(name, getattr(self, name))
+        number("sample", self.sample, 0)
+        lr = number("lr", self.lr if self.lr is not None else 0.05 if bag else 0.025, 0, open_=True)
+        corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
+        V = len(corpus.words)
+        if V < 2:
+            raise BadInput(f"the text has one word only, '{corpus.words[0]}'", fix="give more text, or lower min_count")
+        answers = tree(corpus.counts) if hierarchical else noise(corpus.counts, self.negatives)
+        how = Pass(keep(corpus.counts, self.sample), answers, self.window, bag, self.threads)
+        inputs, outputs = rows(V, self.width), rows(V, self.width)
+        inputs[:, : self.width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-0.5, 0.5, (V, self.width)) / self.width
+        self.losses_ = self._train(corpus, inputs, outputs, how, lr)
+        self.vectors_ = WordVectors(corpus.words, np.ascontiguousarray(inputs[:, : self.width]), corpus.counts)
+        self.n_seen_ = corpus.seen
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The mean vector (N, D) of each document's known words; a document without any has zeros."""
+        return documents(self, X)
+
+    def _train(self, corpus: Corpus, inputs: np.ndarray, outputs: np.ndarray, how: Pass, lr: float) -> list[float]:
+        """Mean loss of each epoch."""
+        pieces, step, losses = how.pieces(corpus.tokens), max(SPAN // how.piece, 1), []
+        fall = lr / (self.epochs * pieces)
+        title = f"{self.model}, {len(corpus.words):,} words"
+        with Progress(title, self.epochs * len(corpus.tokens), unit="word", quiet=self.quiet) as progress:
+            for epoch in range(self.epochs):
+                rate, tally = Rate(lr - fall * epoch * pieces, fall), Tally()
+                for begin in range(0, pieces, step):
+                    part = range(begin, min(begin + step, pieces))
+                    done = train(corpus.tokens, inputs, outputs, how, part, key(self.random_state, "epoch", epoch), rate)
+                    tally = Tally(tally.loss + done.loss, tally.pairs + done.pairs, tally.kept + done.kept)
+                    if not np.isfinite(tally.loss):
+                        raise NumericalStop("the loss is not finite", where=f"epoch {epoch + 1}, rate {rate.start:.3g}", fix="lower lr")
+                    progress.tick(epoch * len(corpus.tokens) + min(part.stop * how.piece, len(corpus.tokens)))
+                    progress.note({"loss": tally.loss / max(tally.pairs, 1)})
+                if not tally.pairs:
+                    raise BadInput("no two words of the text stand in one sentence", fix="give longer sentences, or sample=0")
+                losses.append(tally.loss / tally.pairs)
+        return losses
+
+
+def whole(name: str, value: Any) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise BadInput(f"{name}={value!r} is not a whole number", fix="give one of 1 or more")
+    number(name, value, 1)
