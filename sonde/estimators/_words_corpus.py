@@ -53,7 +53,7 @@ class Corpus:
     @classmethod
     def read(cls, source: Any, min_count: int, split: Split, quiet: bool = True) -> Corpus:
         """From the path of a text, sentences (strings, or rows of words or ids) or one array of ids."""
-        with _disk(), tempfile.TemporaryFile() as spool:
+        with on_disk(), tempfile.TemporaryFile() as spool:
             names, counts = _spool(_sentences(source, split, quiet), spool)
             seen = int(counts.sum())
             if not seen:
@@ -158,11 +158,10 @@ def _lines(path: Path, quiet: bool) -> Iterator[str]:
             rest = ""
             while line := text.readline(BLOCK):
                 progress.tick(raw.tell())
-                line = rest + line
-                cut = len(line) if line.endswith("\n") else max(line.rfind(" "), line.rfind("\t")) + 1
-                rest = line[cut:]
+                cut = len(line) if len(line) < BLOCK else max(map(line.rfind, " \t\n")) + 1
                 if cut:
-                    yield line[:cut]
+                    yield rest + line[:cut]
+                rest = line[cut:] if cut else rest + line
             if rest:
                 yield rest
     except (UnicodeDecodeError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
@@ -170,7 +169,7 @@ def _lines(path: Path, quiet: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _disk() -> Iterator[None]:
+def on_disk() -> Iterator[None]:
     """A temporary file that cannot be written is the machine's fault, and said so."""
     try:
         yield

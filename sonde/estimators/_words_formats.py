@@ -53,7 +53,7 @@ def load(path: Path, binary: bool | None = None) -> tuple[list[str], np.ndarray]
 
 
 def _binary(path: Path, body: bytes, V: int, D: int) -> tuple[list[str], np.ndarray]:
-    if V * (4 * D + 1) > len(body):
+    if len(body) < V * (4 * D + 1):
         raise _damaged(path, f"it promises {V} words of width {D} and has only {len(body)} bytes")
     words, vectors, at = [], np.empty((V, D), np.float32), 0
     for i in range(V):
@@ -73,6 +73,8 @@ def _binary(path: Path, body: bytes, V: int, D: int) -> tuple[list[str], np.ndar
 def _text(path: Path, body: bytes, sizes: tuple[int, int] | None) -> tuple[list[str], np.ndarray]:
     lines = body.rstrip(b"\n").split(b"\n")
     V, D = sizes or (len(lines), len(lines[0].split()) - 1)
+    if sizes and not body.endswith(b"\n"):
+        raise _damaged(path, "its last line has no end")
     if len(lines) != V:
         raise _damaged(path, f"it promises {V} words and has {len(lines)}")
     words, vectors = [], np.empty((V, max(D, 0)), np.float32)

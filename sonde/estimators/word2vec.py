@@ -78,7 +78,7 @@ class Word2Vec(BaseEstimator):
         self.quiet = quiet
 
     def fit(self, X: Any, y: Any = None) -> Word2Vec:
-        """X: path of a text (a line is a sentence), sentences (strings, rows of words or of ids), or one array of ids; y is not looked at."""
+        """X: path of a text (a line is a sentence), sentences (strings, rows of words or ids), or one array of ids; y is not looked at."""
         bag = choice("model", self.model, ("skip-gram", "cbow")) == "cbow"
         hierarchical = choice("loss", self.loss, ("negative", "hierarchical")) == "hierarchical"
         for name in ("width", "window", "negatives", "min_count", "epochs", "threads"):
@@ -92,7 +92,7 @@ class Word2Vec(BaseEstimator):
         answers = tree(corpus.counts) if hierarchical else noise(corpus.counts, self.negatives)
         how = Pass(keep(corpus.counts, self.sample), answers, self.window, bag, self.threads)
         inputs, outputs = rows(V, self.width), rows(V, self.width)
-        inputs[:, : self.width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-0.5, 0.5, (V, self.width)) / self.width
+        inputs[:, : self.width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-1, 1, (V, self.width)) / self.width
         self.losses_ = self._train(corpus, inputs, outputs, how, lr)
         self.vectors_ = WordVectors(corpus.words, np.ascontiguousarray(inputs[:, : self.width]), corpus.counts)
         self.n_seen_ = corpus.seen

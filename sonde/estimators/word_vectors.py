@@ -1,7 +1,7 @@
 """Vectors of words: ask them (nearest words, analogies), judge them (human ratings, questions), keep them (word2vec's formats).
 
-    similarity(a, b) = a . b / (norm(a) norm(b))
-    a is to b as c is to the word nearest to  b/norm(b) - a/norm(a) + c/norm(c)         3CosAdd
+similarity(a, b) = a . b / (norm(a) norm(b))
+a is to b as c is to the word nearest to  b/norm(b) - a/norm(a) + c/norm(c)         3CosAdd
 """
 
 from __future__ import annotations

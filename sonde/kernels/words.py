@@ -161,9 +161,7 @@ class _Random:
         return z ^ z >> 31
 
 
-def _train_slowly(
-    tokens: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, how: Pass, pieces: range, seed: int, rate: Rate
-) -> Tally:
+def _train_slowly(tokens: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, how: Pass, pieces: range, seed: int, rate: Rate) -> Tally:
     tally = Tally()
     for p in pieces:
         draw = _Random(_Random(seed ^ (p * 0xD1342543DE82EF95 & WHOLE))())
@@ -273,7 +271,7 @@ class Side:
     bias_squares: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        self.squares = rows(*self.vectors.shape, self.vectors.dtype)
+        self.squares = rows(len(self.vectors), self.vectors.shape[1], self.vectors.dtype)
         self.squares[:] = 1  # as published: the first step has the rate itself
         self.bias_squares = np.ones_like(self.bias)
 
