@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -100,3 +102,20 @@ def test_s2s_08_notices_padding_that_is_read(monkeypatch) -> None:
     monkeypatch.setattr(seq2seq, "spans_of", lambda lengths, places: None)
     names = wrong("S2S-08")
     assert any_of(names, "one by one") and any_of(names, "encoder states")
+
+
+def test_s2s_09_notices_a_network_that_learned_nothing(monkeypatch) -> None:
+    right = s2s.translate.recipe
+    monkeypatch.setattr(s2s.translate, "recipe", lambda **dials: right(**{**dials, "steps": 3}))
+    assert wrong("S2S-09") == ["sentences translated without a mistake", "BLEU"]
+
+
+def test_s2s_09_notices_a_test_that_was_trained_on(monkeypatch) -> None:
+    right = s2s.translate.recipe
+
+    def leaky(**dials):
+        made = right(**{**dials, "steps": 3})
+        return made.replace(data=replace(made.data, test=made.data.train.subset(torch.arange(30))))
+
+    monkeypatch.setattr(s2s.translate, "recipe", leaky)
+    assert "sentences of the test that were trained on" in wrong("S2S-09")

@@ -1,0 +1,91 @@
+"""The translation recipe: the toy grammar is what it says, both kinds of model learn it, baselines are worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import sonde
+from sonde.core.batch import Batch, Data
+from sonde.core.errors import BadInput
+from sonde.data.corpora import LinesReader
+from sonde.data.pairs import pairs
+from sonde.data.tokeniser import train
+from sonde.models.encoder_decoder import EncoderDecoder
+from sonde.models.seq2seq import Seq2Seq
+from sonde.objectives.scheduled import Scheduled
+from sonde.recipes import translate
+from sonde.recipes._bilingual import ADJECTIVES, ARTICLES, NOUNS, VERBS, bilingual
+
+SMALL = {"pairs": "toy", "width": 32, "dropout": 0.0, "lr": 6e-3, "steps": 120}
+
+
+def by_rule(english: str) -> str:
+    """The other language by its rules, from the words of the English sentence alone."""
+    words = english.split()
+    verb = next(i for i, word in enumerate(words) if word in VERBS)
+
+    def group(part: list[str]) -> str:
+        article, *adjectives, noun = part
+        theirs = NOUNS[noun]
+        second = theirs[-1] == "a"
+        return " ".join([theirs, *(ADJECTIVES[word] + "oa"[second] for word in adjectives), ARTICLES[article][second]])
+
+    return f"{group(words[:verb])} {group(words[verb + 1 :])} {VERBS[words[verb]]}"
+
+
+def texts(data: Data, batch: Batch) -> list[tuple[str, str]]:
+    decode = data.reader.vocabulary.decode
+    return [(decode(source), decode(y)) for source, y in zip(batch.source, batch.y)]
+
+
+def test_the_toy_grammar_keeps_its_rules_and_its_parts_apart() -> None:
+    data = bilingual(seed=3, n=500)
+    parts = [texts(data, part[torch.arange(len(part))]) for part in data.splits.values()]
+    assert list(map(len, parts)) == [500, 50, 50]
+    for part in parts:
+        assert all(by_rule(english) == other for english, other in part)
+        assert len({english for english, _ in part}) == len(part)
+    seen = [{english for english, _ in part} for part in parts]
+    assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
+    assert bilingual(3, 500).train.fingerprint() == data.train.fingerprint() != bilingual(4, 500).train.fingerprint()
+    with pytest.raises(BadInput, match="sentences cannot be"):
+        bilingual(n=3)
+
+
+@pytest.mark.parametrize("model", ["rnn", "transformer"])
+def test_it_learns_the_toy_grammar_and_says_so(model: str, tmp_path) -> None:
+    made = translate.recipe(model=model, **{**SMALL, "steps": 120 if model == "rnn" else 200, "lr": 6e-3 if model == "rnn" else 3e-3})
+    assert isinstance(made.build_model(), Seq2Seq if model == "rnn" else EncoderDecoder)
+    run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    (told,) = [event["text"] for event in events if event["event"] == "BLEU"]
+    score = float(told.split("translated ")[1].split(",")[0])
+    found, wanted, asked = translate.translated(run.model(), made.data)
+    assert score == pytest.approx(translate.bleu([t.split() for t in found], [t.split() for t in wanted]), abs=0.05)
+    assert score > 60 and found != asked
+    assert len((tmp_path / "run" / "translations.txt").read_text().splitlines()) == 3 * 600
+
+
+def test_every_sentence_of_the_test_is_translated_with_beams_too() -> None:
+    data = bilingual(n=100)
+    torch.manual_seed(0)
+    model = Seq2Seq(len(data.classes), 16, mixer="gru")
+    found = {beams: translate.translated(model, data, beams) for beams in (1, 3)}
+    assert len(found[1][0]) == len(found[3][0]) == 10 and found[1][1:] == found[3][1:]
+
+
+def test_word_for_word_by_hand() -> None:
+    """'der' meets 'the' in all of its sentences; 'hund' meets 'dog' more often for its number than 'the'."""
+    sources, targets = ["der hund", "der mann", "ein hund"], ["the dog", "the man", "a dog"]
+    made = train("words", [*sources, *targets])
+    data = Data(pairs(sources, targets, made, made), reader=LinesReader(made, 9, "source"))
+    assert translate.word_for_word(data, ["ein mann", "der hund !"]) == ["a man", "the dog !"]
+
+
+def test_scheduled_sampling_is_a_dial() -> None:
+    made = translate.recipe(**{**SMALL, "sampling": 0.5})
+    assert isinstance(made.objective, Scheduled) and made.objective in made.callbacks
+    assert made.objective.fraction(120) == 0.5 and made.objective.fraction(0) == 0
