@@ -216,12 +216,14 @@ def _discount(counts: Tensor) -> float:
 
 
 def _discounts(counts: Tensor) -> Tensor:
-    """What is taken from counts of 0, 1, 2, and 3 or more: i - (i + 1) Y n[i+1] / n[i]; where one n is 0, Y from each."""
+    """What is taken from counts of 0, 1, 2, and 3 or more: i - (i + 1) Y n[i+1] / n[i].
+
+    Where a text is so small that one n is 0, Y from each; where this is not above 0, Y too: a context that gave nothing away
+    would leave unseen tokens the probability 0.
+    """
     times, one = _times(counts), _discount(counts)
-    if not all(times[1:]):
-        return torch.tensor([0.0, one, one, one], dtype=torch.float64)
-    taken = [min(max(i - (i + 1) * one * times[i + 1] / times[i], 0.0), i) for i in (1, 2, 3)]
-    return torch.tensor([0.0, *taken], dtype=torch.float64)
+    taken = [i - (i + 1) * one * times[i + 1] / times[i] if all(times[1:]) else one for i in (1, 2, 3)]
+    return torch.tensor([0.0, *(found if found > 0 else one for found in taken)], dtype=torch.float64)
 
 
 def _known(tokens: Tensor) -> Tensor:

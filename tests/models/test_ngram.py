@@ -46,7 +46,8 @@ class Naive:
         if self.smoothing == "backoff" or not all(n[i] for i in (1, 2, 3, 4)):
             return y
         i = min(c, 3)
-        return min(max(i - (i + 1) * y * n[i + 1] / n[i], 0), i)
+        found = i - (i + 1) * y * n[i + 1] / n[i]
+        return found if found > 0 else y
 
     def p(self, context: tuple[int, ...], w: int) -> float:
         return self._p(context[-(self.order - 1) :] if self.order > 1 else (), w)
@@ -172,6 +173,17 @@ def test_smoothing_helps_on_text_it_never_saw():
     row = torch.tensor(tokens)
     found = {smoothing: Ngram(row[:800], 12, 4, smoothing).perplexity(row[800:]) for smoothing in ("add", "backoff", "kneser-ney")}
     assert found["kneser-ney"] < found["add"] and found["backoff"] < found["add"] and found["kneser-ney"] < 4
+
+
+def test_kneser_ney_leaves_something_to_the_unseen_where_few_counts_are_small():
+    """n1 to n4 are 3, 1, 1, 4: the discount of 3 would be 3 - 4 Y n4 / n3 < 0."""
+    often = (1, 1, 1, 2, 3, 4, 4, 4, 4)
+    row = torch.cat([torch.full((n,), i) for i, n in enumerate(often)])
+    model = Ngram(row, 10, order=1)
+    assert model.log_probs(torch.zeros(1, 0, dtype=torch.long)).exp()[0, 9] > 0.01
+    naive = Naive([row.tolist()], 10, 1, "kneser-ney", 1)
+    want = [naive.p((), w) for w in range(10)]
+    assert model.log_probs(torch.zeros(1, 0, dtype=torch.long)).exp()[0].tolist() == pytest.approx(want)
 
 
 def test_coverage_counts_grams_that_were_there():

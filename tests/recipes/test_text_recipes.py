@@ -93,7 +93,7 @@ def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
 
 
 def test_sentiment_beats_a_bag_of_words_where_the_order_counts(no_data):
-    run = sonde.train("sentiment", run=no_data / "run", mixer="gru", width=24, lr=1e-2, epochs=8, threads=1, quiet=True)
+    run = sonde.train("sentiment", run=no_data / "run", mixer="gru", width=24, lr=1e-2, epochs=14, threads=1, quiet=True)
     assert run.data.name == "made-up sentences"
     simple, accuracy = float(events(run, "baseline").split()[10]), run.result["figures"]["test/accuracy"]
     assert simple < 0.95 < accuracy
