@@ -1,0 +1,72 @@
+"""Read or write a model in Hugging Face layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.dials import Dial, Range
+from ...core.errors import BadInput, nearest
+from .._options import by_name, option, parse, usable
+
+USAGE = "load FOLDER [--prompt TEXT] | save RUN FOLDER"
+EXAMPLES = (
+    "sonde hf save char_lm-001 my-model                  a trained run for other programs",
+    "sonde hf load my-model                              check every tensor and say what it is",
+    'sonde hf load my-model --prompt "ROMEO:" --length 40',
+)
+
+
+def options() -> list[Dial]:
+    return [
+        option("prompt", str | None, None, "text that a loaded model goes on with, always by the likeliest token"),
+        option("length", int, 40, "tokens to add at most", Range(1)),
+    ]
+
+
+def run(words: list[str]) -> int:
+    found, given = parse(words, by_name(options(), "sonde hf"), "sonde hf", most=3)
+    ways = {"load": 2, "save": 3}
+    if not found or found[0] not in ways:
+        told = f"sonde hf cannot '{found[0][:60]}'" if found else "sonde hf needs to know what to do"
+        raise BadInput(told, fix=nearest(found[0] if found else "", ways))
+    if len(found) != ways[found[0]]:
+        raise BadInput(f"sonde hf {found[0]} takes {ways[found[0]] - 1} names, not {len(found) - 1}", fix=f"sonde hf {USAGE}")
+    if found[0] == "load":
+        return _load(usable(Path(found[1]), "FOLDER"), given.get("prompt"), given.get("length", 40))
+    if given:
+        raise BadInput(f"sonde hf save has no option --{next(iter(given))}", fix="leave it out")
+    return _save(usable(Path(found[1]), "RUN"), usable(Path(found[2]), "FOLDER"))
+
+
+def _load(folder: Path, prompt: str | None, length: int) -> int:
+    from ...models import hf
+    from ...models.published import size
+
+    model, tokeniser = hf.load(folder)
+    words = "no tokeniser" if tokeniser is None else f"a tokeniser of {tokeniser.size:,} tokens ({tokeniser.level})"
+    about = f"{type(model).__name__} of {size(model):,} weights, {model.vocabulary:,} tokens, width {model.width}, {words}"
+    if prompt is None:
+        print(f"{folder.name}: {about}")
+        return 0
+    if tokeniser is None or not hasattr(model, "advance"):
+        raise BadInput(f"this {type(model).__name__} with {words} cannot go on with a text", where="--prompt", fix="leave it out")
+    from ...generate.text import complete, translate
+
+    if hasattr(model, "begin"):
+        print(translate(model, [prompt], (tokeniser, tokeniser), length)[0])
+    else:
+        print(prompt + complete(model, tokeniser, [prompt], length, temperature=0)[0])
+    return 0
+
+
+def _save(name: Path, folder: Path) -> int:
+    from ...engine.rundir import find
+
+    path = find(name).path
+    from ...engine.api import open_run
+    from ...models import hf
+
+    trained = open_run(path)
+    hf.save(trained.model(), folder, getattr(trained.data.reader, "vocabulary", None))
+    print(f"{trained.name} -> {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    return 0
