@@ -56,7 +56,9 @@ def test_translations_come_back_and_are_padded_little() -> None:
     assert made.decode(first.source[0]) == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
     assert made.decode(first.y[0]) == "Two young, White males are outside near many bushes."
     assert first.x[0, 0] == made.specials["start"] and first.y[0, -1] == made.specials["end"] == first.source[0, -1]
-    assert float(data.valid[400:464].mask.float().mean()) > 0.9
+    sorted_part = data.valid[400:464]
+    there = int(sorted_part.lengths.sum()) + int(sorted_part.mask.sum())
+    assert there > 0.85 * (sorted_part.source.numel() + sorted_part.y.numel())
     with pytest.raises(BadInput, match="both source and target"):
         catalogue.load("multi30k", source="en")
 
