@@ -25,7 +25,7 @@ def nrmse(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def test_narma() -> None:
     u, y = narma(4200)
-    model = Reservoir(units=300, radius=0.95, scale=0.3, washout=100).fit(u[:3000], y[:3000])
+    model = Reservoir(units=200, radius=0.95, scale=0.2, washout=100).fit(u[:3000], y[:3000])
     assert nrmse(model.predict(u)[3000:], y[3000:]) < 0.2
     assert nrmse(Ridge(1e-6).fit(u[:3000], y[:3000]).predict(u[3000:]), y[3000:]) > 0.8  # it takes a memory
 

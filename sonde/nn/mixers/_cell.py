@@ -7,14 +7,24 @@ matrix product for all steps.  B batch, T time, D width, H width of the state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from ... import kernels
+from ...core.dials import Range
 from ..recurrence import State
 from ._gates import full
 from ._mixer import Mixer
+
+Memory = Annotated[int, Range(3)]
+
+
+def keeping(units: int, memory: int | None) -> Tensor:
+    """(units,) first biases of a gate that keeps the old state: 1 (Jozefowicz et al., 2015), or such that each unit forgets after
+    a time of its own between 1 and `memory` steps (Tallec & Ollivier, Can Recurrent Neural Networks Warp Time?, 2018)."""
+    return torch.ones(units) if memory is None else torch.empty(units).uniform_(1, memory - 1).log()
 
 
 class Cell(Mixer, ABC):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrence import State
-from ._cell import Cell
+from ._cell import Cell, Memory, keeping
 from ._gates import full
 from ._parts import Width
 
@@ -28,6 +28,7 @@ class GRU(Cell):
     hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
     update: what an open update gate does, keep the old state or take the new one
     reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from
+    memory: about so many steps the units remember at first, each its own share of them; none is a few
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class GRU(Cell):
         hidden: Width | None = None,
         update: Literal["keep_old", "take_new"] = "keep_old",
         reset_after: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(width, hidden, gates=3)
         self.update = update
         self.reset_bias = nn.Parameter(torch.zeros(self.hidden)) if reset_after else None
         with torch.no_grad():  # at first keep more than is taken
-            self.x.bias[self.hidden : 2 * self.hidden] = 1.0 if update == "keep_old" else -1.0
+            keep = keeping(self.hidden, memory)
+            self.x.bias[self.hidden : 2 * self.hidden] = keep if update == "keep_old" else -keep
 
     def turn(self, p: Tensor, state: State) -> State:
         h = state["h"]

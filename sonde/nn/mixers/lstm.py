@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrence import State
-from ._cell import Cell
+from ._cell import Cell, Memory, keeping
 from ._gates import full
 from ._parts import Width
 
@@ -28,6 +28,7 @@ class LSTM(Cell):
     width: numbers per token
     hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
     output_gate: what the output gate sees: input and state, the new cell too, or state and new cell alone
+    memory: about so many steps the cells remember at first, each its own share of them; none is a few
     """
 
     keeps = ("h", "c")
@@ -37,6 +38,7 @@ class LSTM(Cell):
         width: Width = 64,
         hidden: Width | None = None,
         output_gate: Literal["standard", "cell_only", "peephole"] = "standard",
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(width, hidden, gates=4, given=3 if output_gate == "cell_only" else 4)
         H = self.hidden
@@ -44,7 +46,9 @@ class LSTM(Cell):
         self.cell = nn.Linear(H, H) if output_gate == "cell_only" else None
         self.peephole = nn.Parameter(torch.zeros(H)) if output_gate == "peephole" else None
         with torch.no_grad():
-            self.x.bias[H : 2 * H] = 1.0  # remember at first: Jozefowicz et al., 2015
+            self.x.bias[H : 2 * H] = keep = keeping(H, memory)
+            if memory is not None:  # what is kept longer is written more slowly
+                self.x.bias[:H] = -keep
             if self.cell is not None:
                 nn.init.xavier_uniform_(self.cell.weight)
                 self.cell.bias.zero_()
