@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
+from ..nn.directions import turned
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ._trunk import _turned as turned
 from .language_model import embedded, mixer_of
 
 Count = Annotated[int, Range(least=1)]
