@@ -1,0 +1,224 @@
+"""Decoding in one call gives the model's own logits, and states that either can go on from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sonde import kernels
+from sonde.core.errors import BadInput
+from sonde.generate import fused
+from sonde.models.language_model import LanguageModel
+from sonde.nn.block import STYLES
+from sonde.nn.spans import Spans
+
+pytestmark = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
+
+TOLERANCE = {torch.float32: 5e-6, torch.float64: 1e-13}
+MODELS = {
+    **{f"style {style}": {"style": style} for style in STYLES},
+    "groups": {"mixer": "attention heads=6 groups=2"},
+    "wide heads": {"mixer": "attention heads=2 each=10 base=500 scale=0.2"},
+    "alibi": {"mixer": "attention heads=3 positions=alibi", "tied": True},
+    "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "places": 90, "style": "gpt2", "tied": True},
+    "notes": {"mixer": "attention positions=none", "positions": "sinusoidal", "style": "notes"},
+    "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "places": 90, "ffn": 0},
+    "post, no network": {"style": "bert", "ffn": 0},
+    "mamba2": {"mixer": "mamba2", "ffn": 0, "tied": True},
+    "mamba2 with groups": {"mixer": "mamba2 groups=2 taps=3 least=0.01 most=0.1"},
+}
+
+
+def model(dtype=torch.float32, **dials):
+    torch.manual_seed(5)
+    made = LanguageModel(vocabulary=37, width=24, depth=2, **dials).to(dtype).eval()
+    with torch.no_grad():
+        for weight in made.parameters():  # biases and norms that are not 0 and 1
+            weight += 0.1 * torch.randn_like(weight)
+    return made
+
+
+def tokens(rows, length):
+    return torch.randint(37, (rows, length), generator=torch.Generator().manual_seed(rows * 100 + length))
+
+
+def close(found, wanted, tolerance=None):
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().max() <= (tolerance or TOLERANCE[wanted.dtype]) * wanted.abs().max()
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_the_models(name, rows, dtype):
+    own = model(dtype, **MODELS[name])
+    fast = fused.ready(own, rows)
+    assert fast is not None, fused.why_not(own, rows)
+    text = tokens(rows, 24)
+    wanted = own(text)
+    logits, state = fast.advance(text[:, :7])
+    close(logits, wanted[:, :7])
+    for i in range(7, 24):
+        logits, state = fast.advance(text[:, i : i + 1], state)
+        close(logits, wanted[:, i : i + 1])
+
+
+@pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
+def test_program_and_torch_take_turns(name, two_threads):
+    own = model(**MODELS[name])
+    fast, text = fused.ready(own, 2), tokens(2, 40)
+    wanted = own(text)
+    state, at = None, 0
+    for mine, length in ((0, 5), (1, 1), (1, 1), (0, 1), (1, 1), (0, 6), (1, 1), (0, 1), (0, 1), *[(1, 1)] * 15, (0, 3), (1, 1)):
+        logits, state = (fast if mine else own).advance(text[:, at : at + length], state)
+        close(logits, wanted[:, at : at + length])
+        at += length
+    assert at == 37
+
+
+@pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
+def test_a_state_can_be_continued_twice(name):
+    own = model(**MODELS[name])
+    fast, text = fused.ready(own, 1), tokens(1, 30)
+    other = (text + 1) % 37
+    _, state = own.advance(text[:, :5])
+    _, state = fast.advance(text[:, 5:6], state)
+    first = second = third = state
+    for i in range(6, 12):  # three texts grow side by side from one state
+        a, first = fast.advance(text[:, i : i + 1], first)
+        b, second = fast.advance(other[:, i : i + 1], second)
+        c, third = own.advance(other[:, i : i + 1], third)
+        close(b, c)
+        close(a, own(text[:, : i + 1])[:, -1:])
+
+
+@pytest.mark.parametrize("name", ["style modern", "alibi", "notes", "gpt2", "mamba2"])
+def test_sequences_of_different_lengths(name, two_threads):
+    own, lengths = model(**MODELS[name]), torch.tensor([9, 1, 4])
+    fast, text = fused.ready(own, 3), tokens(3, 20)
+    _, state = fast.advance(text[:, :9], None, spans=Spans.of_lengths(lengths))
+    rest = tokens(3, 11)
+    wanted = [own(torch.cat([text[row, :n], rest[row]]).unsqueeze(0))[0, n:] for row, n in enumerate(lengths.tolist())]
+    for i in range(11):
+        logits, state = fast.advance(rest[:, i : i + 1], state)
+        close(logits.squeeze(1), torch.stack([row[i] for row in wanted]))
+
+
+def test_fewer_sequences_go_on_when_some_have_ended():
+    own, text = model(), tokens(3, 12)
+    fast = fused.ready(own, 3)
+    _, state = fast.advance(text[:, :6])
+    _, state = fast.advance(text[:, 6:7], state)
+    state = {name: value[1:] for name, value in state.items()}
+    for i in range(7, 12):
+        logits, state = fast.advance(text[1:, i : i + 1], state)
+        close(logits, own(text[1:, : i + 1])[:, -1:])
+
+
+def test_long_text_moves_to_larger_rooms():
+    own, text = model(mixer="attention heads=2"), tokens(1, 300)
+    fast, wanted = fused.ready(own), own(text)
+    _, state = own.advance(text[:, :1])
+    rooms = set()
+    for i in range(1, 300):
+        logits, state = fast.advance(text[:, i : i + 1], state)
+        close(logits, wanted[:, i : i + 1])
+        rooms.add(state["0.k"].data_ptr())
+    assert len(rooms) < 10
+    assert state["1.length"].tolist() == state["1.used"].tolist() == [300]
+
+
+def test_trained_weights_are_seen():
+    own, text = model(), tokens(1, 8)
+    fast = fused.ready(own)
+    _, state = fast.advance(text[:, :6])
+    for weight in own.parameters():
+        weight.mul_(0.9)
+    close(fast.advance(text[:, 6:7], state)[0], own.advance(text[:, 6:7], state)[0])
+
+
+def test_gradients_training_and_autocast_are_the_models_own():
+    own, text = model(dropout=0.5), tokens(1, 8)
+    fast = fused.ready(own)
+    _, state = fast.advance(text[:, :6])
+    with torch.enable_grad():
+        assert fast.advance(text[:, 6:7], state)[0].requires_grad
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert fast.advance(text[:, 6:7], state)[0].dtype == torch.bfloat16
+    assert fast.train().training
+    assert own.training
+    assert not torch.equal(fast.advance(text[:, 6:7], state)[0], fast.advance(text[:, 6:7], state)[0])  # dropout
+
+
+@pytest.mark.parametrize(("made", "why"), [
+    (lambda: nn.Linear(3, 3), "Linear is not a LanguageModel"),
+    (lambda: model(mixer="gla"), "mixer GLA has no operations"),
+    (lambda: model(mixer="attention positions=relative"), "numbers for distances"),
+    (lambda: model(mixer="attention causal=false", ahead=True), "later tokens"),
+    (lambda: model(torch.bfloat16), "bfloat16"),
+])  # fmt: skip
+def test_what_does_not_fit_is_told(made, why):
+    unfit = made()
+    assert fused.ready(unfit) is None
+    assert why in fused.why_not(unfit)
+    with pytest.raises(BadInput, match=why):
+        fused.quantised(unfit)
+
+
+def test_adapters_hooks_and_many_sequences_do_not_fit():
+    own = model()
+    assert fused.why_not(own, 8) == ""
+    assert "1 to 8 sequences, not 9" in fused.why_not(own, 9)
+    handle = own.stack.blocks[1].register_forward_hook(lambda *_: None)
+    assert "hooks" in fused.why_not(own)
+    handle.remove()
+    own.stack.blocks[1].ffn.up = nn.Sequential(own.stack.blocks[1].ffn.up)
+    assert "Sequential" in fused.why_not(own)
+
+
+def test_wrong_states_are_told():
+    own, text = model(**MODELS["gpt2"]), tokens(1, 3)
+    fast = fused.ready(own)
+    _, state = fast.advance(text[:, :2])
+    for wrong, told in (
+        ({name: value for name, value in state.items() if name != "1.v"}, "lacks '1.v'"),
+        ({**state, "2.k": state["1.k"]}, "unknown.*2.k"),
+        ({**state, "0.k": state["0.k"][:, :2]}, "'0.k' is"),
+        ({**state, "place.seen": torch.zeros(2, dtype=torch.long)}, "place.seen"),
+        ({**state, "1.length": state["1.length"] - 1}, "differ from block to block"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            fast.advance(text[:, 2:], wrong)
+    with pytest.raises(BadInput, match="token 37"):
+        fast.advance(torch.tensor([[37]]), state)
+    full = {name: torch.full_like(value, 90) if value.dtype == torch.long else value for name, value in state.items()}
+    with pytest.raises(BadInput, match="91 tokens, the model has 90 places"):
+        fast.advance(text[:, 2:], full)
+
+
+@pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
+def test_bytes_are_near(name, two_threads):
+    """Steps of 1/127 of the largest weight of a group: a percent or two in the logits of small layers (measured 0.5 to 2.0)."""
+    own = model(**MODELS[name])
+    fast, text = fused.quantised(own, 2), tokens(2, 20)
+    wanted = own(text)
+    logits, state = fast.advance(text[:, :5])
+    for i in range(5, 20):
+        logits, state = fast.advance(text[:, i : i + 1], state)
+        error = (logits - wanted[:, i : i + 1]).square().mean().sqrt() / wanted[:, i : i + 1].square().mean().sqrt()
+        assert 1e-5 < error < 0.03
