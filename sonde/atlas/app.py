@@ -39,7 +39,7 @@ HIGH, WIDE = 11, 22
 
 def app_04(exhibit: Exhibit) -> str:
     """Sentences of any length to one vector: a bidirectional RNN judges two it never read, and one that a user brings."""
-    recipe = sentiment.recipe(mixer="rnn", data="toy", width=24, lr=5e-3, epochs=8)
+    recipe = sentiment.recipe(mixer="rnn", data="toy", width=24, lr=5e-3, epochs=12)
     run = exhibit.train(recipe, "sentiment", seed=0)
     reader = run.data.reader
     asked = reader.rows([sentence.rstrip(".") for sentence in SENTENCES])
