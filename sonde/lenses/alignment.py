@@ -45,7 +45,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
             Reading(
                 f"Alignment of pair {i + 1}",
                 "heat",
-                {"weight": weight[:rows, :columns]},
+                {"weight": weight[:rows, :columns].double().round(decimals=3)},  # more digits only hide the shape
                 axes=["target", "source"],
                 note="How much each target token looks at each source token; a row sums to 1.",
                 extra={

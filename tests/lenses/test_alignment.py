@@ -20,8 +20,8 @@ def test_it_shows_each_pair_without_its_padding() -> None:
         source, x = subject.batch.source[i : i + 1, :n], subject.batch.x[i : i + 1, : n + 1]
         shown = torch.tensor(readings[i].values["weight"])
         assert shown.shape == (n + 1, n)
-        torch.testing.assert_close(shown, subject.model.align(source, x)[0].detach(), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(shown.sum(1), torch.ones(n + 1))
+        torch.testing.assert_close(shown, subject.model.align(source, x)[0].detach(), rtol=0, atol=6e-4)  # shown to three digits
+        torch.testing.assert_close(shown.sum(1), torch.ones(n + 1), rtol=0, atol=4e-3)
     letters = ["end", "a", "b", "c", "d"]
     assert readings[1].extra["columns"] == [letters[token] for token in subject.batch.source[1, :2].tolist()]
     assert readings[1].extra["rows"] == [*reversed(readings[1].extra["columns"]), "end"]
