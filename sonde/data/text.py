@@ -66,6 +66,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     stride: Length | None = None,
     level: Grain = "char",
     most: Most = 8000,
+    specials: tuple[str, ...] = (),
 ) -> Data:
     """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
@@ -75,6 +76,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     stride: tokens between the starts of two windows; by default the length
     level: tokens are characters, bytes, words or sub-words learnt from the training part
     most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
@@ -87,10 +89,12 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
             f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
             fix="use a smaller length or a longer text",
         )
-    return windows((text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most)
+    return windows(
+        (text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most, specials
+    )
 
 
-def tiny_shakespeare(
+def tiny_shakespeare(  # noqa: PLR0913  the options of a set
     seed: int = 0,
     valid: float | int = 0.05,
     test: float | int = 0.05,
@@ -98,6 +102,7 @@ def tiny_shakespeare(
     stride: Length | None = None,
     level: Grain = "char",
     most: Most = 8000,
+    specials: tuple[str, ...] = (),
 ) -> Data:
     """Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.
 
@@ -109,6 +114,7 @@ def tiny_shakespeare(
     stride: tokens between the starts of two windows; by default the length
     level: tokens are characters, bytes, words or sub-words learnt from the training part
     most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
     """
 
     def check(path: Path) -> bytes:
@@ -118,23 +124,35 @@ def tiny_shakespeare(
     if path is None:
         path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
     check(path)
-    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level, most=most)
+    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level, most=most, specials=specials)
     return replace(data, name="tiny_shakespeare")
 
 
-def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = None, level: Grain = "byte", most: Most = 8000) -> Data:
+def stdlib_text(
+    seed: int = 0,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "byte",
+    most: Most = 8000,
+    specials: tuple[str, ...] = (),
+    share: Annotated[float, Range(above=0, most=1)] = 1.0,
+) -> Data:
     """Source text of the installed Python standard library: a corpus that needs no download.
 
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
     level: tokens are bytes, characters, words or sub-words learnt from the training part
     most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
+    share: how much of it, by whole files
     """
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     files = 0
     for name, text in library():
         # By the hash of its name a file is always in the same part: 90 % train, 5 % valid, 5 % test.
-        place = hashlib.sha256(name.encode()).digest()[0] / 256
+        place, draw = (number / 256 for number in hashlib.sha256(name.encode()).digest()[:2])
+        if draw >= share:
+            continue
         texts[0 if place < 0.9 else 1 if place < 0.95 else 2].append(text)
         files += 1
     if not all(texts):
@@ -144,7 +162,7 @@ def stdlib_text(seed: int = 0, length: Length = 128, stride: Length | None = Non
             fix="use a Python with its .py files, or give a text file of your own",
         )
     train, valid, test = ("\n".join(part) for part in texts)
-    data = windows((train, valid, test), "stdlib_text", length, stride, level, most)
+    data = windows((train, valid, test), "stdlib_text", length, stride, level, most, specials)
     return replace(data, report={"files": files, **data.report})
 
 

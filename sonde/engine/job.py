@@ -19,6 +19,7 @@ from ..core.recipe import Recipe
 from ..core.seeds import key
 from ..core.terms import Terms
 from ..data.order import Order
+from . import heap
 from .evaluate import evaluate
 from .guard import named_failure
 from .options import Options
@@ -35,6 +36,7 @@ class Job:
     def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
         self.options, self.world = options, world
         self.device = pick_device(options.device)
+        heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
         with building("the data"):
@@ -49,8 +51,9 @@ class Job:
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
+        sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
-            len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last
+            len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last, sizes=sizes
         )
         per_epoch = self.order.steps_per_epoch
         self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * per_epoch, 1e15)))
@@ -65,7 +68,7 @@ class Job:
         """a batch is used as it comes from the source"""
         example = self.data.train[torch.arange(1)]
         bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
-        self.small = bytes_each * len(self.data.train) <= self.SMALL
+        self.small = sizes is None and bytes_each * len(self.data.train) <= self.SMALL
         self.laid_out, self.epoch_data = -1, example
         self.judge: Callable[[Source], dict[str, float]] | None = None
         """figures of this job, where it is evaluated together with others"""
@@ -101,7 +104,9 @@ class Job:
                     raise type(error)(error.what, where=place, last_good=error.last_good, fix=error.fix) from error
         self.model.eval()
         with torch.no_grad(), named_failure(self.model):
-            terms = self.objective(self.model, self.ready(self.data.train[torch.arange(min(2, len(self.data.train)))]))
+            # As in training: what an augmentation makes of an example may be all that the model can read.
+            few = self._augmented(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
+            terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
                 raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
             terms.loss()

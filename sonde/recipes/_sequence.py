@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from torch import nn
 
 from ..core.batch import Data
 from ..core.dials import Range
+from ..core.errors import BadInput
 from ..core.recipe import Recipe
+from ..data import fetch
+from ..data.catalogue import load
+from ..data.tensors import WindowSource
+from ..data.text import SHAKESPEARE
 from ..models.language_model import LanguageModel, mixer_of
 from ..nn.positions import Kind
 from ..objectives.categorical import Categorical
@@ -24,13 +32,33 @@ Rate = Annotated[float, Range(above=0)]
 Steps = Annotated[int, Range(least=1)]
 
 
-def network(mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0) -> Callable[[], LanguageModel]:
+def windowed(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
+    """Windows of a text in tokens learnt from it, or of a folder of tokens; nothing is downloaded for a default."""
+    if text is not None and text.is_dir():
+        if specials:
+            raise BadInput(f"'{text}' holds tokens without {', '.join(specials[:3])}", where="text", fix="give a plain text file")
+        return load(text, length=context)
+    options: dict[str, Any] = {"length": context, "stride": max(context // 4, 1), "level": level, "most": most, "specials": specials}
+    if text is None and not fetch.find(*SHAKESPEARE):
+        data = load("stdlib_text", share=0.05, **options)
+    else:
+        data = load(text or "tiny_shakespeare", **options)
+
+    def apart(source: Any) -> Any:
+        return None if source is None else WindowSource(source.tokens, context, max(context, len(source.tokens) // 500))
+
+    return replace(data, valid=apart(data.valid), test=apart(data.test))
+
+
+def network(
+    mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0, tied: bool = False
+) -> Callable[[], LanguageModel]:
     """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
     kind: Kind = "none" if sees_order(mixer, width) else "learned"
-    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, ahead=True)
+    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
 
 
-def training(model: Callable[[], LanguageModel], data: Data, batch: int, lr: float, steps: int) -> Recipe:
+def training(model: Callable[[], nn.Module], data: Data, batch: int, lr: float, steps: int) -> Recipe:
     """AdamW with decay and clipping; the learning rate rises, then falls along a cosine."""
     return Recipe(
         model=model,

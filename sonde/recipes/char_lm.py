@@ -69,8 +69,8 @@ def _windows(text: Path | None, context: int, valid: float, test: float) -> Data
     def again(source: Source | None, stride: int, most: int) -> Any:
         return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
 
-    train, valid, test = again(data.train, max(context // 8, 1), 100_000), again(data.valid, context, 500), again(data.test, context, 500)
-    return replace(data, train=train, valid=valid, test=test)
+    judged = (again(part, context, 500) for part in (data.valid, data.test))
+    return replace(data, train=again(data.train, max(context // 8, 1), 100_000), **dict(zip(("valid", "test"), judged)))
 
 
 def _hidden(data: Data, seed: int) -> Data:

@@ -1,0 +1,38 @@
+"""Learning in context: every sequence has a new rule, shown by examples; the weights stay, the answer is in the sequence."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.sequences import in_context
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+
+
+def recipe(
+    mixer: str = "attention",
+    shots: Annotated[int, Range(2, 1024)] = 12,
+    keys: Annotated[int, Range(2, 1024)] = 6,
+    values: Annotated[int, Range(2, 1024)] = 6,
+    depth: Depth = 2,
+    width: Width = 64,
+    batch: Batch = 64,
+    lr: Rate = 3e-3,
+    steps: Steps = 1000,
+    seed: int = 0,
+) -> Recipe:
+    """Name the value of each key that came before in the same sequence; accuracy counts these answers alone.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    shots: pairs of a key and its value in a sequence
+    keys: different keys
+    values: different values
+    depth: blocks
+    width: numbers per token
+    batch: sequences per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    """
+    data = in_context(seed, shots=shots, keys=keys, values=values)
+    return training(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch, lr, steps)

@@ -1,0 +1,48 @@
+"""A masked language model in the manner of BERT: some tokens are hidden, and the model says what they were, from both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.corrupt import fixed, masking
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed
+
+
+def recipe(
+    mixer: str = "attention causal=false",
+    depth: Depth = 4,
+    width: Width = 128,
+    context: Annotated[int, Range(2, 4096)] = 64,
+    level: Literal["bpe", "unigram", "wordpiece", "words", "char"] = "bpe",
+    most: Annotated[int, Range(300, 1 << 20)] = 2000,
+    rate: Annotated[float, Range(above=0, below=1)] = 0.15,
+    batch: Batch = 32,
+    lr: Rate = 2e-3,
+    steps: Steps = 1000,
+    text: Path | None = None,
+    seed: int = 0,
+) -> Recipe:
+    """A masked language model; its loss is in nats per hidden token, and accuracy counts hidden tokens alone.
+
+    mixer: what moves information along the sequence, by name; one that looks both ways sees the most
+    depth: blocks
+    width: numbers per token
+    context: tokens of a training window
+    level: what a token is
+    most: most different tokens
+    rate: share of the tokens asked for; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
+    batch: windows per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    """
+    data = windowed(text, context, level, most, ("mask",))
+    hide = masking(data.reader.vocabulary, rate)
+    valid, test = (None if source is None else fixed(source, hide, seed) for source in (data.valid, data.test))
+    model = network(mixer, width, depth, len(data.classes), context, tied=True)
+    made = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch, lr, steps)
+    return made.replace(augment=hide)

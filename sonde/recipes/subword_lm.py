@@ -1,0 +1,42 @@
+"""A language model over sub-words, words or bytes of a text, or of token shards larger than memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed
+
+
+def recipe(
+    mixer: str = "attention",
+    depth: Depth = 4,
+    width: Width = 128,
+    context: Annotated[int, Range(2, 1 << 20)] = 128,
+    level: Literal["bpe", "unigram", "wordpiece", "words", "byte", "char"] = "bpe",
+    most: Annotated[int, Range(300, 1 << 20)] = 2000,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
+    batch: Batch = 16,
+    lr: Rate = 2e-3,
+    steps: Steps = 1000,
+    text: Path | None = None,
+) -> Recipe:
+    """A language model over sub-words that were learnt from the training text; its loss is in nats per token.
+
+    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    depth: blocks
+    width: numbers per token
+    context: tokens of a training window
+    level: what a token is
+    most: most different tokens
+    dropout: share of numbers set to 0 in each block while training
+    batch: windows per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    text: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
+        and where that is missing the source text of Python's standard library
+    """
+    data = windowed(text, context, level, most)
+    return training(network(mixer, width, depth, len(data.classes), context, dropout=dropout, tied=True), data, batch, lr, steps)

@@ -1,0 +1,53 @@
+"""An encoder-decoder in the manner of T5: spans of a text are cut out, and the decoder writes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data.corrupt import fixed, span_corruption, span_numbers
+from ..models.encoder_decoder import EncoderDecoder
+from ._sequence import Batch, Depth, Rate, Steps, Width, training, windowed
+
+
+def recipe(
+    decoder: str = "attention",
+    depth: Depth = 2,
+    width: Width = 128,
+    context: Annotated[int, Range(8, 4096)] = 96,
+    level: Literal["bpe", "unigram", "wordpiece", "words", "char"] = "bpe",
+    most: Annotated[int, Range(300, 1 << 20)] = 2000,
+    rate: Annotated[float, Range(above=0, below=1)] = 0.15,
+    mean: Annotated[float, Range(least=1)] = 3.0,
+    batch: Batch = 32,
+    lr: Rate = 2e-3,
+    steps: Steps = 1000,
+    text: Path | None = None,
+    seed: int = 0,
+) -> Recipe:
+    """Span corruption; the loss is in nats per token of the spans and their marks.
+
+    decoder: mixer of the decoder, by name; the encoder has attention that looks both ways
+    depth: blocks of the encoder, and of the decoder
+    width: numbers per token
+    context: tokens of a window before spans are cut out
+    level: what a token is
+    most: most different tokens
+    rate: share of the tokens cut out
+    mean: tokens of a span on average
+    batch: windows per update
+    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+    steps: updates
+    text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    """
+    marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
+    data = windowed(text, context, level, most, ("pad", "end", *marks))
+    cut = span_corruption(data.reader.vocabulary, rate, mean)
+    valid, test = (None if source is None else fixed(source, cut, seed) for source in (data.valid, data.test))
+    model = partial(EncoderDecoder, len(data.classes), width, depth, decoder=decoder)
+    made = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch, lr, steps)
+    return made.replace(augment=cut)
