@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sonde import kernels
 from sonde.nn.mixers import mixer
 
 SIZES = [(hidden, batch) for hidden in (64, 128, 256) for batch in (8, 32)]
@@ -48,7 +49,11 @@ def best(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
 def training(layer: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     slope = torch.randn_like(x)
     leaves = [x, *layer.parameters()]
-    return lambda: torch.autograd.grad(layer(x)[0], leaves, slope) and None
+
+    def call() -> None:
+        torch.autograd.grad(layer(x)[0], leaves, slope)
+
+    return call
 
 
 def decoding(layer: nn.Module, x: torch.Tensor, tokens: int = 200) -> Callable[[], None]:
@@ -95,15 +100,17 @@ def decode(rounds: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["cells", "decode"], default=["cells", "decode"])
+    parser.add_argument("what", nargs="*", choices=["cells", "decode", []], default=[])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    if not kernels.available():
+        raise SystemExit(kernels.why_not())
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, {given.threads} threads, load average {os.getloadavg()[0]:.2f}")
-    met = [cells(given.length, given.rounds) if what == "cells" else decode(given.rounds) for what in given.what]
+    met = [cells(given.length, given.rounds) if what == "cells" else decode(given.rounds) for what in given.what or ("cells", "decode")]
     raise SystemExit(0 if all(met) else 1)
 
 
