@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
@@ -42,6 +43,7 @@ def _load(folder: Path, prompt: str | None, length: int) -> int:
     from ...models import hf
     from ...models.published import size
 
+    model: Any
     model, tokeniser = hf.load(folder)
     words = "no tokeniser" if tokeniser is None else f"a tokeniser of {tokeniser.size:,} tokens ({tokeniser.level})"
     about = f"{type(model).__name__} of {size(model):,} weights, {model.vocabulary:,} tokens, width {model.width}, {words}"
