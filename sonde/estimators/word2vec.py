@@ -10,6 +10,7 @@ rate falls linearly to 0.  The noise words of a centre serve its whole window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -129,3 +130,13 @@ def whole(name: str, value: Any) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise BadInput(f"{name}={value!r} is not a whole number", fix="give one of 1 or more")
     number(name, value, 1)
+
+
+def window_pairs(sentence: Sequence[Any], window: int) -> list[tuple[Any, Any]]:
+    """(centre, neighbour) for every two words at most `window` apart, centre by centre: what skip-gram learns from."""
+    return [
+        (centre, sentence[near])
+        for at, centre in enumerate(sentence)
+        for near in range(max(at - window, 0), min(at + window + 1, len(sentence)))
+        if near != at
+    ]

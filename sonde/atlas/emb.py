@@ -1,0 +1,234 @@
+"""Chapter 14, embeddings: from symbols to vectors, learned from which words stand near each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.reading import Reading
+from ..core.seeds import generator
+from ..data import tokeniser
+from ..nn.positions import Positions
+from ._exhibit import Exhibit
+
+TEXT = (
+    "The cat sat on the mat and looked at the dog. The dog looked back at the cat; a car went by, and then another car.\n"
+    "Later the dogs slept, the cats slept, and the cars stood in the street until the morning."
+)
+PASSES = 1500
+BEASTS, CARS = ("cat", "dog"), ("car", "bus")
+
+
+def emb_01(exhibit: Exhibit) -> str:
+    """Text, DNA, a series and pixels become symbols; tokenisers bring text back; one-hot codes know no likeness."""
+    made = {
+        "characters": tokeniser.train("char", [TEXT]),
+        "words": tokeniser.train("words", [TEXT]),
+        "sub-words (BPE)": tokeniser.train("bpe", [TEXT], size=300),
+    }
+    sizes = {}
+    for name, cut in made.items():
+        # Whole words keep no record of the spaces between them: their text is the words, a space apart.
+        sample = " ".join(TEXT.replace(".", " .").replace(";", " ;").replace(",", " ,").split()) if name == "words" else TEXT
+        exhibit.expect(f"{name}: text there and back", cut.decode(cut.encode(sample)), sample)
+        sizes[name] = len(cut.encode(TEXT))
+    lengths = list(sizes.values())
+    exhibit.expect("tokens: most for characters, then sub-words, then words", lengths[0] > lengths[2] > lengths[1], True)
+    unseen = "A dogcart, 東京!"
+    exhibit.expect("BPE on bytes brings back a text it has not seen", made["sub-words (BPE)"].decode(made["sub-words (BPE)"].encode(unseen)), unseen)
+
+    dna = tokeniser.train("char", ["GATTACA"])
+    series = torch.bucketize(torch.sin(torch.arange(50) / 4), torch.linspace(-0.9, 0.9, 7))
+    pixels = torch.randint(0, 256, (5, 5), generator=generator(0, "pixels")) // 64
+    symbols = {"DNA": dna.encode("GATTACA").long(), "series in 8 steps": series, "pixels in 4 greys": pixels.flatten()}
+    for name, row in {**symbols, "words": made["words"].encode(TEXT).long()}.items():
+        distance = torch.cdist(codes := F.one_hot(row.unique()).double(), codes)
+        apart = distance[~torch.eye(len(codes), dtype=torch.bool)]
+        exhibit.expect(f"{name}: distances of different one-hot codes", apart, torch.full_like(apart, math.sqrt(2)), 1e-12)
+    cat, dog, car = (F.one_hot(made["words"].encode(word).long(), made["words"].size).double() for word in ("cat", "dog", "car"))
+    exhibit.expect("distance(cat, dog) - distance(cat, car)", ((cat - dog).norm() - (cat - car).norm()).item(), 0.0)
+    return f"{lengths[0]} characters = {lengths[2]} sub-words = {lengths[1]} words; every two one-hot codes are sqrt(2) apart"
+
+
+def emb_02(exhibit: Exhibit) -> str:
+    """Looking a row up is the product with a one-hot row, and only rows that were looked up learn."""
+    from ..models.language_model import embedded
+
+    V, D, tokens = 11, 7, torch.tensor([[3, 5, 3], [9, 0, 5]])
+    table = nn.Embedding(V, D, dtype=torch.float64)
+    weight = torch.randn(2, 3, D, generator=generator(1, "weight"), dtype=torch.float64)
+    found = embedded(table, tokens)
+    product = F.one_hot(tokens, V).double() @ table.weight
+    exhibit.expect("lookup of 2 x 3 tokens and one-hot @ E", found, product.detach(), 1e-15)
+    (by_lookup,) = torch.autograd.grad((found * weight).sum(), table.weight)
+    (by_product,) = torch.autograd.grad((product * weight).sum(), table.weight)
+    exhibit.expect("their gradients by E", by_lookup, by_product, 1e-14)
+    exhibit.expect("rows with a gradient", by_lookup.any(1).nonzero().flatten(), [0, 3, 5, 9])
+    exhibit.expect("a word met twice adds both gradients", by_lookup[3], weight[0, 0] + weight[0, 2], 1e-15)
+    exhibit.show(Reading("Gradient by the embedding matrix", "heat", {"gradient": by_lookup}, axes=["word", "number"]))
+    return "lookup = one-hot @ E; 4 of 11 rows have a gradient, the words that were there"
+
+
+def emb_03(exhibit: Exhibit) -> str:
+    """Pairs of a window, the full softmax and negative sampling, and a language in which cats are like dogs."""
+    from ..estimators.word2vec import Word2Vec, window_pairs
+
+    five = "the cat eats red fish".split()
+    # By hand, two words to either side.
+    near = {"the": "cat eats", "cat": "the eats red", "eats": "the cat red fish", "red": "cat eats fish", "fish": "eats red"}
+    exhibit.expect("pairs of a 5-word sentence, window 2", window_pairs(five, 2), [(c, n) for c in five for n in near[c].split()])
+
+    gaps: dict[str, list[float]] = {}
+    falls: dict[str, list[float]] = {}
+    for seed in range(3):
+        text = _language(seed)
+        for model, loss in itertools.product(("skip-gram", "cbow"), ("negative", "hierarchical")):
+            fit = Word2Vec(12, model, loss, window=2, sample=0, min_count=1, epochs=12, lr=0.1, random_state=seed, quiet=True).fit(text)
+            gaps.setdefault(f"{model}, {loss}", []).append(_gap(fit.vectors_.similarity))
+            falls.setdefault(f"{model}, {loss}", []).append(fit.losses_[0] - fit.losses_[-1])
+        vectors, losses, names = _full_softmax(text, seed)
+        unit = F.normalize(vectors, dim=1)
+        gaps.setdefault("full softmax", []).append(_gap(lambda a, b: float(unit[names.index(a)] @ unit[names.index(b)])))  # noqa: B023
+        falls.setdefault("full softmax", []).append(losses[0] - losses[-1])
+    for name in gaps:
+        exhibit.above(f"{name}: fall of the loss, worst of 3 seeds", min(falls[name]), 0.05)
+        exhibit.above(f"{name}: similarity(cat, dog) - similarity(cat, car), worst of 3 seeds", min(gaps[name]), 0.2)
+    once = Word2Vec(4, window=1, sample=0, min_count=1, epochs=1, lr=1e-9, quiet=True).fit([five])
+    # Outputs begin with zeros: each of the word and of the noise words that are not the word itself costs log 2.
+    exhibit.below("loss of a prediction by vectors of zeros", once.losses_[0], 6 * math.log(2) + 1e-6)
+    table = {"model": list(gaps), "mean gap": [np.mean(x) for x in gaps.values()], "spread": [np.std(x) for x in gaps.values()]}
+    exhibit.show(Reading("How much nearer a cat is to a dog than to a car", "table", table, note="3 seeds each"))
+    means = [float(np.mean(gaps[name])) for name in ("skip-gram, negative", "full softmax")]
+    return f"14 pairs from 5 words; cat nearer to dog than to car by {means[0]:.2f} (negative sampling), {means[1]:.2f} (full softmax)"
+
+
+def emb_04(exhibit: Exhibit) -> str:
+    """Counts by hand, and a loss that goes to 0 where the logarithms of the counts have a low rank."""
+    from ..estimators._words_corpus import Corpus, words
+    from ..estimators.glove import cooccurrence
+    from ..kernels.words import Counts, Side, Weighting, glove, rows
+
+    corpus = Corpus.read(["a b c a", "b a"], 1, words)
+    exhibit.expect("words by count", corpus.words, ("a", "b", "c"))
+    matrix = np.zeros((3, 3))
+    for part in cooccurrence(corpus.tokens, 3, window=3):
+        matrix[part["row"], part["column"]] = matrix[part["column"], part["row"]] = part["count"]
+    # 'a b c a': ab 1, ac 1/2, aa 1/3, bc 1, ba 1/2, ca 1; 'b a': ba 1.  Either a is the other's neighbour: aa counts twice.
+    exhibit.expect("counts within 3 words, 1 / distance", matrix, [[2 / 3, 2.5, 1.5], [2.5, 0, 1], [1.5, 1, 0]], 1e-12)
+
+    V, rank, ends, first = 40, 3, [], []
+    draw = np.random.default_rng(0)
+    factors, bias = draw.normal(size=(V, rank)), draw.normal(size=V)
+    row, column = np.triu_indices(V)
+    logs = (factors @ factors.T + bias[:, None] + bias)[row, column]
+    counts = Counts(row.astype(np.int32), column.astype(np.int32), np.exp(logs))
+    for seed in range(3):
+        start = np.random.default_rng(seed)
+        left, right = (Side(rows(V, 8, np.float64), np.zeros(V)) for _ in range(2))
+        for side in (left, right):
+            side.vectors[:, :8] = start.uniform(-0.5, 0.5, (V, 8))
+        losses = [glove(counts, left, right, Weighting(), 0.3) / counts.cells() for _ in range(PASSES)]
+        first.append(losses[0])
+        ends.append(losses[-1])
+    exhibit.below(f"weighted square of a cell after {PASSES:,} passes, worst of 3 seeds", max(ends), 1e-6)
+    exhibit.above("the same after the first pass", min(first), 0.01)
+    # Weights do not matter where every cell fits: the sums are the logarithms themselves, the rare cells included.
+    guess = left.vectors @ right.vectors.T + left.bias[:, None] + right.bias
+    error = np.abs(guess[row, column] - logs)
+    exhibit.below(f"mean error of a log count, which are {logs.min():.0f} to {logs.max():.0f}", error.mean(), 0.05)
+    exhibit.show(Reading("GloVe on counts of rank 3", "lines", {"mean weighted square": losses}, axes=["pass", "loss"], extra={"log": ["y"]}))
+    return f"9 counts as by hand; weighted square {np.mean(first):.2g} -> {max(ends):.1g} where log counts have rank 3"
+
+
+def emb_05(exhibit: Exhibit) -> str:
+    """One word, two senses: its row in a table is one vector, what a network says of it depends on its sentence."""
+    from ..models.elmo import Elmo, neighbours
+
+    money, river = ["cash", "loan", "coin"], ["water", "reed", "boat"]
+    names = ["bank", "the", "and", *money, *river]
+    sentences = [[a, "the", "bank", "and", b] for group in (money, river) for a in group for b in group]
+    tokens = torch.tensor([[names.index(word) for word in sentence] for sentence in sentences])
+    near, other = [], []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = Elmo(len(names), 12, depth=1)
+        optimiser = torch.optim.Adam(model.parameters(), 0.03)
+        target, mask = neighbours(tokens)
+        for _ in range(60):
+            optimiser.zero_grad()
+            loss = F.cross_entropy(model(tokens)[mask], target[mask])
+            loss.backward()
+            optimiser.step()
+        with torch.no_grad():
+            static, contextual = F.normalize(model.layers(tokens)[:, :, 2], dim=-1)
+        exhibit.expect(f"seed {seed}: cosines of the 18 static vectors of 'bank'", static @ static.T, torch.ones(18, 18), 1e-6)
+        cosine = contextual @ contextual.T
+        near.append(float((cosine[:9, :9].mean() + cosine[9:, 9:].mean()) / 2))
+        other.append(float(cosine[:9, 9:].mean()))
+    exhibit.below("contextual cosine between the senses, worst of 3 seeds", max(other), 0.9)
+    exhibit.above("nearer within a sense than between, worst of 3 seeds", min(n - o for n, o in zip(near, other, strict=True)), 0.1)
+    exhibit.show(Reading("'bank' in 18 sentences", "heat", {"cosine": cosine}, axes=["sentence", "sentence"], note="money first, then river"))
+    return f"'bank': static cosine 1, contextual {np.mean(other):.2f} between its senses and {np.mean(near):.2f} within one"
+
+
+def emb_06(exhibit: Exhibit) -> str:
+    """A sum of token vectors is the same in any order; adding places does not help it, a network that reads them does."""
+    names = ["the", "dog", "chases", "cat"]
+    texts = ["The dog chases the cat", "The cat chases the dog", "cat the the chases dog"]
+    tokens = torch.tensor([[names.index(word) for word in text.lower().split()] for text in texts])
+    source = generator(0, "bag")
+    table, mix = (torch.randn(*shape, generator=source, dtype=torch.float64) for shape in ((4, 6), (6, 9)))
+    counts = F.one_hot(tokens, 4).sum(1)
+    exhibit.expect("counts of the three sentences", counts, [[2, 1, 1, 1]] * 3)
+    bag = counts.double() @ table
+    exhibit.expect("one vector", bag, bag[:1].expand(3, -1).clone())
+    exhibit.expect("the same as adding one token after the other", F.embedding(tokens, table).sum(1), bag, 1e-14)
+    places = Positions("sinusoidal", 6)
+    told = places(F.embedding(tokens, table))[0]
+
+    def apart(x: Tensor) -> float:
+        return float(torch.cdist(x, x)[~torch.eye(3, dtype=torch.bool)].min())
+
+    exhibit.below("tokens plus places, summed: still apart by", apart(told.sum(1)), 1e-12)
+    exhibit.below("each token through a network, summed, without places", apart(torch.tanh(F.embedding(tokens, table) @ mix).sum(1)), 1e-12)
+    distance = apart(torch.tanh(told @ mix).sum(1))
+    exhibit.above("and with places", distance, 0.1)
+    return f"3 orders of 5 words, one vector; with places read by a network they are {distance:.2f} or more apart"
+
+
+def _language(seed: int, sentences: int = 600) -> list[list[str]]:
+    """Beasts eat and sleep, vehicles drive and honk; nothing else tells them apart."""
+    draw = np.random.default_rng(seed)
+    acts = {BEASTS: ["eats", "sleeps", "plays"], CARS: ["drives", "honks", "brakes"]}
+    groups = [(BEASTS, CARS)[i] for i in draw.integers(2, size=sentences)]
+    return [["the", str(draw.choice(group)), str(draw.choice(acts[group])), "today"] for group in groups]
+
+
+def _gap(similarity) -> float:
+    """How much nearer a cat is to a dog than to a car."""
+    return similarity("cat", "dog") - similarity("cat", "car")
+
+
+def _full_softmax(text: list[list[str]], seed: int, width: int = 12, steps: int = 150) -> tuple[Tensor, list[float], list[str]]:
+    """Skip-gram with a softmax over all words: p(centre; near) = softmax(U w_near)."""
+    from ..estimators.word2vec import window_pairs
+
+    names = sorted({word for sentence in text for word in sentence})
+    pairs = torch.tensor([[names.index(word) for word in pair] for sentence in text for pair in window_pairs(sentence, 2)])
+    centre, near = pairs.T
+    source = generator(seed, "softmax")
+    vectors = (torch.randn(len(names), width, generator=source) / width).requires_grad_()
+    outputs = torch.zeros(len(names), width, requires_grad=True)
+    optimiser, losses = torch.optim.Adam([vectors, outputs], 0.05), []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = F.cross_entropy(vectors[near] @ outputs.T, centre)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return vectors.detach(), losses, names
