@@ -52,7 +52,9 @@ class Corpus:
 
     @classmethod
     def read(cls, source: Any, min_count: int, split: Split, quiet: bool = True) -> Corpus:
-        """From the path of a text, sentences (strings, or rows of words or ids) or one array of ids."""
+        """From the path of a text, sentences (strings, or rows of words or ids) or one array of ids; one read before is taken as it is."""
+        if isinstance(source, Corpus):
+            return source
         with on_disk(), tempfile.TemporaryFile() as spool:
             names, counts = _spool(_sentences(source, split, quiet), spool)
             seen = int(counts.sum())
