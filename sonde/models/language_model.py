@@ -66,15 +66,14 @@ class LanguageModel(nn.Module):
         scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = None if positions == "none" else Positions(positions, width, places, scale=scale, std=std)
-        self.dropout = nn.Dropout(dropout)
-        self.stack = Stack.of([mixer_of(mixer, width) for _ in range(depth)], ffn, self.style, dropout)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        self.scale = scale
-        if not self.style.scaled:
-            begin_small(self.stack)
         nn.init.normal_(self.embedding.weight, std=std)
         if self.head is not None:
             nn.init.normal_(self.head.weight, std=0.02)
+        self.dropout, self.scale = nn.Dropout(dropout), scale
+        self.stack = Stack.of((mixer_of(mixer, width) for _ in range(depth)), ffn, self.style, dropout)
+        if not self.style.scaled:
+            begin_small(self.stack)
         if not (self.causal or ahead):
             raise BadInput(
                 f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict",

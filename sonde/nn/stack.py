@@ -30,16 +30,16 @@ class Stack(nn.Module):
         self.norm = nn.Identity() if norm is None else norm
 
     @classmethod
-    def of(cls, mixers: Sequence[Mixer], ffn: float, style: Style, dropout: float = 0.0, **cross: Any) -> Stack:
+    def of(cls, mixers: Iterable[Mixer], ffn: float, style: Style, dropout: float = 0.0, **cross: Any) -> Stack:
         """One block for each mixer, all in one style; `cross` holds the dials of cross-attention where blocks have it."""
-        width = mixers[0].width
 
         def block(mixer: Mixer) -> Block:
-            network = FeedForward(width, ffn, style.activation, style.bias) if ffn else None
-            look = CrossAttention(width, **cross) if cross else None
+            network = FeedForward(mixer.width, ffn, style.activation, style.bias) if ffn else None
+            look = CrossAttention(mixer.width, **cross) if cross else None
             return Block(mixer, network, style.make_norm, dropout, style.post, look)
 
-        return cls(map(block, mixers), None if style.post else style.make_norm(width))
+        blocks = [block(mixer) for mixer in mixers]
+        return cls(blocks, None if style.post else style.make_norm(blocks[0].mixer.width))
 
     @property
     def causal(self) -> bool:
