@@ -96,4 +96,5 @@ SHAPES = {
     "scatter": _counted("points"),
     "images": _counted("pictures"),
     "graph": _counted("boxes"),
+    "text": _table,
 }

@@ -16,7 +16,7 @@ from .files import parse_json
 class Reading:
     """One finding.
 
-    kind says how to draw it: 'lines', 'bars', 'heat', 'table', 'images', 'scatter', 'plane', 'graph'.
+    kind says how to draw it: 'lines', 'bars', 'heat', 'table', 'images', 'scatter', 'plane', 'graph', 'text'.
     values maps a name to plain nested lists (or arrays and tensors, which are converted).
     axes names the axes of those lists, outermost first.
     """
@@ -29,7 +29,7 @@ class Reading:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """labels, log scales and other hints for drawing"""
 
-    KINDS = ("lines", "bars", "heat", "table", "images", "scatter", "plane", "graph")
+    KINDS = ("lines", "bars", "heat", "table", "images", "scatter", "plane", "graph", "text")
 
     def __post_init__(self) -> None:
         if self.kind not in self.KINDS:

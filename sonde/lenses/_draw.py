@@ -10,11 +10,13 @@ What each kind expects (beside `title` and `note`):
              that lines that lie on each other can be seen
     bars     values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them;
              extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
-    heat     values {name: [[...], ...]}; extra["rows"], extra["columns"] name them; extra["share"] = "row" shades each
-             entry by its share of the row; extra["diagonal"] sets what lies off the diagonal in a second colour
+    heat     values {name: [[...], ...]}, one panel each, all of one shape; extra["rows"], extra["columns"] name them;
+             extra["share"] = "row" shades each entry by its share of the row; extra["diagonal"] sets what lies off the
+             diagonal in a second colour; extra["words"] [[...], ...] are written into the cells instead of their numbers
     table    values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
     images   values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1; extra["labels"], extra["details"] are captions
     scatter  values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colours the points, extra["diagonal"] draws y = x;
+             extra["labels"] are written at the points, those that would cover an earlier one left out;
              with three names in axes it is drawn in 3-D, and extra["view"] = [elevation, azimuth] turns it
     plane    a function over a rectangle: values {name: Z} with Z of shape (ny, nx), one panel each, axes [x, y];
              extra["x"], extra["y"] are the coordinates of its columns and rows (y upwards); NaN and None stay blank.
@@ -23,6 +25,9 @@ What each kind expects (beside `title` and `note`):
              On top of every panel: extra["paths"] {name: [[x, y], ...]} with an open ring at the start and a dot at the
              end, extra["points"] {name: [[x, y], ...]}, extra["arrows"] [[x, y, dx, dy], ...], extra["outlines"], a list
              of polygons [[x, y], ...]; extra["colours"] {name: place in the palette} for paths and points
+
+    text     values {"token": [...], axes[1]: [...]}: a running text with a mark on each token that has a number, stronger where
+             it is larger, strongest at extra["top"]; a token that ends in the sign for the end of a line ends a line
 
     graph    values {"x", "y": middle and top of each box in pixels downwards, "words": its lines, "kind": "input", "parameter",
              "output" or another}; extra["box"] [width, height] of a box, extra["edges"], a list of ways [[x, y], ...]
@@ -77,7 +82,15 @@ EARLY = 0.85
 PIXEL = 1 / 105
 """inches of a pixel of a laid-out graph"""
 DRAWN_CELLS = 30
-"""matrices up to this size are drawn cell by cell with their numbers"""
+"""matrices up to this size are drawn cell by cell, with their numbers where these are large enough"""
+SMALLEST = 3.0
+"""points of the smallest number that is written into a cell"""
+WORD = 7.0
+"""points of a word in a cell"""
+LETTER = 9 / 72 * 0.602
+"""inches of a letter of a running text"""
+LETTERS = 72
+"""letters of a line of it"""
 
 
 def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
@@ -437,53 +450,81 @@ def _histogram(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
 
 
 def _heat(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    panels = {name: [_floats(row) for row in matrix] for name, matrix in reading.values.items()}
+    first = next(iter(panels.values()), [])
+    if not first or not first[0]:
+        return _nothing(sheet)
+    rows, columns = len(first), len(first[0])
+    row_names = [short(name, 18) for name in reading.extra.get("rows", range(rows))]
+    column_names = [short(name, 18) for name in reading.extra.get("columns", range(columns))]
+    words = [[short(word, 10) for word in row] for row in reading.extra.get("words", [])]
+    several = len(panels) > 1
+    each = min(0.42, max((3.8 if several else 4.2) / max(rows, columns), 0.02))
+    wide, high = (max(0.24, _inches([word for row in words for word in row], WORD) + 0.07), 0.24) if words else (each, each)
+    turned = _inches(column_names, 7.5) > wide * 0.92
+    left = 0.36 + _inches(row_names, 7.5)
+    top = 0.34 + (_inches(column_names, 7.5) * 0.95 if turned else 0.14) + 0.2 * several
+    across = min(len(panels), 2)
+    down, tall = math.ceil(len(panels) / across), top + rows * high + 0.1
+    sheet.open(max(across * (left + columns * wide + 0.2), 3.4), down * tall)
+    for index, (name, cells) in enumerate(panels.items()):
+        place = (left + index % across * (left + columns * wide + 0.2), 0.08 + (down - 1 - index // across) * tall)
+        axes = sheet.axes(*place, columns * wide, rows * high)
+        _cells(axes, theme, cells, words, (wide, high), reading.extra)
+        across_every, down_every = max(1, math.ceil(0.13 / wide)), max(1, math.ceil(0.13 / high))
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.set_xticks(range(0, columns, across_every), column_names[::across_every], rotation=90 if turned else 0, color=theme.ink)
+        axes.set_yticks(range(0, rows, down_every), row_names[::down_every], color=theme.ink)
+        for axis, put in zip(reading.axes[:2], (axes.set_ylabel, axes.set_xlabel), strict=False):
+            put(short(axis, 40))
+        if several:
+            spot = place[0] / sheet.width, (sheet.floor + place[1] + rows * high + top - 0.2) / sheet.height
+            sheet.figure.text(*spot, short(name, 40), size=8.5, va="bottom", color=theme.ink)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+
+
+def _cells(
+    axes: Any, theme: Theme, cells: list[list[float]], words: list[list[str]], size: tuple[float, float], extra: Mapping[str, Any]
+) -> None:
+    """The cells of one matrix, with their numbers or words where these can be read."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
-    cells = [_floats(row) for row in next(iter(reading.values.values()), [])]
-    if not cells or not cells[0]:
-        return _nothing(sheet)
     rows, columns = len(cells), len(cells[0])
-    row_names = [short(name, 18) for name in reading.extra.get("rows", range(rows))]
-    column_names = [short(name, 18) for name in reading.extra.get("columns", range(columns))]
-    each = min(0.42, max(4.2 / max(rows, columns), 0.02))
-    turned = _inches(column_names, 7.5) > each * 0.92
-    left = 0.36 + _inches(row_names, 7.5)
-    top = 0.34 + (_inches(column_names, 7.5) * 0.95 if turned else 0.14)
-    sheet.open(max(left + columns * each + 0.2, 3.4), top + rows * each + 0.1)
-    axes = sheet.axes(left, 0.08, columns * each, rows * each)
-    shade = _shades(cells, reading.extra.get("share") == "row")
-    off_diagonal = bool(reading.extra.get("diagonal"))
+    shade = _shades(cells, extra.get("share") == "row")
+    off_diagonal = bool(extra.get("diagonal"))
 
     def colour(i: int, j: int) -> tuple[float, ...]:
         second = (i != j) if off_diagonal else cells[i][j] < 0
         return to_rgba(theme.palette[1 if second else 0], shade[i][j])
 
-    if max(rows, columns) <= DRAWN_CELLS:
+    def told(i: int, j: int) -> tuple[str, float]:
+        """What is written into a cell, and how large."""
+        if words:
+            return words[i][j], WORD
+        if cells[i][j] != cells[i][j] or (off_diagonal and not cells[i][j]):
+            return "", 0.0
+        text = number(int(cells[i][j]) if float(cells[i][j]).is_integer() else cells[i][j])
+        return text, min(8.0, size[0] * 72 / max(len(text), 2) * 1.35)
+
+    if words or max(rows, columns) <= DRAWN_CELLS:
         places = [(i, j) for i in range(rows) for j in range(columns)]
         squares = [[(j + x, i + y) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))] for i, j in places]
+        edge = min(1.2, size[0] * 4)
         axes.add_collection(PolyCollection(squares, facecolors=[to_rgba(theme.rule, 0.28)] * len(places)), autolim=False)
         axes.add_collection(
-            PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=1.2), autolim=False
+            PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=edge), autolim=False
         )
-        for i, j in places:
-            if cells[i][j] == cells[i][j] and (cells[i][j] or not off_diagonal):
-                text = number(int(cells[i][j]) if float(cells[i][j]).is_integer() else cells[i][j])
-                size = min(8.0, each * 72 / max(len(text), 2) * 1.35)
-                axes.text(j, i + 0.02, text, ha="center", va="center", size=size, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
+        written = [(i, j, *told(i, j)) for i, j in places]
+        if words or min((points for *_, text, points in written if text), default=0.0) >= SMALLEST:
+            for i, j, text, points in written:
+                axes.text(j, i + 0.02, text, ha="center", va="center", size=points, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
     else:
         axes.imshow([[colour(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
-    every = max(1, math.ceil(0.13 / each))
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set_xticks(range(0, columns, every), column_names[::every], rotation=90 if turned else 0, color=theme.ink)
-    axes.set_yticks(range(0, rows, every), row_names[::every], color=theme.ink)
-    for name, put in zip(reading.axes[:2], (axes.set_ylabel, axes.set_xlabel), strict=False):
-        put(short(name, 40))
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def _shades(cells: list[list[float]], by_row: bool) -> list[list[float]]:
@@ -590,7 +631,7 @@ def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     right = 0.2 + (_inches(labels, 8.5) + 0.2 if labels else 0.0)
     sheet.open(3.9 + right, 3.7)
     axes = sheet.axes(0.66, 0.44, 3.1, 3.1)
-    size = max(4.0, min(22.0, 6000 / len(x)))
+    size = 6.0 if "labels" in reading.extra else max(4.0, min(22.0, 6000 / len(x)))
     if reading.extra.get("diagonal"):
         ends = [min(v for v in x + y if math.isfinite(v)), max(v for v in x + y if math.isfinite(v))]
         axes.plot(ends, ends, color=theme.muted, lw=0.9)
@@ -607,6 +648,22 @@ def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     _ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(names[0], 40))
     axes.set_ylabel(short(names[1], 40))
+    _point_labels(axes, theme, list(zip(x, y, reading.extra.get("labels", []), strict=False)))
+
+
+def _point_labels(axes: Any, theme: Theme, points: Sequence[tuple[float, float, Any]]) -> None:
+    """Names right of points (x, y, name), the first ones first; a name that would cover another is left out."""
+    axes.get_ylim()  # settles the limits, on which the transform depends
+    taken: list[tuple[float, float, float]] = []
+    for x, y, name in points:
+        if not (math.isfinite(x) and math.isfinite(y)):
+            continue
+        text = short(name, 16)
+        left, up = (float(v) / axes.figure.dpi for v in axes.transData.transform((x, y)))
+        right = left + _inches([text], 7.5) + 0.06
+        if all(right < a or left > b or abs(up - other) > 0.11 for a, b, other in taken):
+            taken.append((left, right, up))
+            axes.annotate(text, (x, y), (3, 0), textcoords="offset points", size=7.5, va="center", color=theme.ink)
 
 
 def _scatter_in_space(reading: Reading, theme: Theme, sheet: _Sheet, names: Sequence[str]) -> None:
@@ -766,6 +823,48 @@ def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping
         axes.plot(x[-1:], y[-1:], "o", color=colour, ms=4.5, zorder=5)
 
 
+# A running text
+
+
+def _text(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Rectangle
+
+    unit = reading.axes[1] if len(reading.axes) > 1 else next((name for name in reading.values if name != "token"), "")
+    tokens, values = [clean(token) for token in reading.values.get("token", [])], _floats(reading.values.get(unit, []))
+    if not tokens:
+        return _nothing(sheet)
+    places, x, y = [], 0, 0
+    for token in tokens:
+        if x and x + len(token) > LETTERS:
+            x, y = 0, y + 1
+        places.append((x, y))
+        x, y = (0, y + 1) if token.endswith("\u21b5") else (x + len(token), y)
+    largest = float(reading.extra.get("top", max((value for value in values if value == value), default=0.0)))
+    lines = max(row for _, row in places) + 1
+    sheet.open(max(LETTERS * LETTER + 0.3, NARROW), ROW * (lines + 1.8))
+    axes = sheet.axes(0.14, 0.04, LETTERS * LETTER, ROW * (lines + 1.6))
+    axes.set_axis_off()
+    axes.set_xlim(0, LETTERS)
+    axes.set_ylim(lines + 1.1, -0.5)
+
+    def mark(x: float, y: float, width: float, value: float) -> None:
+        shade = 0.04 + 0.76 * max(value, 0.0) / largest if largest > 0 else 0.04
+        axes.add_patch(Rectangle((x, y - 0.42), width, 0.84, fc=to_rgba(theme.palette[1], shade), ec=theme.paper, lw=0.6))
+
+    style: dict[str, Any] = {"size": 9, "family": "DejaVu Sans Mono", "va": "center_baseline", "color": theme.ink}
+    for token, value, (x, y) in zip(tokens, values, places, strict=False):
+        if value == value:
+            mark(x, y, len(token), value)
+        axes.text(x, y, token, **style)
+    for step in range(5):  # what the marks mean
+        mark(step * 6, lines + 0.6, 6, step / 4 * largest)
+        axes.text(
+            step * 6 + 3, lines + 0.6, number(float(f"{step / 4 * largest:.2g}")), size=7.5, ha="center", va="center", color=theme.ink
+        )
+    axes.text(31, lines + 0.6, short(unit, 30), size=7.5, va="center", color=theme.muted)
+
+
 # Boxes and arrows
 
 
@@ -814,4 +913,5 @@ _PAINTERS = {
     "scatter": _scatter,
     "plane": _plane,
     "graph": _graph,
+    "text": _text,
 }

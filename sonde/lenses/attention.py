@@ -1,0 +1,101 @@
+"""Attention: how much each token takes of every other, head by head and layer by layer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import layer, named, no_tokens, one, spelt
+from ._untouched import hooked, need, untouched
+
+
+class Map(NamedTuple):
+    """The weights of one layer for one example, and which sequences its queries and keys are."""
+
+    name: str
+    weights: Any
+    """(H, queries, keys), each row summing to 1"""
+    asking: Any
+    """tokens of the queries"""
+    asked: Any
+    """tokens of the keys"""
+    cross: bool
+
+
+def why_not(subject: Subject) -> str:
+    return no_tokens(subject) or ("" if _layers(subject.model) else "the model has no attention layer")
+
+
+def read(
+    subject: Subject,
+    example: Annotated[int, Range(0)] = 0,
+    tokens: Annotated[int, Range(1, 512)] = 28,
+    heads: Annotated[int, Range(1, 64)] = 4,
+    layers: Annotated[int, Range(1, 64)] = 4,
+) -> list[Reading]:
+    """A picture for each layer, a panel for each head: queries down, keys across, each row summing to 1.
+
+    example: which of the batch, from 0
+    tokens: how many of its first tokens the model is given
+    heads: how many to draw, the first
+    layers: how many to draw, from the first to the last
+    """
+    import torch
+
+    need(__name__, subject, example=example, tokens=tokens, heads=heads, layers=layers)
+    found, names = maps(subject, example, tokens), spelt(subject)
+    shown = [found[round(i)] for i in torch.linspace(0, len(found) - 1, min(layers, len(found))).tolist()]
+    return [
+        Reading(
+            f"Attention of {layer(each.name)}",
+            "heat",
+            {f"head {h + 1}": each.weights[h] for h in range(min(heads, len(each.weights)))},
+            axes=["from", "to the source"] if each.cross else ["from", "to"],
+            note=f"Of example {example}, {len(each.asking)} tokens; {_some(heads, len(each.weights), 'heads')}, "
+            f"{_some(layers, len(found), 'layers')}. Darker is more; a row sums to 1.",
+            extra={"rows": named(each.asking, names), "columns": named(each.asked, names), "share": "row"},
+        )
+        for each in shown
+    ]
+
+
+def _some(shown: int, there: int, what: str) -> str:
+    return f"{shown} of {there} {what}" if shown < there else f"all {there} {what}" if there > 1 else f"one of the {what}"
+
+
+def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
+    """The weights of every attention layer, in the order in which they run, for the first tokens of one example."""
+    import torch
+
+    from ..core.batch import ask
+    from ..core.errors import BadInput
+    from ..nn.mixers.attention import CrossAttention
+
+    if example >= len(subject.batch):
+        raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
+    batch = one(subject.batch, example, tokens)
+    found: list[Map] = []
+
+    def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        cross = isinstance(module, CrossAttention)
+        weights = module.weights(inputs[0], inputs[1]) if cross else module.weights(inputs[0])
+        # Of a pair the source is read from both sides, the target is not.
+        asking = batch.source[0] if "source" in batch and not cross and not module.causal else batch.x[0]
+        found.append(Map(name, weights[0].double(), asking, batch.source[0] if cross else asking, cross))
+
+    with untouched(subject.model), torch.no_grad(), hooked(_layers(subject.model), note):
+        ask(subject.model, batch)
+    return found
+
+
+def _layers(model: Any) -> dict[str, Any]:
+    from ..nn.mixers.attention import Attention, CrossAttention
+
+    return {name: part for name, part in model.named_modules() if isinstance(part, (Attention, CrossAttention))}
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters()

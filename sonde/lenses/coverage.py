@@ -1,0 +1,84 @@
+"""Coverage: which share of a text's n-grams occurred in the training text, for n = 1 to 5."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import ends, no_tokens, original, spelt
+from ._untouched import need
+
+ROWS = 512
+"""rows of the training part taken at a time"""
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_tokens(subject):
+        return missing
+    return "" if getattr(subject.data, "train", None) is not None else "there is no training text"
+
+
+def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annotated[int, Range(1)] = 2_000_000) -> Reading:
+    """Share of the grams of the batch's texts that the training text has, all their occurrences counted.
+
+    order: the longest grams
+    most: how many training tokens to read
+    """
+    need(__name__, subject, order=order, most=most)
+    train, texts = training_text(subject.data.train, most), rows(subject.batch)
+    size = 1 + max(int(row.max()) for row in (*train, *texts))
+    shares, counts = covered(train, texts, size, order)
+    names = [f"{n} token{'s' if n > 1 else ''}" for n in range(1, order + 1)]
+    read_all = sum(map(len, train))
+    return Reading(
+        "Grams of the text that training had seen",
+        "bars",
+        {"% seen": [100 * share for share in shares]},
+        axes=["gram"],
+        note=f"{counts[0]:,} tokens in {len(texts):,} texts, against {read_all:,} tokens of training. "
+        f"A new text of the same kind tells how much of it can be known by heart; {max(size, len(spelt(subject))):,} different tokens.",
+        extra={"labels": names, "shares": shares, "grams": counts},
+    )
+
+
+def covered(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> tuple[list[float], list[int]]:
+    """For n = 1 ... order the share of the texts' grams that are in the training text, and how many grams there are."""
+    from ..models.ngram import Ngram
+
+    model = Ngram(train, vocabulary, order, "none")
+    found, counts = [0.0] * order, [0] * order
+    for row in texts:
+        for m, share in enumerate(model.coverage(row)):
+            if (n := len(row) - m) > 0:
+                found[m] += share * n
+                counts[m] += n
+    return [hits / n if n else math.nan for hits, n in zip(found, counts, strict=True)], counts
+
+
+def training_text(source: Any, most: int) -> list[Any]:
+    """The training text as rows of tokens: the whole of it where windows overlap, else row by row."""
+    import torch
+
+    source = getattr(source, "windows", source)  # as they were before anything was hidden
+    if getattr(source, "tokens", None) is not None:
+        return [source.tokens[:most].long()]
+    found: list[Any] = []
+    for start in range(0, len(source), ROWS):
+        if most <= 0:
+            break
+        found += (new := rows(source[torch.arange(start, min(start + ROWS, len(source)))]))
+        most -= sum(map(len, new))
+    return found
+
+
+def rows(batch: Any) -> list[Any]:
+    """The texts of a batch without padding."""
+    return [row[:end].long() for row, end in zip(original(batch), ends(batch).tolist(), strict=True) if end]
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters()

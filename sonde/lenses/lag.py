@@ -1,0 +1,109 @@
+"""Lag: how strongly the last output depends on the input so many steps back, as the norm of its gradient.
+
+The Jacobian of the last output by the input t steps back is a product of t Jacobians of the recurrence, so it shrinks or
+grows exponentially in a plain recurrent net, by the largest size of an eigenvalue for each step (Pascanu et al., On the
+Difficulty of Training Recurrent Neural Networks, 2013); attention and gates can keep it from doing so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import ends
+from ._untouched import hooked, need, no_model, untouched
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_model(subject):
+        return missing
+    x = subject.batch.x
+    if x.dim() != (3 if x.is_floating_point() else 2) or x.shape[1] < 2:
+        return "the inputs are no sequences"
+    try:
+        influence(subject.model, subject.batch[:1], probes=1)
+    except Exception as error:  # whatever stops it here would stop the lens too
+        return f"the output cannot be differentiated by the inputs: {' '.join(str(error).split())[:120]}"
+    return ""
+
+
+def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 16, probes: Annotated[int, Range(1, 256)] = 8) -> Reading:
+    """Root mean square over sequences of the Jacobian's norm, against the distance to the last place.
+
+    examples: sequences to look at, the first of the batch
+    probes: random directions of the output, from which the norm is estimated
+    """
+    need(__name__, subject, examples=examples, probes=probes)
+    norms = influence(subject.model, subject.batch[:examples], probes)
+    slope = fitted(norms)
+    told = "" if slope is None else f" A straight line through its logarithm changes it by a factor of {math.exp(slope):.3g} a step"
+    if slope is not None and slope < 0:
+        told += f", to a tenth in {math.log(10) / -slope:,.0f} steps"
+    return Reading(
+        "Influence of the past on the last output",
+        "lines",
+        {"norm of the gradient": norms},
+        axes=["steps back", "norm of the gradient"],
+        note=f"Norm of the Jacobian of the last output by the vector of one input, {min(examples, len(subject.batch))} sequences, "
+        f"{probes} random directions.{told}{'.' if told else ''}",
+        extra={"log": ["y"], "slope": slope},
+    )
+
+
+def influence(model: Any, batch: Any, probes: int) -> list[float]:
+    """The Frobenius norm of d(last output) / d(input t steps back) for t = 0, 1, ..., root mean square over the sequences.
+
+    For signs s drawn at random E |s J|^2 is the squared norm of J, so a few backward passes do.
+    """
+    import torch
+
+    from ..core.batch import ask
+    from ..core.errors import BadInput
+
+    given: list[Any] = []
+    x = batch.x
+
+    def leaf(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        if inputs[0].shape != x.shape or not torch.equal(inputs[0], x):
+            return None  # other tokens than these, such as those of a source
+        given.append(output.detach().requires_grad_())
+        return given[-1]
+
+    tables = {name: part for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)}
+    with untouched(model), torch.inference_mode(False), torch.enable_grad(), hooked(tables, leaf):
+        if x.is_floating_point():
+            given = [x.detach().clone().requires_grad_()]
+            out = ask(model, batch.replace(x=given[0]))
+        else:
+            out = ask(model, batch)
+        out = out["tokens"] if isinstance(out, dict) and "tokens" in out else out
+        if not given:
+            raise BadInput("no embedding reads the tokens", where="the model")
+        end, rows = ends(batch), torch.arange(len(x))
+        last = out[rows, end - 1] if out.dim() > 2 else out
+        dice, total = torch.Generator().manual_seed(0), torch.zeros(x.shape[:2], dtype=torch.float64)
+        for probe in range(probes):
+            signs = torch.randint(0, 2, last.shape, generator=dice).to(last) * 2 - 1
+            (slope,) = torch.autograd.grad((last * signs).sum(), given[0], retain_graph=probe + 1 < probes)
+            total += slope.double().square().sum(-1) / probes
+    lags = end.unsqueeze(1) - 1 - torch.arange(x.shape[1])
+    there = lags >= 0
+    longest = int(end.max())
+    sums = torch.zeros(longest, dtype=torch.float64).index_add(0, lags[there], total[there])
+    return (sums / torch.bincount(lags[there], minlength=longest)).sqrt().tolist()
+
+
+def fitted(norms: list[float]) -> float | None:
+    """Slope of a straight line through the logarithms, by least squares; None with fewer than two of them."""
+    import numpy as np
+
+    known = [(lag, math.log(norm)) for lag, norm in enumerate(norms) if norm > 0 and math.isfinite(norm)]
+    return float(np.polyfit(*zip(*known, strict=True), 1)[0]) if len(known) > 1 else None
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters("rnn")

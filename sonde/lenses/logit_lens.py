@@ -1,0 +1,111 @@
+"""Logit lens: what the model would say if it stopped after each block.
+
+nostalgebraist, interpreting GPT: the logit lens, 2020: the norm and the map that turn the last block's output into logits
+are applied to what every block before it hands on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import logits, named, no_logits, one, spelt
+from ._untouched import hooked, need, real, untouched
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_logits(subject):
+        return missing
+    return "" if _stack(subject.model) is not None else "the model has no blocks between which its head could read"
+
+
+def read(
+    subject: Subject,
+    example: Annotated[int, Range(0)] = 0,
+    tokens: Annotated[int, Range(1, 256)] = 20,
+    examples: Annotated[int, Range(1, 4096)] = 32,
+) -> list[Reading]:
+    """The likeliest token after each block and how likely it is; the bits of the right token after each block.
+
+    example: which of the batch to show, from 0
+    tokens: how many of its first places to show
+    examples: how many of the batch the bits are the mean of
+    """
+    from ..core.errors import BadInput
+
+    need(__name__, subject, example=example, tokens=tokens, examples=examples)
+    if example >= len(subject.batch):
+        raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
+    names, row = spelt(subject), one(subject.batch, example)
+    rows, said = by_block(subject.model, row)
+    chances, best = said[:, 0, :tokens].softmax(-1).max(-1)
+    asked = real(row, row.y)[0, :tokens]
+    right = [word if there else "" for word, there in zip(named(row.y[0, :tokens], names), asked.tolist(), strict=True)]
+    many = subject.batch[:examples]
+    places, cost = real(many, many.y), _bits(subject.model, many)
+    return [
+        Reading(
+            "What each block would say",
+            "heat",
+            {"probability": [*chances.tolist(), [math.nan] * len(right)]},
+            axes=["after", "input token"],
+            note=f"The likeliest token, darker where it is likelier, at the first {len(right)} places of example {example}.",
+            extra={
+                "rows": [*rows, "right"],
+                "columns": named(row.x[0, :tokens], names),
+                "words": [*(named(each, names) for each in best), right],
+            },
+        ),
+        Reading(
+            "Bits of the right token after each block",
+            "lines",
+            {"bits": cost},
+            axes=["blocks", "bits"],
+            note=f"Mean over {int(places.sum()):,} tokens of {len(many)} examples; 0 blocks is the embedding alone.",
+            extra={"ticks": list(range(len(cost)))},
+        ),
+    ]
+
+
+def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
+    """Names, and logits (1 + blocks, B, T, V) of what goes into the first block and of what comes out of each."""
+    import torch
+
+    stack = _stack(model)
+    found: list[Any] = []
+
+    def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        found.extend([inputs[0], output[0]] if not found else [output[0]])
+
+    with untouched(model), torch.no_grad(), hooked({str(i): block for i, block in enumerate(stack.blocks)}, note):
+        logits(model, batch)
+        said = torch.stack([model.logits(stack.norm(x)) for x in found]).double()
+    return ["embedding", *(f"block {i + 1}" for i in range(len(found) - 1))], said
+
+
+def _bits(model: Any, batch: Any) -> list[float]:
+    """Mean of log2 1/p of the right tokens after each block."""
+    import torch
+
+    asked = real(batch, batch.y)
+    y = torch.where(asked, batch.y.long(), 0)
+    _, said = by_block(model, batch)
+    costs = -said.log_softmax(-1).gather(-1, y.expand(len(said), *y.shape).unsqueeze(-1)).squeeze(-1)
+    return (costs[:, asked].mean(1) / math.log(2)).tolist()
+
+
+def _stack(model: Any) -> Any:
+    """The blocks whose output the model's `logits` reads; None without them."""
+    from ..nn.stack import Stack
+
+    if not hasattr(model, "logits"):
+        return None
+    return next((part for name in ("stack", "decoder") if isinstance(part := getattr(model, name, None), Stack)), None)
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters("gla heads=2")

@@ -1,0 +1,47 @@
+"""Projection: the vectors of tokens in the plane of their first two principal components."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import embedding, frequent, named, no_embedding, spelt
+from ._untouched import need
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_embedding(subject):
+        return missing
+    return "" if min(embedding(subject.model).weight.shape) > 1 else "the embedding has no plane"
+
+
+def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Reading:
+    """The commonest tokens of the batch, in the plane along which all rows of the embedding spread most.
+
+    tokens: how many to show
+    """
+    from ..estimators.pca import PCA
+
+    need(__name__, subject, tokens=tokens)
+    table = embedding(subject.model).weight.detach().cpu().double().numpy()
+    which = frequent(subject.batch, tokens)
+    found = PCA(2).fit(table)
+    share = found.explained_variance_ratio_
+    x, y = found.transform(table[which.numpy()]).T
+    names = [f"component {i + 1}: {part:.0%} of the spread" for i, part in enumerate(share)]
+    return Reading(
+        "Token vectors in their principal plane",
+        "scatter",
+        dict(zip(names, (x, y), strict=True)),
+        axes=names,
+        note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where names would cover "
+        "each other, the commoner one is written.",
+        extra={"labels": named(which, spelt(subject))},
+    )
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters()

@@ -1,0 +1,75 @@
+"""Attention rollout: how much of each input token has reached each place after all attention layers.
+
+Abnar & Zuidema, Quantifying Attention Flow in Transformers, 2020: every layer passes on half of what it had and half of what
+it looked at, so the layers multiply as  R = (A_L + I)/2 ... (A_1 + I)/2  with A the mean of a layer's heads.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import named, no_tokens, spelt
+from ._untouched import need
+
+
+def why_not(subject: Subject) -> str:
+    from ..nn.mixers.attention import Attention
+
+    if missing := no_tokens(subject):
+        return missing
+    return (
+        "" if any(isinstance(part, Attention) for part in subject.model.modules()) else "no layer of the model attends to its own sequence"
+    )
+
+
+def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annotated[int, Range(1, 512)] = 32) -> list[Reading]:
+    """For each stack of layers: places after the last one down, input tokens across, each row summing to 1.
+
+    example: which of the batch, from 0
+    tokens: how many of its first tokens the model is given
+    """
+    from .attention import maps
+
+    need(__name__, subject, example=example, tokens=tokens)
+    stacks: dict[str, list[Any]] = {}
+    for each in maps(subject, example, tokens):
+        if not each.cross:
+            stacks.setdefault(_stack(each.name), []).append(each)
+    names, readings = spelt(subject), []
+    for stack, layers in stacks.items():
+        words = named(layers[0].asking, names)
+        readings.append(
+            Reading(
+                "Attention rollout" + (f" of the {stack}" if len(stacks) > 1 else ""),
+                "heat",
+                {"share": rolled([each.weights for each in layers])},
+                axes=["after the last layer", "input"],
+                note=f"Of example {example}, through {len(layers)} attention layers, heads averaged; a layer passes on half of what it had "
+                "and half of what it looked at. Darker is more; a row sums to 1.",
+                extra={"rows": words, "columns": words, "share": "row"},
+            )
+        )
+    return readings
+
+
+def rolled(layers: list[Any]) -> Any:
+    """The product of all layers' weights (H, T, T), first layer first, each mixed with the identity: (T, T)."""
+    import torch
+
+    whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
+    for weights in layers:
+        whole = 0.5 * (weights.mean(0) @ whole + whole)
+    return whole
+
+
+def _stack(name: str) -> str:
+    """encoder.blocks.0.mixer -> encoder"""
+    return name.split(".")[0]
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters()

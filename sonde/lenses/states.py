@@ -1,0 +1,92 @@
+"""States: how large what each layer remembers is, step by step along a sequence.
+
+Every mixer with a state of fixed size is fed one token after the other; the lens `memory` looks further into those whose state
+is linear.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import layer
+from ._untouched import hooked, need, no_model, untouched
+
+LINES = 7
+"""layers that are drawn"""
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_model(subject):
+        return missing
+    if not _mixers(subject.model):
+        return "no layer of the model keeps a state of fixed size"
+    return "" if subject.batch.x.dim() > 1 and subject.batch.x.shape[1] > 1 else "the inputs are no sequences"
+
+
+def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: Annotated[int, Range(1, 65536)] = 256) -> list[Reading]:
+    """Norm of each tensor of the state after each step, mean over sequences; a picture for each kind of tensor.
+
+    examples: sequences to look at, the first of the batch
+    steps: how many of their first steps to take
+    """
+    import torch
+
+    need(__name__, subject, examples=examples, steps=steps)
+    found = norms(subject.model, subject.batch[:examples], steps)
+    kinds = list(dict.fromkeys(name for each in found.values() for name in each))
+    return [
+        Reading(
+            f"Size of the state '{kind}'",
+            "lines",
+            {layer(name): each[kind] for name, each in shown.items()},
+            axes=["step", "norm"],
+            note=f"Norm over all its numbers, mean over {min(examples, len(subject.batch))} sequences"
+            + (f"; {LINES} of {len(have)} layers." if len(have) > LINES else "."),
+            extra={"x": {layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()}},
+        )
+        for kind in kinds
+        for have in [[name for name, each in found.items() if kind in each]]
+        for shown in [{have[round(i)]: found[have[round(i)]] for i in torch.linspace(0, len(have) - 1, min(LINES, len(have))).tolist()}]
+    ]
+
+
+def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]]]:
+    """For each layer and tensor of its state the norm after each step, mean over the sequences."""
+    import torch
+
+    from ..core.batch import ask
+
+    seen: dict[str, Any] = {}
+    mixers = _mixers(model)
+
+    def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        seen[name] = inputs[0][:, :steps]
+
+    with untouched(model), torch.no_grad():
+        with hooked(mixers, note):
+            ask(model, batch)
+        return {name: _along(mixers[name], x) for name, x in seen.items()}
+
+
+def _along(mixer: Any, x: Any) -> dict[str, list[float]]:
+    state, found = None, {}
+    for now in x.split(1, 1):
+        _, state = mixer(now, state)
+        for name, tensor in state.items():
+            if (tensor.is_floating_point() or tensor.is_complex()) and name not in mixer.grows:
+                found.setdefault(name, []).append(float(tensor.flatten(1).norm(dim=1).mean()))
+    return found
+
+
+def _mixers(model: Any) -> dict[str, Any]:
+    from ..nn.mixers import Mixer
+
+    return {name: part for name, part in model.named_modules() if isinstance(part, Mixer) and part.causal and not part.grows}
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters("lstm")

@@ -1,0 +1,76 @@
+"""Surprisal: how many bits each token of a text costs, log2 1/p of it given what the model saw, coloured over the text."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._tokens import BLANK, logits, moved, named, no_logits, one, original, spelt
+from ._untouched import need, real, untouched
+
+
+def why_not(subject: Subject) -> str:
+    return no_logits(subject)
+
+
+def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotated[int, Range(1, 4096)] = 64) -> list[Reading]:
+    """Bits of each token of the first examples; tokens that were not asked for have no colour.
+
+    n: examples to show
+    tokens: how many of the first tokens to show of each
+    """
+    need(__name__, subject, n=n, tokens=tokens)
+    names = spelt(subject)
+    texts = [_text(one(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]
+    top = max((bits for _, cost in texts for bits in cost[: tokens + 1] if not math.isnan(bits)), default=0.0)
+    return [
+        Reading(
+            f"Surprisal of example {row}",
+            "text",
+            {"token": [word.replace(BLANK, " ") for word in named(words, names)][: tokens + 1], "bits": cost[: tokens + 1]},
+            axes=["token", "bits"],
+            note=_note(cost, tokens),
+            extra={"top": top},
+        )
+        for row, (words, cost) in enumerate(texts)
+    ]
+
+
+def _note(cost: list[float], shown: int) -> str:
+    known = [bits for bits in cost if not math.isnan(bits)]
+    if not known:
+        return "No token of it was asked for."
+    mean = sum(known) / len(known)
+    cut = f"; the first {shown} are shown" if len(cost) > shown + 1 else ""
+    rest = " Without colour: not asked for." if len(known) < len(cost) - 1 else ""
+    return f"{mean:.3g} bits per token over {len(known)} tokens, perplexity {2**mean:.4g}{cut}.{rest}"
+
+
+def bits(model: Any, batch: Any) -> Any:
+    """(B, T) log2 1/p of each target; NaN where none is asked for."""
+    import torch
+
+    with untouched(model), torch.no_grad():
+        chances = logits(model, batch).double().log_softmax(-1)
+    y = batch.y.long()
+    asked = real(batch, y)
+    cost = -chances.gather(-1, torch.where(asked, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
+    return torch.where(asked, cost, math.nan)
+
+
+def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
+    """The tokens of one example and what each costs; where each target is the next token, the first one has no cost."""
+    import torch
+
+    cost = bits(model, batch)[0].tolist()
+    if moved(batch):
+        return torch.cat([batch.x[0, :1], batch.y[0]]), [math.nan, *cost]
+    return original(batch)[0], cost
+
+
+def tiny() -> Subject:
+    from ._tokens import letters
+
+    return letters()
