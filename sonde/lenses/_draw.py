@@ -652,18 +652,19 @@ def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
 
 
 def _point_labels(axes: Any, theme: Theme, points: Sequence[tuple[float, float, Any]]) -> None:
-    """Names right of points (x, y, name), the first ones first; a name that would cover another is left out."""
+    """Names beside points (x, y, name), the first ones first; a name with room on neither side is left out."""
     axes.get_ylim()  # settles the limits, on which the transform depends
-    taken: list[tuple[float, float, float]] = []
-    for x, y, name in points:
-        if not (math.isfinite(x) and math.isfinite(y)):
-            continue
-        text = short(name, 16)
-        left, up = (float(v) / axes.figure.dpi for v in axes.transData.transform((x, y)))
-        right = left + _inches([text], 7.5) + 0.06
-        if all(right < a or left > b or abs(up - other) > 0.11 for a, b, other in taken):
-            taken.append((left, right, up))
-            axes.annotate(text, (x, y), (3, 0), textcoords="offset points", size=7.5, va="center", color=theme.ink)
+    known = [(x, y, short(name, 16)) for x, y, name in points if math.isfinite(x) and math.isfinite(y)]
+    spots = [tuple(float(v) / axes.figure.dpi for v in axes.transData.transform((x, y))) for x, y, _ in known]
+    taken = [(across - 0.02, across + 0.02, up) for across, up in spots]  # inches of what must not be covered: points, then names
+    for (x, y, text), (across, up) in zip(known, spots, strict=True):
+        for side in (1, -1):
+            edges = sorted((across + side * 0.03, across + side * (_inches([text], 7.5) + 0.06)))
+            if all(edges[1] < left or edges[0] > right or abs(up - other) > 0.09 for left, right, other in taken):
+                taken.append((*edges, up))
+                to = {"ha": "left" if side > 0 else "right", "va": "center"}
+                axes.annotate(text, (x, y), (3 * side, 0), textcoords="offset points", size=7.5, color=theme.ink, **to)
+                break
 
 
 def _scatter_in_space(reading: Reading, theme: Theme, sheet: _Sheet, names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ def read(
         Reading(
             f"Attention of {layer(each.name)}",
             "heat",
-            {f"head {h + 1}": each.weights[h] for h in range(min(heads, len(each.weights)))},
+            {f"head {h + 1}": each.weights[h].round(decimals=3) for h in range(min(heads, len(each.weights)))},
             axes=["from", "to the source"] if each.cross else ["from", "to"],
             note=f"Of example {example}, {len(each.asking)} tokens; {_some(heads, len(each.weights), 'heads')}, "
             f"{_some(layers, len(found), 'layers')}. Darker is more; a row sums to 1.",

@@ -35,8 +35,8 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
         "scatter",
         dict(zip(names, (x, y), strict=True)),
         axes=names,
-        note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where names would cover "
-        "each other, the commoner one is written.",
+        note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where there is no "
+        "room for all names, the commoner ones are written.",
         extra={"labels": named(which, spelt(subject))},
     )
 

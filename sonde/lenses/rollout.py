@@ -44,7 +44,7 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
             Reading(
                 "Attention rollout" + (f" of the {stack}" if len(stacks) > 1 else ""),
                 "heat",
-                {"share": rolled([each.weights for each in layers])},
+                {"share": rolled([each.weights for each in layers]).round(decimals=3)},
                 axes=["after the last layer", "input"],
                 note=f"Of example {example}, through {len(layers)} attention layers, heads averaged; a layer passes on half of what it had "
                 "and half of what it looked at. Darker is more; a row sums to 1.",

@@ -31,6 +31,7 @@ def pairs() -> Subject:
     lengths, counts = torch.tensor([7, 4, 5]), torch.tensor([3, 5, 4])
     mask = torch.arange(5) < counts.unsqueeze(1)
     y = torch.cat([x[:, 1:], torch.zeros(3, 1, dtype=torch.long)], 1)
+    y[range(3), counts - 1] = 0  # the end, which the input lacks
     batch = Batch(source=source, lengths=lengths, x=x, y=y, mask=mask, ids=torch.arange(3))
     return Subject(model.eval(), batch, Categorical(11), Data(train=_Rows(batch), task="other"), (), "pairs")
 
@@ -61,8 +62,8 @@ def test_one_example_has_no_padding() -> None:
 def test_hidden_tokens_come_back() -> None:
     batch = hidden().batch
     assert torch.equal(original(batch), torch.where(batch.mask, batch.y, batch.x))
-    batch = letters().batch
-    assert torch.equal(original(batch), batch.x)
+    for batch in (letters().batch, pairs().batch):
+        assert torch.equal(original(batch), batch.x)
 
 
 def test_blanks_can_be_seen() -> None:
@@ -85,7 +86,7 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
         for h in range(2):
             scores = np.where(np.tri(7, dtype=bool), q[h] @ k[h].T / 2, -np.inf)
             weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-            np.testing.assert_allclose(reading.values[f"head {h + 1}"], weights, atol=1e-6)
+            np.testing.assert_allclose(reading.values[f"head {h + 1}"], weights, atol=6e-4)  # shown to three digits
         x = block(x)[0]
     assert readings[0].extra["rows"] == readings[0].extra["columns"] == [spelt(subject)[t] for t in subject.batch.x[2, :7]]
 
@@ -108,7 +109,8 @@ def test_rollout_is_the_product_of_the_layers() -> None:
     first, second = (each.weights.numpy().mean(0) for each in attention.maps(subject, 1, 9))
     wanted = (0.5 * second + 0.5 * np.eye(9)) @ (0.5 * first + 0.5 * np.eye(9))
     (reading,) = rollout.read(subject, example=1, tokens=9)
-    np.testing.assert_allclose(reading.values["share"], wanted, atol=1e-12)
+    np.testing.assert_allclose(reading.values["share"], wanted, atol=6e-4)
+    np.testing.assert_allclose(rollout.rolled([each.weights for each in attention.maps(subject, 1, 9)]), wanted, atol=1e-12)
     np.testing.assert_allclose(wanted.sum(1), 1)
     assert [each.title for each in rollout.read(pairs())] == ["Attention rollout of the encoder", "Attention rollout of the decoder"]
 
@@ -119,11 +121,13 @@ def test_rollout_is_the_product_of_the_layers() -> None:
 def test_surprisal_adds_up_to_the_loss() -> None:
     for subject in (letters(), pairs()):
         with torch.no_grad():
-            (total, count) = Categorical()(subject.model, subject.batch).parts["nll"]
+            terms = Categorical()(subject.model, subject.batch)
+        (name,) = terms
+        total, count = float(terms[name].sum), terms.counts()[name]
         cost = surprisal.bits(subject.model, subject.batch)
         known = cost[~cost.isnan()]
         assert len(known) == count
-        assert float(known.sum()) * math.log(2) == pytest.approx(float(total), rel=1e-5)
+        assert float(known.sum()) * math.log(2) == pytest.approx(total, rel=1e-5)
         shown = [each.values["bits"] for each in surprisal.read(subject, n=64)]
         assert sum(bits for row in shown for bits in row if not math.isnan(bits)) == pytest.approx(float(known.sum()), rel=1e-5)
 
@@ -202,9 +206,9 @@ def test_influence_of_a_general_linear_net() -> None:
     torch.manual_seed(6)
     weight = torch.randn(5, 5, dtype=torch.float64)
     weight /= float(torch.linalg.eigvals(weight).abs().max()) / 0.9
-    found = lag.influence(Linear(weight), Batch(x=torch.randn(2, 12, 5, dtype=torch.float64)), probes=4000)
+    found = lag.influence(Linear(weight), Batch(x=torch.randn(2, 12, 5, dtype=torch.float64)), probes=400)
     wanted = [float(torch.linalg.matrix_power(weight, t).norm()) for t in range(12)]
-    np.testing.assert_allclose(found, wanted, rtol=0.05)
+    np.testing.assert_allclose(found, wanted, rtol=0.15)
 
 
 def test_influence_counts_from_the_last_real_token() -> None:
@@ -215,16 +219,15 @@ def test_influence_counts_from_the_last_real_token() -> None:
     np.testing.assert_allclose(found, alone, rtol=1e-4)
 
 
-def test_states_are_those_of_torch() -> None:
+def test_states_are_those_after_each_beginning_of_the_text() -> None:
     subject = letters("lstm")
     found = {reading.title: reading for reading in states.read(subject, examples=4)}
     block = subject.model.stack.blocks[0]
     mixer, x = block.mixer, block.norm(subject.model.embed(subject.batch.x[:4])).detach()
-    state = None
     for t in range(x.shape[1]):
         _, state = mixer(x[:, : t + 1])  # from the beginning every time
         for name in ("h", "c"):
-            wanted = float(state[name].norm(dim=1).mean())
+            wanted = float(state[name].detach().norm(dim=1).mean())
             assert found[f"Size of the state '{name}'"].values["block 1"][t] == pytest.approx(wanted, rel=1e-5)
     assert len(found) == 2
     with pytest.raises(BadInput, match="keeps a state of fixed size"):
@@ -297,11 +300,9 @@ def test_coverage_reads_the_whole_training_text() -> None:
 
 
 def test_text_and_words_are_drawn() -> None:
-    """Every token of the text and every word of a cell is in the picture, as many glyphs as there are letters."""
     for reading in (surprisal.read(letters())[0], logit_lens.read(letters())[0], projection.read(letters())):
         light, dark = svg(reading)
         assert light.startswith(b"<?xml") and light != dark
-    with_one, with_two = (
-        svg(replace(r, values=dict(list(r.values.items())[:n])))[0] for r in attention.read(letters())[:1] for n in (1, 2)
-    )
-    assert len(with_two) > 1.5 * len(with_one)  # a panel for each head
+    heads = attention.read(letters())[0]
+    alone = replace(heads, values={"head 1": heads.values["head 1"]})
+    assert len(svg(heads)[0]) > 1.5 * len(svg(alone)[0])  # a panel for each head
