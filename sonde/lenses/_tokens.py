@@ -103,9 +103,9 @@ def logits(model: Any, batch: Any) -> Any:
     """(B, T, V) what the model says at each place of a batch, or None where it says no such thing."""
     from ..core.batch import ask
 
-    out = ask(model, batch)
+    out: Any = ask(model, batch)
     out = out.get("tokens") if isinstance(out, dict) else out
-    fits = hasattr(out, "dim") and out.dim() == 3 and out.shape[:2] == batch.x.shape
+    fits = out is not None and hasattr(out, "dim") and out.dim() == 3 and out.shape[:2] == batch.x.shape
     return out if fits else None
 
 

@@ -99,8 +99,8 @@ def fitted(norms: list[float]) -> float | None:
     """Slope of a straight line through the logarithms, by least squares; None with fewer than two of them."""
     import numpy as np
 
-    known = [(lag, math.log(norm)) for lag, norm in enumerate(norms) if norm > 0 and math.isfinite(norm)]
-    return float(np.polyfit(*zip(*known, strict=True), 1)[0]) if len(known) > 1 else None
+    lags = [lag for lag, norm in enumerate(norms) if norm > 0 and math.isfinite(norm)]
+    return float(np.polyfit(lags, [math.log(norms[lag]) for lag in lags], 1)[0]) if len(lags) > 1 else None
 
 
 def tiny() -> Subject:

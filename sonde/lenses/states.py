@@ -71,7 +71,8 @@ def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]
 
 
 def _along(mixer: Any, x: Any) -> dict[str, list[float]]:
-    state, found = None, {}
+    state: Any = None
+    found: dict[str, list[float]] = {}
     for now in x.split(1, 1):
         _, state = mixer(now, state)
         for name, tensor in state.items():
