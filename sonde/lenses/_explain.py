@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.batch import ask
 from ..core.errors import clean
 from ._untouched import hooked
 from ._words import bytes_, si
@@ -44,7 +45,7 @@ def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **opti
     from ..nn.mixers import Mixer
     from ..nn.recurrence import choose, watching
 
-    net, x = on_meta(model, example, **options)
+    net, batch = on_meta(model, example, **options)
     mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
     real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
     device = torch.device("cpu") if real is None or real.type == "meta" else real
@@ -64,7 +65,7 @@ def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **opti
 
     if mixers:
         with torch.no_grad(), torch.device("meta"), watching() as watch, hooked(mixers, note):
-            net(x)
+            ask(net, batch)
     return found
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.batch import Batch
+from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ..nn import features
@@ -93,19 +93,19 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
     example: a Batch or tensor with a batch axis, or the size of one example without it
     dtype: of the input, where only its size is given; token ids are torch.int64
     """
-    net, x = on_meta(model, example, dtype)
+    net, batch = on_meta(model, example, dtype)
     with untouched(), torch.enable_grad(), torch.device("meta"):
-        walk = _Walk(net, x)
+        walk = _Walk(net, batch)
         with walk.products:
             try:
-                net(x)
+                ask(net, batch)
             except Exception as error:
                 raise walk.failed(error) from error
     return Cost(tuple(walk.finish()))
 
 
-def on_meta(model: Any, example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
-    """A copy of the network and an input for it, both without memory; the arguments are those of `cost`."""
+def on_meta(model: Any, example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Batch]:
+    """A copy of the network and a batch of one example for it, both without memory; the arguments are those of `cost`."""
     with untouched(), torch.enable_grad(), torch.device("meta"):
         net = _on_meta(model)
         return net, _input(net, example, dtype)
@@ -130,34 +130,38 @@ def _on_meta(model: Any) -> nn.Module:
     return net
 
 
-def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch.dtype) -> Tensor:
-    if isinstance(example, Batch):
-        example = example.x
-    if isinstance(example, Tensor):
-        shape, dtype = tuple(example.shape[1:]), example.dtype
-    else:
+def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch.dtype) -> Batch:
+    """The fields that the network reads, but lengths: without memory there is no telling them, so a row counts in full."""
+    if not isinstance(example, (Batch, Tensor)):
         shape = tuple(example)
         if not all(isinstance(size, int) and size >= 0 for size in shape):
             raise BadInput(f"an input size is a list of whole numbers, not {example!r}", fix="leave out the batch axis: (1, 28, 28)")
-    if dtype.is_floating_point:
-        dtype = next((p.dtype for p in net.parameters() if p.is_floating_point()), dtype)
-    return torch.empty((1, *shape), dtype=dtype, device="meta")
+        example = torch.empty((1, *shape), dtype=dtype, device="meta")
+    given = example if isinstance(example, Batch) else Batch(x=example)
+    own = next((p.dtype for p in net.parameters() if p.is_floating_point()), None)
+    return Batch(
+        **{
+            name: torch.empty((1, *field.shape[1:]), dtype=own if own and field.is_floating_point() else field.dtype, device="meta")
+            for name in getattr(net, "reads", ("x",))
+            if (field := given.get(name)) is not None and not name.endswith("lengths")
+        }
+    )
 
 
 class _Walk:
     """Follows one forward pass by hooks and fills the rows."""
 
-    def __init__(self, net: nn.Module, x: Tensor) -> None:
+    def __init__(self, net: nn.Module, batch: Batch) -> None:
         self.products = FlopCounterMode(display=False, custom_mapping=_written_out())
         self.names = {module: name or type(module).__name__ for name, module in net.named_modules()}
         self.rows: dict[nn.Module, Row] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
         self.stack: list[list[Any]] = []  # module, FLOPs counted at entry, FLOPs of its children
         self.counted: set[Tensor] = set()
-        self.held: list[Any] = [x]  # keeps ids and storages from being used again
-        self.storages = {x.untyped_storage()._cdata}
-        axes = max(x.dim() - 2, 0)
-        self.fields = {id(x): ((1,) * axes, (1,) * axes)} if axes else {}
+        self.given = list(batch.fields.values())
+        self.held: list[Any] = [*self.given]  # keeps ids and storages from being used again
+        self.storages = {x.untyped_storage()._cdata for x in self.given}
+        self.fields = {id(x): ((1,) * (x.dim() - 2), (1,) * (x.dim() - 2)) for x in self.given if x.dim() > 2}
         for module in net.modules():
             module.register_forward_pre_hook(self.enter)
             module.register_forward_hook(self.leave, with_kwargs=True)
@@ -237,9 +241,10 @@ class _Walk:
     def failed(self, error: Exception) -> BadInput:
         told = " ".join(str(error).split())
         told = told if len(told) <= 200 else told[:197] + "..."
+        sizes = " and ".join(str(tuple(x.shape[1:])) for x in self.given)
         where = f"layer '{self.names[self.stack[-1][0]]}' ({type(self.stack[-1][0]).__name__})" if self.stack else "model"
         return BadInput(
-            f"the network cannot be run on an input of size {tuple(self.held[0].shape[1:])}: {told}",
+            f"the network cannot be run on an input of size {sizes}: {told}",
             where=where,
             fix="check the input size",
         )
@@ -286,8 +291,9 @@ def attention_on_cpu() -> dict[Any, Any]:
 
 
 def _fused() -> dict[Any, Any]:
-    """FLOPs of the fused recurrences: their cost model counts them."""
+    """FLOPs of the fused recurrences: of linear ones by their cost model, of cells by their formula."""
     from ..kernels import delta, hadamard, separable  # noqa: F401  they register the ops
+    from ..kernels.gates import Kind
     from ..nn.recurrence import Steps
     from ..nn.recurrence.choose import flops
 
@@ -298,10 +304,18 @@ def _fused() -> dict[Any, Any]:
         count._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
         return count
 
+    pointwise = dict(zip(Kind, (2, 2, 11, 12, 13, 15, 14)))  # sums, products and functions of one number of the state
+
+    def cell(kind: int, p: Any, weight: Any, inner: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
+        """Products of the state, (B, H), with (gates H, H) at each step of p (B, T, *), and what is done to each number."""
+        H = weight[1]
+        return p[0] * p[1] * H * (2 * weight[0] + (2 * H if inner else 0) + pointwise[Kind(kind)])
+
     return {
         torch.ops.sonde.separable: of("q", "k", "v", "log_head", "log_key", "log_value"),
         torch.ops.sonde.hadamard: of("q", "k", "v", "log_value", "rate", "weight"),
         torch.ops.sonde.delta: of("q", "k", "v", "beta", "log_head"),
+        torch.ops.sonde.gates: cell,
     }
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.block import Style, style_of
+from ..nn.block import Block, Style, style_of
 from ..nn.mixers.attention import Attention
 from ..nn.positions import Kind, Positions, RelativeBias
 from ..nn.recurrence import State
@@ -100,6 +100,17 @@ class EncoderDecoder(nn.Module):
         """A state that has read the source and written nothing."""
         spans = None if lengths is None else Spans.of_lengths(lengths)
         return self.decoder.read(self.encode(source, spans=spans), lengths)
+
+    def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T, S) how much each place of the target looks at each place of the source: the last block, mean over its heads."""
+        last, found = cast(Block, self.decoder.blocks[-1]).cross, []
+        assert last is not None
+        hook = last.register_forward_hook(lambda cross, given, _: found.append(cross.weights(*given)))
+        try:
+            self(source, x, lengths)
+        finally:
+            hook.remove()
+        return found[0].mean(1)
 
     def encode(self, source: Tensor, *, spans: Spans | None = None) -> Tensor:
         """source (B, S) -> context (B, S, D)."""

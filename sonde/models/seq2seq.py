@@ -94,7 +94,7 @@ class Seq2Seq(nn.Module):
         super().__init__()
         if feeding and attention == "none":
             raise BadInput("there is nothing to feed without attention", where="Seq2Seq", fix="set attention='additive' or feeding=False")
-        self.bidirectional, self.dropout = bidirectional, nn.Dropout(dropout)
+        self.vocabulary, self.bidirectional, self.dropout = vocabulary, bidirectional, nn.Dropout(dropout)
         self.embedding = nn.Embedding(vocabulary, width)
         self.source_embedding = None if sources is None else nn.Embedding(sources, width)
         self.encoder = trunk(mixer, width, depth, bidirectional, dropout)
@@ -119,17 +119,15 @@ class Seq2Seq(nn.Module):
 
     def begin(self, source: Tensor, lengths: Tensor | None = None) -> State:
         """The state before the first token: the source, read."""
-        if lengths is None:
-            lengths = torch.full((len(source),), source.shape[1], device=source.device)
-        if not len(lengths) or int(lengths.min()) < 1:
+        if not source.numel() or lengths is not None and int(lengths.min()) < 1:
             raise BadInput("a source is empty", where="Seq2Seq", fix="give at least one token to read")
         x = self.dropout(embedded(self.source_embedding or self.embedding, source))
         y, _ = self.encoder(x, spans=spans_of(lengths, source.shape[1]))
         summary = self.bridge(pooled(y, lengths, "last", self.bidirectional))
         state = {"summary": self.condition(summary)}
         if self.lookup is not None:
-            memory = self.bridge(y)
-            state |= {"memory": memory, "keys": self.lookup.keys(memory), "lengths": lengths}
+            memory, whole = self.bridge(y), torch.full((len(source),), source.shape[1], device=source.device)
+            state |= {"memory": memory, "keys": self.lookup.keys(memory), "lengths": whole if lengths is None else lengths}
         if self.feed is not None:
             state["query"] = summary
         return state

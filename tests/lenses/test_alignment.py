@@ -9,6 +9,7 @@ import torch
 
 from sonde.core.errors import BadInput
 from sonde.lenses import alignment
+from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.seq2seq import Seq2Seq
 
 
@@ -31,3 +32,13 @@ def test_a_model_without_attention_has_none() -> None:
     blind = Seq2Seq(5, 8, mixer="gla heads=2", attention="none")
     with pytest.raises(BadInput, match="lens 'alignment' does not apply: a model without attention has no alignment"):
         alignment.read(replace(alignment.tiny(), model=blind))
+
+
+def test_it_reads_transformers_too() -> None:
+    torch.manual_seed(0)
+    subject = replace(alignment.tiny(), model=EncoderDecoder(5, 8, depth=2, heads=2))
+    shown = torch.tensor(alignment.read(subject, n=2)[1].values["weight"])
+    assert shown.shape == (3, 2)
+    torch.testing.assert_close(
+        shown, subject.model.align(subject.batch.source[1:2, :2], subject.batch.x[1:2, :3])[0].detach(), rtol=0, atol=6e-4
+    )

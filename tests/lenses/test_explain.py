@@ -90,3 +90,18 @@ def test_a_mixer_has_its_own_row() -> None:
     found = cost(mixer("gla", 24, heads=2), (40, 24))
     own = next(row for row in found.rows if row.kind == "GLA itself")
     assert own.flops and own.flops >= 40 * 2 * 6 * 12 * 4 and not found.unknown
+
+
+CELLS = [
+    *(("rnn", {}), ("rnn", {"activation": "relu"}), ("gru", {}), ("gru", {"reset_after": True})),
+    *(("lstm", {}), ("lstm", {"output_gate": "peephole"}), ("lstm", {"output_gate": "cell_only"})),
+]
+
+
+@pytest.mark.parametrize("name, dials", CELLS)
+def test_flops_of_a_cell_are_those_of_its_steps(name: str, dials: dict) -> None:
+    """The fused op counts what the definition does, written out with torch."""
+    with torch.device("meta"):
+        cell = mixer(name, 6, hidden=5, **dials)
+    fused = counted(lambda: cell.use("fused")(meta(2, 7, 6)))
+    assert fused == counted(lambda: cell.use("step")(meta(2, 7, 6))) > 0

@@ -116,3 +116,22 @@ def test_what_it_cannot_do_it_says():
         model(decoder="attention causal=false")
     with pytest.raises(BadInput, match="there is a token 19"):
         model()(torch.full((1, 2), 19), torch.zeros(1, 1, dtype=torch.long))
+
+
+@torch.no_grad()
+def test_its_alignment_is_the_last_look_at_the_source():
+    """Rows sum to 1 and are 0 on padding; on the values of the last block they give what its cross-attention gave."""
+    made, lengths = model(), torch.tensor([7, 3])
+    source, x = torch.randint(19, (2, 7)), torch.randint(19, (2, 5))
+    found = made.align(source, x, lengths)
+    assert found.shape == (2, 5, 7) and not found[1, :, 3:].any()
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    seen, cross = [], made.decoder.blocks[-1].cross
+    hook = cross.register_forward_hook(lambda _, given, out: seen.append((*given, out)))
+    made(source, x, lengths)
+    hook.remove()
+    asked, context, out = seen[0]
+    q = cross.q(asked).unflatten(-1, (4, 6)).transpose(1, 2)
+    weights = (q @ context["k"].mT * 6**-0.5).masked_fill((torch.arange(7) >= lengths[:, None])[:, None, None], -torch.inf).softmax(-1)
+    torch.testing.assert_close(cross.out((weights @ context["v"]).transpose(1, 2).flatten(2)), out)
+    torch.testing.assert_close(found, weights.mean(1))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...core.dials import Range
+from ..precision import unrounded
 from ..recurrence import State
 from ._gates import full
 from ._mixer import Mixer
@@ -73,7 +74,7 @@ class Cell(Mixer, ABC):
         old = state or {name: p.new_zeros(len(x), self.hidden) for name in self.keeps}
         old = {name: s.to(p.dtype) for name, s in old.items()}
         form = self.auto(x.shape[1])[0] if self.form == "auto" else self.form
-        with torch.autocast(x.device.type, enabled=False):  # a state rounded at every step would drift
+        with unrounded(x):  # a state rounded at every step would drift
             out, new = self.through(p, old, lengths) if form == "fused" else self._steps(p, old, lengths)
         out = out.to(given.dtype)
         return out if self.out is None else self.out(out), new
