@@ -66,7 +66,7 @@ def report(run: Any) -> Path:
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
-            for lens in ("mistakes", "gradient_norms", "filters")
+            for lens in ("mistakes", "surprisal", "gradient_norms", "filters")
             for each in looked.through(lens)
         ),
         *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
