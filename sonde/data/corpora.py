@@ -27,6 +27,7 @@ Longest = Annotated[int, Range(1, 1 << 20)]
 Language = Literal["en", "de", "fr"]
 MARKS = ("pad", "unknown", "cls", "sep", "mask")
 POLES = ("negative", "positive")
+IMDB = "sentiment/imdb.train.tsv.xz"
 
 
 @final
@@ -248,6 +249,11 @@ def find(name: str) -> Path:
             f"no data folder has '{name}'", where=f"looked in {looked}", fix=f"put it at {name} of the folder $SONDE_DATA names"
         )
     return path
+
+
+def reviews(most: int) -> list[str]:
+    """The first reviews of IMDB's training part, without their labels."""
+    return [text.replace("<br />", " ") for text in _labelled(find(IMDB), text=3, label=0, head=True)[0][:most]]
 
 
 def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:

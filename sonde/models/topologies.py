@@ -112,6 +112,7 @@ class Seq2Vec(nn.Module):
     mixer: what reads the sequence, by name
     bidirectional: a second mixer reads from the end; the state is then twice as wide
     pool: 'last' takes what each direction says when it has read all, 'mean' the mean over all places
+    dropout: share of numbers set to 0 while training, before each mixer and before the output
     """
 
     reads = ("x", "lengths")
@@ -126,16 +127,17 @@ class Seq2Vec(nn.Module):
         mixer: str = "gru",
         bidirectional: bool = False,
         pool: Literal["last", "mean"] = "last",
+        dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
     ) -> None:
         super().__init__()
         self.pool, self.bidirectional = pool, bidirectional
-        self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional)
-        self.head = nn.Linear(self.trunk.reach, outputs)
+        self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> what the head reads, (B, D), or (B, 2 D) for two directions."""
-        y, _ = self.trunk(enter(self.entry, x), spans=spans_of(lengths, x.shape[1]))
-        return pooled(y, lengths, self.pool, self.bidirectional)
+        y, _ = self.trunk(self.dropout(enter(self.entry, x)), spans=spans_of(lengths, x.shape[1]))
+        return self.dropout(pooled(y, lengths, self.pool, self.bidirectional))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> (B, outputs)."""
