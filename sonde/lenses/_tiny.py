@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, Data
+from ..core.batch import Batch, Data, ask
 from ..core.reading import Subject
 from ..core.terms import Terms
 from ._untouched import untouched
@@ -18,7 +18,7 @@ class _Nll:
         self.classes = classes
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        out = model(batch.x)
+        out = ask(model, batch)
         loss = nn.functional.cross_entropy(out, batch.y, reduction="sum") if self.classes else 0.5 * (out - batch.y).square().sum()
         return Terms(nll=(loss, len(batch)))
 

@@ -40,7 +40,7 @@ class Trial:
         self.names, self.weights = [name for name, _ in named], [parameter.detach() for _, parameter in named]
         train = getattr(subject.data, "train", None)
         self.source = train if train is not None and len(train) else subject.batch
-        self.order = Order(len(self.source), min(batch, len(self.source)), seed)
+        self.order = Order(len(self.source), min(batch, len(self.source)), seed, sizes=getattr(self.source, "sizes", None))
         self.judged = self.source[torch.arange(min(JUDGED, len(self.source)))]
         self.seed = seed
 

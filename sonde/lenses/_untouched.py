@@ -51,6 +51,21 @@ def untouched(model: Any = None) -> Iterator[None]:
 
 
 @contextmanager
+def written_out(model: Any) -> Iterator[None]:
+    """While it lasts, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
+    from ..nn.mixers import Mixer
+
+    forms = {m: m.form for m in model.modules() if isinstance(m, Mixer) and m.form in ("auto", "fused") and "fused" in m.forms()}
+    try:
+        for mixer in forms:
+            mixer.use("chunk" if "chunk" in mixer.forms() else "step")
+        yield
+    finally:
+        for mixer, form in forms.items():
+            mixer.form = form
+
+
+@contextmanager
 def hooked(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
     """While it lasts, `seen(name, module, inputs, output)` is called after every run of a module; what it returns replaces the output."""
     handles = [module.register_forward_hook(partial(seen, name)) for name, module in modules.items()]

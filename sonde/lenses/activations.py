@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ..core.batch import ask
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_model, untouched
@@ -34,7 +35,7 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     hooks = [m.register_forward_pre_hook(lambda _, given, name=name: inputs[name].append(given[0].clone())) for name, m in layers.items()]
     try:
         with untouched(subject.model), torch.no_grad():
-            subject.model(subject.batch.x)
+            ask(subject.model, subject.batch)
     finally:
         for hook in hooks:
             hook.remove()

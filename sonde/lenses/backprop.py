@@ -86,6 +86,8 @@ def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
 def why_not(subject: Subject) -> str:
     if missing := no_gradient(subject):
         return missing
+    if getattr(subject.model, "reads", ("x",)) != ("x",):
+        return "the model reads several inputs, and a chain has one"
     if not subject.batch.x.is_floating_point():
         return "the input is not made of numbers that can move"
     with untouched(subject.model):

@@ -32,6 +32,7 @@ from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ..nn import features
 from ..nn.mixers._parts import ShortConv
+from ..nn.positions import Alibi, Positions, RelativeBias
 from ._tiny import images
 from ._untouched import need, no_model, untouched
 
@@ -446,7 +447,7 @@ _COPIES = (
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _POINTWISE = {*_ACTIVATIONS, *_DROPOUTS, *_BATCH_NORMS, nn.Identity}
 _WINDOWS = {*_CONVOLUTIONS, *_POOLS}
-_AS_WRITTEN = (ShortConv, features.Elu, features.Polynomial, features.DPFP, features.Fourier)
+_AS_WRITTEN = (ShortConv, features.Elu, features.Polynomial, features.DPFP, features.Fourier, Alibi, Positions, RelativeBias)
 _RULES: dict[type, Any] = {
     nn.Linear: _linear,
     nn.Bilinear: _bilinear,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from ._untouched import need, no_model, untouched, written_out
 
 DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
@@ -40,7 +40,7 @@ def traced(subject: Subject, examples: int) -> Any:
         def forward(self, *fields: Any) -> Any:
             return subject.objective(self.model, Batch(**dict(zip(batch, fields, strict=True)))).loss()
 
-    with untouched(subject.model), torch.inference_mode(False):
+    with untouched(subject.model), written_out(subject.model), torch.inference_mode(False):
         graph = trace(Loss(), *batch.fields.values(), names=list(batch))
         graph.backward()
     return graph

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+from ..core.batch import Batch, ask
 from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
@@ -30,11 +31,12 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
     n: examples to use at most
     """
     need(__name__, subject, n=n)
-    x = subject.batch.x[:n]
+    batch = subject.batch[:n]
+    x = batch.x
     clouds = {"input": x} if x.is_floating_point() else {}
     found: dict[str, float | None] = {}
     with untouched(subject.model):  # the estimate too: importing scikit-learn draws a random number
-        clouds |= _outputs(subject.model, x)
+        clouds |= _outputs(subject.model, batch)
         for name, cloud in clouds.items():
             try:
                 found[name] = two_nn(cloud)
@@ -65,18 +67,18 @@ def two_nn(x: Any) -> float:
     return float((len(rows) - 1) / logs.sum()) if logs.sum() > 0 else math.inf
 
 
-def _outputs(model: Any, x: Any) -> dict[str, Any]:
-    """What every layer gives for x, in the order the layers run; a layer used twice is shown as it was last."""
+def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
+    """What every layer gives for a batch, in the order the layers run; a layer used twice is shown as it was last."""
     import torch
 
     found: dict[str, Any] = {}
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
-        if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(x):
+        if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(batch):
             found[f"{name} {type(module).__name__}".strip()] = output.detach()
 
     with hooked(leaves(model), keep), torch.no_grad():
-        model(x)
+        ask(model, batch)
     return found
 
 

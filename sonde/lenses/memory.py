@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, Data
+from ..core.batch import Batch, Data, ask
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..nn.mixers import Recurrent, mixer
@@ -55,7 +55,7 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list
     """
     need(__name__, subject, examples=examples)
     with untouched(subject.model), torch.no_grad():
-        seen = _seen(subject.model, subject.batch.x[:examples])
+        seen = _seen(subject.model, subject.batch[:examples])
         norms = [state_norms(each.steps) for each in seen]
         return [_table(seen, [size[-1] for _, size in norms]), _decays(seen), _kept(seen), _norms(seen, norms)]
 
@@ -64,7 +64,7 @@ def _mixers(model: Any) -> dict[str, nn.Module]:
     return {name or "model": module for name, module in model.named_modules() if isinstance(module, Recurrent)}
 
 
-def _seen(model: Any, x: Tensor) -> list[_Seen]:
+def _seen(model: Any, batch: Batch) -> list[_Seen]:
     """Run the model and note which recurrence belongs to which layer."""
     found: list[_Seen] = []
     before = [0, 0, 0]
@@ -78,7 +78,7 @@ def _seen(model: Any, x: Tensor) -> list[_Seen]:
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
         with hooked(_mixers(model), note):
-            model(x)
+            ask(model, batch)
     return found
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ..core.batch import ask
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
-from ._untouched import hooked, need, no_gradient, untouched
+from ._untouched import hooked, need, no_gradient, untouched, written_out
 from ._words import number
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, to
     n, dtype = sum(p.numel() for p in params), params[0].dtype
     start = torch.randn(n, generator=generator(seed, "lanczos"), dtype=dtype).to(params[0].device)
     keep = steps * n * params[0].element_size() <= BASIS
-    with torch.inference_mode(False):
+    with written_out(model), torch.inference_mode(False):
         return lanczos(hessian_product(model, objective, batch), start, steps, tolerance, keep)
 
 
@@ -132,7 +133,7 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
 
     maps = {name: layer for name, layer in subject.model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
     with hooked(maps, note), torch.no_grad():
-        subject.model(subject.batch.x[:2])
+        ask(subject.model, subject.batch[:2])
     return seen
 
 

@@ -47,6 +47,22 @@ def test_a_model_of_tokens(sonde: Callable) -> None:
 @pytest.mark.parametrize(
     "words, told",
     [
+        (["t5_small"], "60,506,624 parameters"),
+        (["bert_base"], "512 × 768"),
+        (["seq2seq", "--input", "9"], "decoder.layers.0"),
+        (["t5_spans", "--depth", "1"], "decoder.blocks.0.cross.q"),
+        (["masked_lm", "--depth", "1"], "stack.blocks.0.mixer"),
+    ],
+)
+def test_models_that_read_several_fields(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *words]) == 0
+    shown = capsys.readouterr().out
+    assert told in shown and "Unknown FLOPs" not in shown
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
         (["gl"], "no recipe, model or mixer 'gl'; did you mean 'gla'"),
         (["gla", "--width", "10", "--heads", "3"], "cannot be cut"),
         (["gla", "--input", "5", "7"], "cannot be run on an input of size (5, 7)"),

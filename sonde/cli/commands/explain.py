@@ -87,11 +87,13 @@ def _find(name: str) -> _names.Named:
 def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[Any, Any]:
     import torch
 
+    from ...core.seeds import generator
     from ...engine.api import plan
 
     recipe = plan(thing.target, given).make(0)
     if not size:
-        return recipe.model, recipe.build_data().train[torch.arange(1)]
+        batch = recipe.build_data().train[torch.arange(1)]  # as the model is given it in training
+        return recipe.model, batch if recipe.augment is None else recipe.augment(batch, generator(0, "explain"))
     with torch.device("meta"):
         model = recipe.build_model()
     return model, _example(model, size)
@@ -116,13 +118,15 @@ def _example(model: Any, size: tuple[int, ...]) -> Any:
     import torch
     from torch import nn
 
+    from ...core.batch import Batch
     from ...nn.mixers import Mixer
 
     if isinstance(model, Mixer):
         return size if len(size) > 1 else (*size, model.width)
-    if _first(model, nn.Embedding, nn.Linear, nn.Conv2d)[0] is nn.Embedding:
-        return torch.empty((1, *size), dtype=torch.int64, device="meta")
-    return size
+    if _first(model, nn.Embedding, nn.Linear, nn.Conv2d)[0] is not nn.Embedding:
+        return size
+    tokens = torch.empty((1, *size), dtype=torch.int64, device="meta")
+    return Batch(x=tokens, source=tokens)  # a model of pairs reads as much as it writes
 
 
 def _first(model: Any, *kinds: type[nn.Module]) -> tuple[type[nn.Module] | None, Any]:
@@ -135,10 +139,11 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
     from torch import nn
 
     from ...nn.mixers import Mixer
+    from ...nn.positions import Positions
 
     kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d)
     if isinstance(model, Mixer) or kind is nn.Embedding:
-        return (STEPS,)
+        return (min([STEPS, *(part.places for part in model.modules() if isinstance(part, Positions) and part.places)]),)
     if kind is nn.Linear:
         return (first.in_features,)
     if first is not None and getattr(model, "image", None):
