@@ -14,6 +14,7 @@ import torch
 
 from sonde.core import shelf
 from sonde.core.errors import SondeError
+from sonde.models.published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -51,7 +52,8 @@ def test_commands_are_commands(page: Path) -> None:
             continue
         shelf.check("cli.commands", words[1])
         if words[1] in ("train", "sweep", "explain") and re.fullmatch(r"[a-z]\w+", words[2]):
-            assert words[2] in {*shelf.names("recipes"), *shelf.names("models"), *shelf.names("nn.mixers")}, line
+            known = {*shelf.names("recipes"), *shelf.names("models"), *shelf.names("nn.mixers"), *PUBLISHED}
+            assert words[2] in known, line
         if words[1] == "look" and len(words) > 3:
             shelf.check("lenses", words[3])
 

@@ -16,7 +16,7 @@ from ..core import shelf
 from ..core.errors import Interrupted, ResourceFault, SondeError, clean
 
 SHELF = "cli.commands"
-ORDER = ("doctor", "list", "explain", "bench", "train", "sweep", "runs", "look", "compare", "predict", "generate", "atlas")
+ORDER = ("doctor", "list", "data", "explain", "bench", "train", "sweep", "runs", "look", "compare", "predict", "generate", "hf", "atlas")
 """the order of a day's work, for the help text; a command not named here comes last"""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -1,4 +1,4 @@
-"""Show or check the atlas: everything the lecture notes describe, as running exhibits."""
+"""Show or check the atlas: the lecture notes as running exhibits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let a trained language model go on with a text, or an encoder-decoder answer one."""
+"""Let a trained language model go on with a text, or answer one."""
 
 from __future__ import annotations
 
