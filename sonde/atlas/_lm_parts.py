@@ -20,6 +20,8 @@ from ..data.documents import Ragged
 from ..data.tensors import TensorSource, fingerprint
 from ..data.tokeniser import Tokeniser, special, train
 from ..models.bert import Bert
+from ..models.language_model import LanguageModel
+from ..objectives.categorical import Categorical
 from ..objectives.joint import Joint, Part
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
@@ -81,6 +83,11 @@ def _told(topic: Tensor, dice: torch.Generator) -> Batch:
     return Batch(x=torch.cat([front, _words(topic, dice)], 1), y=topic)
 
 
+def label_words() -> Tensor:
+    """(topics,) a word of each topic that stands for it."""
+    return _numbers()[:, 0]
+
+
 def _words(topic: Tensor, dice: torch.Generator) -> Tensor:
     """(n, LONG) words of each topic."""
     return _numbers()[topic.unsqueeze(1), torch.randint(WORDS, (len(topic), LONG), generator=dice)]
@@ -129,3 +136,35 @@ def _bert() -> Bert:
 def pretrained_bert() -> Bert:
     """A BERT that knows the language; a copy, free to learn."""
     return copy.deepcopy(_bert())
+
+
+# GPT on it --------------------------------------------------------------------------------------------------------
+
+
+def gpt() -> LanguageModel:
+    return LanguageModel(tokeniser().size, 48, 2, "attention heads=4", 2.0)
+
+
+@cache
+def _gpt() -> LanguageModel:
+    told = for_joint(sentences(16_000, "gpt"))
+    data = Data(TensorSource(told.x, told.next, mask=told.inside), name="sentences")
+    return trained(recipe(gpt, data, Categorical(tokeniser().size), 300, 4e-3))
+
+
+def pretrained_gpt() -> LanguageModel:
+    """A causal model of the language; a copy, free to learn."""
+    return copy.deepcopy(_gpt())
+
+
+def for_joint(batch: Batch, labelled: bool = True) -> Batch:
+    """Sentences with their `next` tokens, asked where `inside`, and whether each is `labelled`."""
+    following = torch.cat([batch.x[:, 1:], torch.zeros_like(batch.x[:, :1])], 1)
+    inside = (torch.arange(batch.x.shape[1]) < batch.x.shape[1] - 1).expand_as(batch.x)
+    return batch.replace(next=following, inside=inside, labelled=torch.full((len(batch),), labelled))
+
+
+def mixed(labelled: Batch, free: Batch) -> TensorSource:
+    """Both, the labelled ones so often that they are half of it."""
+    often = labelled[torch.arange(len(free)) % len(labelled)]
+    return source(Batch(**{name: torch.cat([often.fields[name], free.fields[name]]) for name in free}))

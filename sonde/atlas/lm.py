@@ -8,25 +8,30 @@ B batch, T time, V vocabulary.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..core import shelf
 from ..core.batch import Batch, Data, ask
-from ..core.reading import Reading
+from ..core.reading import Reading, Subject
 from ..core.seeds import generator
-from ..data.corrupt import hide, joined, masking
+from ..data.corrupt import hide, joined, masking, restored, span_corruption, span_numbers
+from ..data.pairs import pairs
+from ..data.sequences import in_context
 from ..data.tensors import TensorSource, WindowSource
 from ..data.tokeniser import marked, special, train
-from ..generate import generate, score
+from ..generate import exact, few_shot, generate, score, translate
+from ..generate.prompts import CORRECTION
+from ..lenses import alignment
 from ..models.bert import Bert
 from ..models.elmo import Elmo, ElmoFeatures, neighbours
 from ..models.encoder_decoder import EncoderDecoder
@@ -36,8 +41,10 @@ from ..models.ngram import Ngram, Smoothing
 from ..models.nnlm import FeedForwardLM
 from ..models.published import PUBLISHED, published, size
 from ..models.seq2seq import Seq2Seq
-from ..nn.adapters import learning
+from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, learning
 from ..objectives.categorical import Categorical
+from ..objectives.joint import Joint, Part
+from ..recipes import translate as translation
 from . import _lm_parts as toy
 from ._exhibit import Exhibit
 
@@ -113,7 +120,7 @@ def _joint(logits: Tensor, strings: Tensor) -> Tensor:
 
 def lm_02(exhibit: Exhibit) -> str:
     """P(w; the n-1 words before) is a ratio of counts; what never occurred needs a rule."""
-    words = "the cat sat on the mat the cat ran".split()
+    words = ["the", "cat", "sat", "on", "the", "mat", "the", "cat", "ran"]
     names = sorted(set(words))  # cat mat on ran sat the
     text = torch.tensor([names.index(word) for word in words])
     V = len(names)
@@ -415,7 +422,7 @@ def lm_08(exhibit: Exhibit) -> str:
         nats = float(F.cross_entropy(model(held.x, held.kinds, held.lengths)["tokens"][held.mask], held.y[held.mask]))
     words = len(toy.TOPICS) * toy.WORDS
     exhibit.below(f"perplexity of hidden words, {words} without a context", math.exp(nats), words / 3)
-    return f"{asked} places carry the loss; one table for in and out; rates {rates[0.15]:.3f}, {rates[0.4]:.3f}; perplexity {math.exp(nats):.0f} of {words}"
+    return f"{asked} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {math.exp(nats):.0f} of {words}"
 
 
 def lm_09(exhibit: Exhibit) -> str:
@@ -489,3 +496,410 @@ def lm_10(exhibit: Exhibit) -> str:
 def _with_head(head: Any, body: Any) -> Any:
     torch.manual_seed(0)
     return head(body())
+
+
+# GPT ----------------------------------------------------------------------------------------------------------------
+
+NEXT, TOKENS = 3, 16
+
+
+def _chain(n: int, length: int, *key: Any) -> Tensor:
+    """Rows in which each token is followed by one of three others, each as likely: ln 3 nats a token, no fewer."""
+    dice = generator(0, "chain", *key)
+    rows = [torch.randint(TOKENS, (n,), generator=dice)]
+    for _ in range(length - 1):
+        rows.append(_followers()[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
+    return torch.stack(rows, 1)
+
+
+@cache
+def _followers() -> Tensor:
+    return torch.rand(TOKENS, TOKENS, generator=generator(0, "followers")).argsort(1)[:, :NEXT]
+
+
+def _possible(rows: Tensor) -> float:
+    """Share of neighbours that the language allows."""
+    return float((_followers()[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
+
+
+def lm_11(exhibit: Exhibit) -> str:
+    """One pass trains every place, because no place sees the next; without the mask the model copies and learns nothing."""
+    gpt = partial(LanguageModel, TOKENS, 32, 2, ffn=2.0, positions="learned", places=32, style="gpt2")
+    one = gpt(mixer="attention heads=4 positions=none").double().eval()
+    rows = _chain(3, 9, "prefixes")
+    whole = Categorical()(one, Batch(x=rows[:, :-1], y=rows[:, 1:])).loss().detach()
+    with torch.no_grad():
+        each = [float(F.cross_entropy(one(rows[:, :n])[:, -1], rows[:, n])) for n in range(1, 9)]
+    gap = exhibit.expect("loss of one pass, against the mean over prefixes", whole, sum(each) / 8, within=1e-12)
+    logits = F.linear(one.features(rows)[0], one.head.weight)  # type: ignore[union-attr]
+    exhibit.expect("a linear map to |V|", one(rows).detach(), logits.detach().numpy(), within=1e-12)
+    giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
+    exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
+
+    learnt = _chain(4000, 17, "train")
+    copied = (torch.arange(16) < 15).expand(4000, 16)  # the last place of a row has nothing to copy: it is not asked
+    data = Data(TensorSource(learnt[:, :-1], learnt[:, 1:], mask=copied), name="chain")
+    loss, share, begun = {}, {}, _chain(100, 4, "begun")
+    for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
+        model = toy.trained(toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(TOKENS), 200, 5e-3))
+        loss[name] = _nats(model, data.train, 500)
+        text = begun
+        with torch.no_grad():
+            for _ in range(12):
+                text = torch.cat([text, model(text)[:, -1].argmax(-1, keepdim=True)], 1)
+        share[name] = _possible(text[:, 3:])
+    exhibit.expect("training loss with the mask: ln 3", loss["masked"], math.log(NEXT), within=0.1)
+    exhibit.below("training loss without it, copied", loss["no mask"], 0.05)
+    exhibit.refuses("generate() without the mask", lambda: generate(model, rows[:, :1], 4))
+    exhibit.above("possible neighbours in text it goes on with, with the mask", share["masked"], 0.98)
+    exhibit.below("without it", share["no mask"], 0.5)
+    shown = {"model": list(loss), "training loss": [f"{v:.3f}" for v in loss.values()], "possible": [f"{v:.1%}" for v in share.values()]}
+    exhibit.show(Reading("With and without the mask", "table", shown))
+    told = f"no mask: loss {loss['no mask']:.3f}, {share['no mask']:.0%} possible text"
+    return f"one pass = prefixes to {gap:.0e}; {told}; masked: {loss['masked']:.2f}, {share['masked']:.0%}"
+
+
+@cache
+def _letters() -> tuple[str, Any, Any]:
+    """The text of Python's own manual pages in small letters, its tokeniser, and a model of it."""
+    from pydoc_data.topics import topics
+
+    text = " ".join(re.findall("[a-z]+", " ".join(topics[name] for name in sorted(topics)).lower()))[:100_000]
+    made = train("char", [text], 100, ("start",))
+    rows = torch.cat([torch.tensor([special(made, "start")]), made.encode(text).long()])
+    data = Data(WindowSource(rows, 64, 32), name="manual pages")
+    model = toy.trained(toy.recipe(partial(LanguageModel, made.size, 64, 1, "gru", 2.0), data, Categorical(made.size), 250, 1e-2, batch=32))
+    return text, made, model
+
+
+def lm_12(exhibit: Exhibit) -> str:
+    """A start token; predict, append, repeat."""
+    text, made, model = _letters()
+    starts = torch.tensor([[special(made, "start")]]).repeat(8, 1)
+    greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
+    exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())
+    by_hand = starts[:1]
+    with torch.no_grad():
+        for _ in range(40):
+            by_hand = torch.cat([by_hand, model(by_hand)[:, -1].argmax(-1, keepdim=True)], 1)
+    exhibit.expect("greedy, against predict, append, repeat", greedy[0], by_hand[:, 1:].numpy())
+    exhibit.expect("the likeliest of one token is greedy", generate(model, starts[:1], 40, top_k=1, seed=5), greedy[0].numpy())
+    drawn = [generate(model, starts, 200, temperature=0.5, seed=seed) for seed in (1, 1, 2)]
+    exhibit.expect("the same seed twice", drawn[0], drawn[1].numpy())
+    exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.5)
+    with torch.no_grad():
+        expected = model(starts[:1])[:, -1]
+    firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5).flatten()
+    wanted = (expected[0].double() / 0.5).softmax(-1)
+    share = firsts.bincount(minlength=made.size) / len(firsts)
+    # four standard deviations of a share of 4000 draws are below 0.032
+    exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
+    few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3).flatten().tolist())
+    exhibit.expect("letters drawn among the 3 likeliest", few <= set(expected[0].topk(3).indices.tolist()) and len(few) > 1, True)
+    known = set(text.split())
+    told = [made.decode(row) for row in drawn[0]]
+    words = [word for line in told for word in line.split()[:-1] if len(word) > 2]
+    real = sum(word in known for word in words) / len(words)
+    letters = torch.tensor(made.encode(text).tolist())[torch.randint(len(text), (4000,), generator=generator(0, "letters"))]
+    noise = [word for word in made.decode(letters).split() if len(word) > 2]
+    chance = sum(word in known for word in noise) / len(noise)
+    exhibit.above(f"of {len(words)} words of three letters or more: those that exist", real, 0.6)
+    exhibit.below("the same of letters drawn by their frequency", chance, 0.2)
+    exhibit.show(Reading("What it writes", "table", {"temperature 0.5": told[:4]}))
+    return f"{real:.0%} of {len(words)} words exist, {chance:.0%} of random letters: '{told[0][:40]}'"
+
+
+GPT_STEPS = 60
+
+
+def lm_13(exhibit: Exhibit) -> str:
+    """L = L_cls + lambda L_LM: the text itself teaches where labels are few."""
+    labelled, free, test = toy.few(), toy.sentences(4000, "free"), toy.sentences(1000, "test")
+    topics = len(toy.TOPICS)
+
+    def joint(weight: float) -> Joint:
+        return Joint({"label": Part("y", "labelled"), "tokens": Part("next", "inside", weight=weight)})
+
+    def make(body: Any = toy.gpt) -> SequenceHead:
+        torch.manual_seed(0)
+        return SequenceHead(body(), topics, language=True)
+
+    one, batch = make(), toy.for_joint(labelled)
+    grads = []
+    for objective in (joint(0.0), None, joint(0.5)):
+        one.zero_grad()
+        out = ask(one, batch)
+        (F.cross_entropy(out["label"], batch.y) if objective is None else objective(one, batch).loss()).backward()
+        grads.append(torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None and p is not one.body.head.weight]))
+    exhibit.expect("lambda 0: gradient, against a pure classifier", grads[0], grads[1].numpy(), within=1e-7)
+    exhibit.above("lambda 0.5: another gradient, by", (grads[2] - grads[1]).abs().max(), 1e-4)
+    parts = {name: term.sum.item() / float(term.count) for name, term in joint(0.5)(one, batch).items()}
+    total = parts["label_nll"] + 0.5 * parts["tokens_nll"]
+    exhibit.expect("lambda 0.5: loss, against L_cls + L_LM / 2", joint(0.5)(one, batch).loss().detach(), total, within=1e-5)
+
+    few, mixed = toy.source(batch), toy.mixed(batch, toy.for_joint(free, labelled=False))
+    ways: dict[str, tuple[Any, float, Any]] = {
+        "labels alone, lambda 0": (toy.gpt, 0.0, few),
+        "labelled text, lambda 0.5": (toy.gpt, 0.5, few),
+        "jointly with unlabelled text, lambda 0.5": (toy.gpt, 0.5, mixed),
+        "pre-trained, then labelled text, lambda 0.5": (toy.pretrained_gpt, 0.5, few),
+    }
+    right: dict[str, float] = {}
+    for number, (name, (body, weight, source)) in enumerate(ways.items()):
+        steps = 400 if source is mixed else GPT_STEPS
+        run = exhibit.train(
+            toy.recipe(partial(make, body), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 3e-3), str(number)
+        )
+        logged = {key for row in run.metrics for key in row}
+        exhibit.expect(f"{name}: both terms logged", {"train/label_nll", "train/tokens_nll"} <= logged, True)
+        with torch.no_grad():
+            right[name] = float((run.model()(test.x)["label"].argmax(-1) == test.y).float().mean())
+    alone, _, jointly, first = right.values()
+    exhibit.above("unlabelled text added, better than labels alone by (E-40)", jointly - alone, 0.2)
+    exhibit.above("pre-trained first, better than labels alone by (E-40)", first - alone, 0.2)
+    exhibit.show(
+        Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(right), "right": [f"{v:.1%}" for v in right.values()]})
+    )
+    return f"{len(labelled)} labels: alone {alone:.0%}, jointly with unlabelled text {jointly:.0%}, pre-trained first {first:.0%}"
+
+
+def lm_14(exhibit: Exhibit) -> str:
+    """One design, ever larger: counted from configurations, without memory for a single number."""
+    wanted = {"gpt2": 124_439_808, "gpt2_medium": 354_823_168, "gpt2_large": 774_030_080, "gpt2_xl": 1_557_611_200, "gpt3": 174_604_259_328}
+    table: dict[str, list[Any]] = {"model": [], "layers": [], "width": [], "heads": [], "places": [], "parameters": []}
+    kinds = set()
+    for name, number in wanted.items():
+        model: Any = published(name)
+        config = PUBLISHED[name]
+        d, layers, places = config["n_embd"], config["n_layer"], config["n_positions"]
+        exhibit.expect(f"{name}: parameters", size(model), number)
+        exhibit.expect(
+            f"{name}: by hand, (V + P) d + L (12 d^2 + 13 d) + 2 d", (50257 + places) * d + layers * (12 * d * d + 13 * d) + 2 * d, number
+        )
+        exhibit.expect(f"{name}: numbers in memory", sum(p.device.type != "meta" for p in model.parameters()), 0)
+        exhibit.above(f"{name}: heads (E-09)", model.stack.blocks[0].mixer.heads, 1)
+        exhibit.expect(f"{name}: no head for a task, logits are inner products with the embeddings", model.head is None, True)
+        kinds.add(type(model).__name__)
+        for column, value in zip(table.values(), (name, layers, d, model.stack.blocks[0].mixer.heads, places, f"{number:,}")):
+            column.append(value)
+    exhibit.expect("kinds of model among them", sorted(kinds), ["LanguageModel"])
+    exhibit.below("GPT-3: distance from 175 billion", abs(wanted["gpt3"] / 175e9 - 1), 0.005)
+    exhibit.show(Reading("GPT-2 and GPT-3", "table", table, note="GPT-4's size was not published."))
+    return "GPT-2 124,439,808 to 1,557,611,200, GPT-3 174,604,259,328, all one class, none of it allocated"
+
+
+RULES = 6
+"""keys, and values"""
+POOR = (
+    ("I eated the purple berries.", "I ate the purple berries."),
+    (
+        "Thank you for picking me as your designer. I'd appreciate it.",
+        "Thank you for choosing me as your designer. I appreciate it.",
+    ),
+    (
+        "The mentioned changes have done. or I did the alteration that you requested. or "
+        "I changed things you wanted and did the modifications.",
+        "The requested changes have been made. or I made the alteration that you requested. or "
+        "I changed things you wanted and made the modifications.",
+    ),
+)
+
+
+def lm_15(exhibit: Exhibit) -> str:
+    """Demonstrations, then a question; the weights stay as they are."""
+    query = "I'd be more than happy to work with you in another project."
+    prompt = few_shot(POOR, query, CORRECTION)
+    lines = prompt.split("\n")
+    exhibit.expect("lines", len(lines), 8)
+    exhibit.expect("how they begin", [line.split(":")[0] for line in lines], ["Poor English input", "Good English output"] * 4)
+    exhibit.expect("demonstrations", [line.split(": ", 1)[1] for line in lines[:6]], [text for pair in POOR for text in pair])
+    exhibit.expect("the question", lines[6], f"Poor English input: {query}")
+    exhibit.expect("it stops before the answer", lines[7], "Good English output:")
+    exhibit.expect("the answer is not in it", "on another project" in prompt, False)
+
+    data = in_context(n=20_000, shots=12, keys=RULES, values=RULES)
+    model = toy.trained(
+        toy.recipe(partial(LanguageModel, 2 * RULES, 32, 2, "deltanet heads=2", 2.0), data, Categorical(2 * RULES), 250, 6e-3)
+    )
+    before, right, expected = toy.weights(model), [], []
+    shots = [0, 1, 2, 4, 8, 16]
+    for count in shots:
+        x, y = _demonstrations(count)
+        right.append(float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()))
+        expected.append(1 - (1 - 1 / RULES) ** (count + 1))  # the key was shown, or a guess
+    exhibit.expect("hash of the weights after all prompts (E-41)", toy.weights(model), before)
+    exhibit.expect("accuracy rises with every count of shots", all(a < b for a, b in zip(right, right[1:])), True)
+    exhibit.above("16 shots better than none by", right[-1] - right[0], 0.6)
+    gap = exhibit.expect("accuracy, against the chance that the key was shown", right, expected, within=0.08)
+    exhibit.show(
+        Reading(
+            "Accuracy by shots", "lines", {"model": right, "key shown, or a guess": expected}, axes=["shots", "right"], extra={"x": shots}
+        )
+    )
+    told = ", ".join(f"{count}: {share:.0%}" for count, share in zip(shots, right))
+    return f"prompt as in the notes; right after shots {told}, within {gap:.2f} of what was shown; weights unchanged"
+
+
+def _demonstrations(shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
+    """Prompts of so many pairs under a rule of their own and one more key, and its value."""
+    dice = generator(0, "demonstrations", shots)
+    rule = RULES + torch.randint(RULES, (n, RULES), generator=dice)
+    key = torch.randint(RULES, (n, shots + 1), generator=dice)
+    value = rule.gather(1, key)
+    return torch.stack([key, value], 2).flatten(1)[:, :-1], value[:, -1]
+
+
+# Encoder and decoder ------------------------------------------------------------------------------------------------
+
+GOOD, BAD = ("good", "fine", "lovely", "bright"), ("poor", "dull", "awful", "weak")
+PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
+
+
+def _tasks(n: int, *key: Any) -> tuple[list[str], list[str]]:
+    """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
+    dice = generator(0, "tasks", *key)
+    asked, answers = [], []
+    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
+        words = [PLAIN[one % len(PLAIN)] for one in others]
+        words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
+        asked.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
+        answers.append(" ".join(words[::-1]) if task % 2 else ("positive", "negative")[pole % 2])
+    return asked, answers
+
+
+def lm_16(exhibit: Exhibit) -> str:
+    """Spans are cut out and asked for; any task is text in, text out."""
+    asked, answers = _tasks(6000, "train")
+    made = train("words", [*asked, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
+    rows = torch.randint(20, made.size, (500, 40), generator=generator(0, "spans"))
+    lost = {}
+    for rate, mean in ((0.15, 3.0), (0.5, 4.0)):
+        batch = span_corruption(made, rate, mean)(Batch(x=rows), generator(1, "spans"))
+        back = torch.stack([restored(source, told, made) for source, told in zip(batch.source, batch.y)])
+        exhibit.expect(f"rate {rate}: rows restored from what is left and what is told", back, rows.numpy())
+        cut = span_numbers(40, rate, mean)
+        exhibit.expect(f"rate {rate}: tokens of both sides", batch.source.shape[1] + batch.y.shape[1], 40 + 2 * cut[1] + 2)
+        lost[rate] = cut
+    shown = span_corruption(made)(Batch(x=made.encode(asked[0] + " " + asked[1]).long().unsqueeze(0)), generator(0, "shown"))
+    spelt = {name: " ".join(made.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
+    exhibit.show(Reading("A corrupted span", "table", {"input": [spelt["source"]], "target": [spelt["y"]]}))
+
+    data = Data(pairs(asked, answers, made, made), name="tasks by prefix")
+    model = toy.trained(toy.recipe(partial(EncoderDecoder, made.size, 48, 2, 4, 2.0), data, Categorical(made.size), 300, 5e-3))
+    tests, wanted = _tasks(600, "test")
+    found = translate(model, tests, (made, made), 6)
+    share = {}
+    for task in ("classify", "reverse"):
+        these = [i for i, text in enumerate(tests) if text.startswith(task)]
+        share[task] = exact([found[i].split() for i in these], [wanted[i].split() for i in these])
+        exhibit.above(f"{task}: answers right", share[task], 0.95)
+    same = [f"{task} : film very good play" for task in share]
+    told = translate(model, same, (made, made), 6)
+    exhibit.expect("one text, two prefixes", told, ["positive", "play good very film"])
+    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*told, *found[:4]]}))
+    return f"500 rows restored at two rates; one model: classify {share['classify']:.1%}, reverse {share['reverse']:.1%}"
+
+
+def lm_17(exhibit: Exhibit) -> str:
+    """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
+    made = translation.recipe(pairs="toy", model="transformer", width=64, depth=2, dropout=0.0, lr=4e-3, steps=300)
+    data = made.build_data()
+    model: Any = exhibit.train(made.replace(callbacks=(), evaluate_every=300), "toy").model().eval()
+    found, wanted, asked = translation.translated(model, data)
+    share = exact(found, wanted)
+    exhibit.above("sentences translated without a mistake", share, 0.95)
+    assert data.test is not None
+    batch = data.test[torch.arange(40)]
+    with torch.no_grad():
+        logits = model(batch.source, batch.x, batch.lengths).double()
+        loop = -sum(float(logits[i, t].log_softmax(-1)[batch.y[i, t]]) for i, t in batch.mask.nonzero().tolist())
+        loss = float(Categorical()(model, batch)["nll"].sum)
+        exhibit.expect("loss: nats of the next word", loss, loop, within=1e-2)
+        later = batch.x.clone()
+        later[:, -1] = (later[:, -1] + 1) % len(data.classes)
+        gap = (model(batch.source, later, batch.lengths)[:, :-1] - logits[:, :-1]).abs().max()
+    exhibit.expect("a later target word changes nothing before it", gap < 1e-4, True)
+    readings = alignment.read(Subject(model, batch), 1)
+    rows = torch.tensor([row for row in readings[0].values.values()][0])
+    exhibit.expect("cross-attention: rows add up to", rows.sum(-1), np.ones(rows.shape[:-1]), within=1e-2)
+    for reading in readings:
+        exhibit.show(reading)
+    exhibit.show(Reading("Translations", "table", {"English": asked[:5], "translated": found[:5], "reference": wanted[:5]}))
+    return f"{share:.1%} of {len(wanted)} new sentences translated without a mistake"
+
+
+# Fewer weights ------------------------------------------------------------------------------------------------------
+
+
+def lm_18(exhibit: Exhibit) -> str:
+    """A trained model stays; small parts plugged in, or a prompt, learn the task."""
+    d, m = 48, 6
+    few, test = toy.few(4), toy.sentences(1000, "test")
+    before = toy.pretrained_bert().eval()(test.x)["tokens"].detach()
+    fitted = toy.pretrained_bert().eval()
+    fitted.zero_grad()
+    names = add_bottlenecks(fitted, m)
+    exhibit.expect("a new adapter changes no output, bit for bit", torch.equal(fitted(test.x)["tokens"], before), True)
+    adapters = [part for part in fitted.modules() if isinstance(part, Bottleneck)]
+    exhibit.expect("adapters: two in each of two blocks", len(adapters), 4)
+    number = sum(fitted.get_parameter(name).numel() for name in names)
+    exhibit.expect("what learns in them: 2 d m + m + d each", number, 4 * (2 * d * m + m + d))
+    F.cross_entropy(fitted(test.x)["tokens"][:, 0], test.y).backward()
+    got = sum(p.grad is not None for p in fitted.parameters())
+    exhibit.expect("tensors with a gradient, all of adapters", got, len(names))
+
+    ways: dict[str, Any] = {
+        "as it is": freeze,
+        "full fine-tuning": lambda body: None,
+        "adapters": partial(add_bottlenecks, middle=m),
+        "LoRA": partial(add_lora, rank=2),
+        "prompt": lambda body: Prompted(body, 4),
+    }
+    counts, right = {}, {}
+    data = Data(_named(few), name="few topics")
+    for name, way in ways.items():
+        make = partial(_changed, way)
+        counts[name] = sum(p.numel() for p in make().parameters() if p.requires_grad)
+        rate = 2e-3 if name == "full fine-tuning" else 2e-2
+        model = toy.trained(toy.recipe(make, data, Categorical(), 100, rate)) if counts[name] else make().eval()
+        held = _named(test)[:]
+        with torch.no_grad():
+            right[name] = float((model(held.x)[:, 0].argmax(-1) == held.y[:, 0]).float().mean())
+    exhibit.below("as it is: it does not know which word to say", right["as it is"], 0.2)
+    exhibit.expect("prompt: vectors times width learn", counts["prompt"], 4 * d)
+    for name in ("full fine-tuning", "adapters", "LoRA", "prompt"):
+        exhibit.above(f"{name}: topics named right from {len(few)} examples", right[name], 0.8)
+    for name in ("adapters", "LoRA", "prompt"):
+        exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
+    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": [f"{v:.1%}" for v in right.values()]}
+    exhibit.show(Reading(f"Topics named from {len(few)} examples", "table", table))
+    return "; ".join(f"{name} {counts[name]:,}: {right[name]:.0%}" for name in ways)
+
+
+@final
+class _Words(nn.Module):
+    """Logits of what stands at each place, of a BERT or of one behind a prompt."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        owner = self.body.body if isinstance(self.body, Prompted) else self.body
+        return owner.logits(self.body.features(tokens)[0])
+
+
+def _named(batch: Batch) -> TensorSource:
+    """Sentences behind [MASK], which is to become the word that stands for their topic."""
+    x = batch.x.clone()
+    x[:, 0] = special(toy.tokeniser(), "mask")
+    y = toy.label_words()[batch.y].unsqueeze(1).expand_as(x)
+    return TensorSource(x, y, mask=(torch.arange(x.shape[1]) == 0).expand_as(x))
+
+
+def _changed(way: Any) -> Any:
+    """The trained model with one way to go on learning; those that change it in place return no model."""
+    torch.manual_seed(0)
+    body = toy.pretrained_bert()
+    made = way(body)
+    return _Words(made if isinstance(made, Prompted) else body)
