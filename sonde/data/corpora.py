@@ -111,27 +111,36 @@ def multi30k(
     texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
     made = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
     learnt, held, last = (_pairs(sides, made, longest) for sides in texts.values())
-    reader = LinesReader(made, longest, "source")
-    name = f"multi30k {source}-{target}"
-    return Data(learnt, held.by_size(), last.by_size(), name=name, task="other", classes=made.tokens, reader=reader)
+    name, reader = f"multi30k {source}-{target}", LinesReader(made, longest, "source")
+    parts = learnt, held.by_size(), last.by_size()
+    # both sides share their tokens: what the source says is told by the same names
+    return Data(*parts, name=name, task="other", features=made.tokens, classes=made.tokens, reader=reader)
 
 
 PARTS = ("train", "val", "test_2016_flickr")
 
 
 def given_names(seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
-    """32,033 given names, to predict letter by letter.
+    """29,494 given names, to predict letter by letter.
 
     valid: fraction or count of names held out for validation
     test: fraction or count of names held out for the test
     """
-    lines = decode(find("names/names.txt")).split()
+    return spelt("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
+
+
+def spelt(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+    """Names in small letters, to predict letter by letter; one that comes twice is there once, so that no part knows of another."""
+    lines = sorted({line.strip().lower() for line in lines} - {""})
+    if len(lines) < 20:
+        raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
     made = train("char", lines, specials=("pad", "start", "end"))
-    start, end, pad = (made.specials[name] for name in ("start", "end", "pad"))
+    start, end, pad = (special(made, mark) for mark in ("start", "end", "pad"))
     whole = LineSource(Ragged(*made.encode_all(lines)).wrapped(start, end), pad)
     parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
     assert parts[0] is not None
-    return Data(parts[0], parts[1], parts[2], name="given_names", task="other", classes=made.tokens, reader=LinesReader(made, 64))
+    report: dict[str, int | str] = {"names": len(lines), "letters": made.size - 4}
+    return Data(parts[0], parts[1], parts[2], name=name, task="other", classes=made.tokens, report=report, reader=LinesReader(made, 64))
 
 
 def nottingham(

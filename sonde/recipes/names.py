@@ -10,10 +10,8 @@ import torch
 
 from ..core.batch import Data
 from ..core.recipe import Recipe
-from ..data.corpora import LinesReader
-from ..data.documents import LineSource, Ragged
-from ..data.split import split
-from ..data.tokeniser import Tokeniser, special, train
+from ..data.corpora import spelt
+from ..data.tokeniser import Tokeniser, special
 from ..generate import generate
 from ..generate.stop import Stop
 from ..models.ngram import Ngram
@@ -44,7 +42,7 @@ def recipe(
     batch: names per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    file: a text with one name in each line; by default 32,033 given names (names/names.txt of a data folder), and where
+    file: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
         that is missing a few that are bundled
     """
     causal(mixer, width)
@@ -55,22 +53,8 @@ def recipe(
 
 
 def _lines(file: Path | None, seed: int) -> Data:
-    told, names = given_names(file)
-    letters = train("char", names, specials=("pad", "start", "end"))
-    rows = Ragged(*letters.encode_all(names)).wrapped(special(letters, "start"), special(letters, "end"))
-    whole = LineSource(rows, special(letters, "pad"))
-    train_part, valid, test = (whole.subset(part) for part in split(len(names), seed=seed))
-    report = {"names": len(names), "letters": letters.size - 4}
-    return Data(
-        train_part,
-        valid,
-        test,
-        name=f"names: {told}",
-        task="other",
-        classes=letters.tokens,
-        report=report,
-        reader=LinesReader(letters, LONGEST),
-    )
+    told, lines = given_names(file)
+    return spelt(f"names: {told}", lines, seed)
 
 
 def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:

@@ -24,13 +24,12 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
-from ._bilingual import bilingual
 from ._sequence import Batch, Depth, Rate, Steps, Width
 from ._shown import Shown
 
 Language = Literal["en", "de", "fr"]
-AT_ONCE = 100
-"""sentences translated together"""
+AT_ONCE, TOYS = 100, 7200
+"""sentences translated together, and those of the made-up grammar"""
 
 
 def recipe(
@@ -75,7 +74,7 @@ def recipe(
     """
     there = fetch.find(f"translation/multi30k.train.{source}.gz") is not None
     if pairs == "toy" or (pairs == "auto" and not there):
-        data = bilingual(seed)
+        data = load("bilingual", seed=seed, n=TOYS)
     else:
         data = load("multi30k", source=source, target=target, most=vocabulary)
     size = len(data.classes)

@@ -24,7 +24,7 @@ DOWNLOADED = {"fashion_cnn": "fashion-mnist", "mnist_cnn": "mnist", "cifar_cnn":
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory) -> dict[str, dict]:
-    """Dials that have no default: small files as a user might bring them."""
+    """Dials that have no default, or a dear one: small files as a user might bring them."""
     from PIL import Image
 
     random = np.random.default_rng(0)
@@ -36,7 +36,12 @@ def own(tmp_path_factory) -> dict[str, dict]:
         for i in range(12):
             pixels = random.integers(100 * label, 100 * label + 100, (11, 13), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "images" / name / f"{i}.png")
-    return {"table": {"file": folder / "table.csv", "target": "answer"}, "images": {"folder": folder / "images", "size": 16}}
+    return {
+        "table": {"file": folder / "table.csv", "target": "answer"},
+        "images": {"folder": folder / "images", "size": 16},
+        "sentiment": {"unlabelled": 0},  # no word vectors, which take most of a minute
+        "translate": {"pairs": "toy", "width": 32},
+    }
 
 
 def function(name: str):

@@ -52,6 +52,7 @@ def test_imdb_is_balanced() -> None:
 def test_translations_come_back_and_are_padded_little() -> None:
     data = catalogue.load("multi30k", most=1000)
     assert tuple(map(len, data.splits.values())) == (29000, 1014, 1000) and len(data.classes) == 1000
+    assert data.features == data.classes  # both sides share their tokens
     first, made = data.train[:1], data.reader.vocabulary
     assert made.decode(first.source[0]) == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
     assert made.decode(first.y[0]) == "Two young, White males are outside near many bushes."
@@ -66,7 +67,9 @@ def test_translations_come_back_and_are_padded_little() -> None:
 @needs
 def test_names_tunes_and_books() -> None:
     data = catalogue.load("given_names")
-    assert sum(map(len, data.splits.values())) == 32_033 and len(data.classes) == 1 + 26 + 3
+    assert sum(map(len, data.splits.values())) == 29_494 and len(data.classes) == 1 + 26 + 3
+    said = [{tuple(row.tolist()) for row in source.rows.values.split(source.rows.lengths.tolist())} for source in data.splits.values()]
+    assert list(map(len, said)) == list(map(len, data.splits.values())) and not said[0] & (said[1] | said[2]) and not said[1] & said[2]
     assert {data.reader.vocabulary.decode(row) for row in data.train[:20].y} <= set(fetch.find("names/names.txt").read_text().split())  # type: ignore[union-attr]
     assert len(novel_texts()) == 33 and novel_texts()[0][0] == "Anon_Clara_1864.txt"
     for name, tokens in (("nottingham", 446_000), ("kjv", 4_000_000), ("wikitext2", 200_000)):
