@@ -1,0 +1,174 @@
+"""Mistakes about language models, made on purpose, that turn chapter 19 red."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.atlas import _lm_parts, lm
+from sonde.models import elmo, ngram
+from sonde.nn import adapters
+from tests.atlas.mistakes import any_of, wrong
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Training takes two steps: for mistakes that show without it."""
+    right = _lm_parts.recipe
+    monkeypatch.setattr(_lm_parts, "recipe", lambda model, data, objective, steps, lr, **more: right(model, data, objective, 2, lr, **more))
+    monkeypatch.setattr(_lm_parts, "_bert", _lm_parts._bert.__wrapped__)
+    monkeypatch.setattr(_lm_parts, "_gpt", _lm_parts._gpt.__wrapped__)
+
+
+def test_lm_01_notices_probabilities_that_are_none(monkeypatch):
+    right = lm.score
+    monkeypatch.setattr(lm, "score", lambda model, *rest, **how: right(model, *rest, **how) + 0.01)
+    assert any_of(wrong("LM-01"), "all 64 strings")
+
+
+def test_lm_02_notices_a_discount_that_nobody_gets_back(monkeypatch):
+    right = ngram._divided
+    monkeypatch.setattr(ngram, "_divided", lambda *given: (right(*given)[0], right(*given)[1] * 0.9))
+    assert any_of(wrong("LM-02"), "add up to")
+
+
+def test_lm_02_notices_a_trigram_that_looks_too_far(monkeypatch):
+    right = lm.Ngram
+    monkeypatch.setattr(lm, "Ngram", lambda text, V, order, how: right(text, V, order + 1, how))
+    assert any_of(wrong("LM-02"), "E-46")
+
+
+def test_lm_03_notices_one_embedding_for_each_place(monkeypatch):
+    right = lm.FeedForwardLM.__init__
+
+    def three(self, *given):
+        right(self, *given)
+        self.other = torch.nn.Embedding(self.vocabulary, self.width)
+
+    monkeypatch.setattr(lm.FeedForwardLM, "__init__", three)
+    monkeypatch.setattr(lm, "BIG", 2000)
+    assert any_of(wrong("LM-03"), "|V| d")
+
+
+def test_lm_04_notices_a_model_that_learnt_nothing(untrained):
+    assert any_of(wrong("LM-04"), "RNN")
+
+
+def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
+    right = lm.ElmoFeatures
+
+    def thawed(body):
+        made = right(body)
+        body.requires_grad_(True)
+        return made
+
+    monkeypatch.setattr(lm, "ElmoFeatures", thawed)
+    names = wrong("LM-05")
+    assert any_of(names, "what may learn") and any_of(names, "receives a gradient") and any_of(names, "bit for bit")
+
+
+def test_lm_05_notices_weights_that_do_not_add_up(monkeypatch, untrained):
+    monkeypatch.setattr(elmo.LayerMix, "shares", property(lambda self: self.s.exp()))
+    assert any_of(wrong("LM-05"), "add up to")
+
+
+def test_lm_06_notices_a_generator_that_takes_anything(monkeypatch):
+    right = lm.generate
+    monkeypatch.setattr(lm, "generate", lambda model, x, new: x[:, :new] if isinstance(model, lm.Bert) else right(model, x, new))
+    assert any_of(wrong("LM-06"), "generate() with BERT")
+
+
+@pytest.mark.parametrize("row", ["LM-07", "LM-14"])
+def test_a_count_that_leaves_something_out(monkeypatch, row):
+    right = lm.size
+    monkeypatch.setattr(lm, "size", lambda model, *without: right(model, *without, "positions"))
+    assert any_of(wrong(row), "gpt3: parameters" if row == "LM-14" else "large, with pooler")
+
+
+def test_lm_08_notices_an_output_matrix_of_its_own(monkeypatch, untrained):
+    right = lm.Bert.logits
+
+    def apart(self, x):
+        table = self.embedding
+        self.embedding = torch.nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
+        try:
+            return right(self, x)
+        finally:
+            self.embedding = table
+
+    monkeypatch.setattr(lm.Bert, "logits", apart)
+    assert any_of(wrong("LM-08"), "the table of embeddings itself")
+
+
+def test_lm_09_notices_a_third_target(monkeypatch):
+    right = lm.hide
+    monkeypatch.setattr(lm, "hide", lambda batch, chosen, mask: right(batch, chosen | (torch.arange(chosen.shape[1]) == 2), mask))
+    names = wrong("LM-09")
+    assert any_of(names, "terms of the loss") and any_of(names, "what it is asked")
+
+
+def test_lm_10_notices_pre_training_without_effect(untrained):
+    names = wrong("LM-10")
+    assert any_of(names, "next-sentence") and any_of(names, "better than from scratch")
+
+
+def test_lm_11_notices_a_leak(monkeypatch, untrained):
+    right = lm.partial
+    leaks = lambda kind, *given, **how: lambda **more: right(kind, *given, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
+    monkeypatch.setattr(lm, "partial", lambda kind, *given, **how: leaks(kind, *given, **how) if kind is lm.LanguageModel else kind)
+    monkeypatch.setattr(_lm_parts, "trained", lambda made: made.build_model())
+    assert any_of(wrong("LM-11"), "mean over prefixes")
+
+
+def test_lm_12_notices_a_model_that_writes_no_words(monkeypatch, untrained):
+    monkeypatch.setattr(lm, "_letters", lm._letters.__wrapped__)
+    assert any_of(wrong("LM-12"), "those that exist")
+
+
+def test_lm_13_notices_a_weight_that_is_ignored(monkeypatch, untrained):
+    right = lm.Part
+    monkeypatch.setattr(lm, "Part", lambda y, mask, weight=1.0: right(y, mask))
+    names = wrong("LM-13")
+    assert any_of(names, "pure classifier") and any_of(names, "L_cls + L_LM / 2")
+
+
+def test_lm_15_notices_an_answer_given_away(monkeypatch, untrained):
+    right = lm.few_shot
+    monkeypatch.setattr(lm, "few_shot", lambda *given: right(*given) + " I'd be happy to work on another project.")
+    names = wrong("LM-15")
+    assert any_of(names, "stops before the answer") and any_of(names, "not in it") and any_of(names, "16 shots")
+
+
+def test_lm_15_notices_weights_that_change(monkeypatch, untrained):
+    right = lm.generate
+
+    def learns(model, *given, **how):
+        with torch.no_grad():
+            next(model.parameters()).add_(1e-3)
+        return right(model, *given, **how)
+
+    monkeypatch.setattr(lm, "generate", learns)
+    assert any_of(wrong("LM-15"), "E-41")
+
+
+def test_lm_16_notices_a_lost_span(monkeypatch, untrained):
+    right = lm.restored
+    monkeypatch.setattr(lm, "restored", lambda source, told, made: right(source, told, made).roll(1))
+    assert any_of(wrong("LM-16"), "restored")
+
+
+def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch):
+    right = lm.translation.recipe
+    monkeypatch.setattr(lm.translation, "recipe", lambda **how: right(**{**how, "steps": 2}))
+    assert any_of(wrong("LM-17"), "without a mistake")
+
+
+def test_lm_18_notices_an_adapter_that_does_not_begin_at_zero(monkeypatch, untrained):
+    right = adapters.Bottleneck.__init__
+
+    def random(self, *given):
+        right(self, *given)
+        torch.nn.init.normal_(self.up.weight)
+
+    monkeypatch.setattr(adapters.Bottleneck, "__init__", random)
+    assert any_of(wrong("LM-18"), "bit for bit")
