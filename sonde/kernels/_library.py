@@ -99,21 +99,24 @@ def records(tensors: Iterable[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def unseen(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether nobody watches a call on these tensors, which then may skip the torch op and its hundred microseconds.
-
-    Watching are autograd, a compiler, a tracer, a dispatch mode (a counter of FLOPs), and transforms such as vmap.
-    """
-    return not (
+def watched(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether somebody looks at the operations of a call on these tensors: a compiler, a tracer, a dispatch mode (a counter of
+    FLOPs), a transform such as vmap."""
+    return (
         torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
+        or bool(torch._C._len_torch_dispatch_stack())
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
-        or torch.autograd.profiler._is_profiler_enabled
-        or torch._C._get_tracing_state()
-        or records(tensors)
+        or torch._C._get_tracing_state() is not None
         or any(x is not None and (type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta) for x in tensors)
     )
+
+
+def unseen(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
+    its hundred microseconds."""
+    given = list(tensors)
+    return not (watched(given) or torch.autograd.profiler._is_profiler_enabled or records(given))
 
 
 def once_only(kernel: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 Vaswani et al., Attention Is All You Need, 2017; grouped keys: Ainslie et al., GQA, 2023; rotations by position: Su et al.,
 RoFormer, 2021.  Not a linear recurrence: a step must look at all keys so far, so its memory grows with the sequence.
 
-    parallel  all pairs at once, by torch's fused kernel
+    parallel  all pairs at once, by a fused kernel
     chunk     blocks of keys joined by (largest score, sum, output), Milakov & Gimelshein 2018: memory linear in the length
     step      one query after the other against the keys kept so far
 
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...core.dials import Range
 from ...core.errors import BadInput
+from ...kernels.attend import attend as fused
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
@@ -50,7 +51,7 @@ def attend(
     parallel = form in ("auto", "parallel")
     if parallel and last is None and bias is None:
         k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been kept under another autocast
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
+        return fused(q, k, v, scale, causal)
     if last is None:
         last = torch.arange(q.shape[2], device=q.device) if causal else q.new_full((q.shape[2],), k.shape[2] - 1, dtype=torch.long)
         last = last.unsqueeze(0)

@@ -1,0 +1,97 @@
+"""Exact softmax attention, o_i = sum_j softmax_j(scale q_i . k_j) v_j, forward and backward, for short sequences.
+
+torch's own kernel works in blocks that are as large as such a sequence, and computes the pairs that a causal order leaves
+out.  Where somebody watches (a compiler, a transform, a counter of FLOPs) torch's serves, with the same result.
+
+B batch, H heads, G key groups (head h uses k and v of group h // (H/G)), T queries, N keys, K key width, V value width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ._library import SUFFIX, available, function, rows, watched
+
+_FIELDS = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
+_Row = ctypes.c_int64 * (4 * len(_FIELDS) + 11)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
+    """q [B, H, T, K], k [B, G, N, K], v [B, G, N, V] -> [B, H, T, V]; `causal` lets query i see the keys up to i."""
+    if _serves(q, k, v):
+        return _Attend.apply(q, k, v, scale, causal)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
+
+
+def _serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel can run; what is wrong with tensors that do not fit together is for torch to say."""
+    return (
+        not watched((q, k, v))
+        and q.is_cpu
+        and q.dtype in SUFFIX
+        and q.dtype == k.dtype == v.dtype
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.numel() > 0
+        and v.numel() > 0
+        and (len(k), k.shape[3], k.shape[:3]) == (len(q), q.shape[3], v.shape[:3])
+        and q.shape[1] % k.shape[1] == 0
+        and available()
+    )
+
+
+def _call(name: str, tensors: dict[str, Tensor], log_sum: Tensor, scale: float, causal: bool) -> None:
+    """Fills the struct `arguments` of attend.c and runs a compiled function."""
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    (B, H, T, K), (G, N, V) = q.shape, v.shape[1:]
+    numbers: list[int] = []
+    for field in _FIELDS:
+        x = tensors.get(field)
+        numbers += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
+    bits = struct.unpack("q", struct.pack("d", scale))[0]
+    numbers += (log_sum.data_ptr(), B, G, H // G, T, N, K, V, int(causal), torch.get_num_threads(), bits)
+    function(name, k.dtype)(_Row(*numbers))
+
+
+def _empty(like: Tensor, width: int) -> Tensor:
+    """Room for [B, H, T, width] in the memory order [B, T, H, width]: joining heads is then free."""
+    B, H, T, _ = like.shape
+    return like.new_empty(B, T, H, width).transpose(1, 2)
+
+
+@final
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:  # type: ignore[override]
+        out, log_sum = _empty(q, v.shape[-1]), q.new_empty(q.shape[:3])
+        ctx.save_for_backward(q, k, v, log_sum)
+        ctx.scale, ctx.causal = scale, causal
+        given = {"q": rows(q), "k": rows(k), "v": rows(v), "out": out}
+        _call("attend_forward", given, log_sum, scale, causal)  # type: ignore[arg-type]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        q, k, v, log_sum = ctx.saved_tensors
+        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
+            wanted = [x for x in (q, k, v) if x.requires_grad]
+            found = iter(torch.autograd.grad(_written_out(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
+            return *(next(found) if x.requires_grad else None for x in (q, k, v)), None, None
+        made = {"dq": _empty(q, q.shape[-1]), "dk": _empty(k, k.shape[-1]), "dv": _empty(v, v.shape[-1])}
+        given = {"q": rows(q), "k": rows(k), "v": rows(v), "dout": rows(dout)}
+        _call("attend_backward", given | made, log_sum, ctx.scale, ctx.causal)  # type: ignore[arg-type]
+        return *made.values(), None, None
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """The formula in operations that torch differentiates any number of times."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = scale * q @ k.mT
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), float("-inf"))
+    return scores.softmax(-1) @ v
