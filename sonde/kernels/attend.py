@@ -18,6 +18,10 @@ from torch.nn import functional as F
 
 from ._library import SUFFIX, available, function, rows, watched
 
+LONGEST = 2048
+"""keys; beyond it nothing was measured, and the keys of a task leave the cache"""
+LEAST = 3 << 17
+"""products for which the call's fifty microseconds are paid back"""
 _FIELDS = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
 _Row = ctypes.c_int64 * (4 * len(_FIELDS) + 11)
 
@@ -30,7 +34,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) 
 
 
 def _serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernel can run; what is wrong with tensors that do not fit together is for torch to say."""
+    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
     return (
         not watched((q, k, v))
         and q.is_cpu
@@ -41,21 +45,23 @@ def _serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and v.numel() > 0
         and (len(k), k.shape[3], k.shape[:3]) == (len(q), q.shape[3], v.shape[:3])
         and q.shape[1] % k.shape[1] == 0
+        and k.shape[2] <= LONGEST
+        and len(k) * k.shape[1] >= torch.get_num_threads()
+        and q.numel() * k.shape[2] >= LEAST
         and available()
     )
 
 
 def _call(name: str, tensors: dict[str, Tensor], log_sum: Tensor, scale: float, causal: bool) -> None:
     """Fills the struct `arguments` of attend.c and runs a compiled function."""
-    q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    (B, H, T, K), (G, N, V) = q.shape, v.shape[1:]
-    numbers: list[int] = []
+    (B, H, T, K), (G, N, V) = tensors["q"].shape, tensors["v"].shape[1:]
+    held, numbers = {field: rows(x) for field, x in tensors.items()}, list[int]()
     for field in _FIELDS:
-        x = tensors.get(field)
+        x = held.get(field)
         numbers += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
     bits = struct.unpack("q", struct.pack("d", scale))[0]
     numbers += (log_sum.data_ptr(), B, G, H // G, T, N, K, V, int(causal), torch.get_num_threads(), bits)
-    function(name, k.dtype)(_Row(*numbers))
+    function(name, log_sum.dtype)(_Row(*numbers))
 
 
 def _empty(like: Tensor, width: int) -> Tensor:
@@ -67,24 +73,22 @@ def _empty(like: Tensor, width: int) -> Tensor:
 @final
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
         out, log_sum = _empty(q, v.shape[-1]), q.new_empty(q.shape[:3])
         ctx.save_for_backward(q, k, v, log_sum)
         ctx.scale, ctx.causal = scale, causal
-        given = {"q": rows(q), "k": rows(k), "v": rows(v), "out": out}
-        _call("attend_forward", given, log_sum, scale, causal)  # type: ignore[arg-type]
+        _call("attend_forward", {"q": q, "k": k, "v": v, "out": out}, log_sum, scale, causal)
         return out
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, log_sum = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             wanted = [x for x in (q, k, v) if x.requires_grad]
             found = iter(torch.autograd.grad(_written_out(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
             return *(next(found) if x.requires_grad else None for x in (q, k, v)), None, None
         made = {"dq": _empty(q, q.shape[-1]), "dk": _empty(k, k.shape[-1]), "dv": _empty(v, v.shape[-1])}
-        given = {"q": rows(q), "k": rows(k), "v": rows(v), "dout": rows(dout)}
-        _call("attend_backward", given | made, log_sum, ctx.scale, ctx.causal)  # type: ignore[arg-type]
+        _call("attend_backward", {"q": q, "k": k, "v": v, "dout": dout} | made, log_sum, ctx.scale, ctx.causal)
         return *made.values(), None, None
 
 
