@@ -84,7 +84,8 @@ def lm_01(exhibit: Exhibit) -> str:
         sums[name] = float(score(model, starts, strings).double().exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
-    for name, reader in (("encoder-decoder", EncoderDecoder(V, 8, 1, 2)), ("seq2seq", Seq2Seq(V, 8, mixer="gru", attention="dot"))):
+    readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
+    for name, reader in readers.items():
         begun = _spread(reader).begin(source)
         sums[name] = float(score(reader, starts, strings, state=begun).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
@@ -278,7 +279,7 @@ def lm_05(exhibit: Exhibit) -> str:
     layers = model.body.elmo.layers(x[:5]).detach().double()
     e = [math.exp(s) for s in mix.s.tolist()]
     wanted = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
-    exhibit.expect("features against the sum written out", model.body(x[:5]).detach(), wanted.numpy(), within=1e-5)  # type: ignore[union-attr]
+    exhibit.expect("features against the sum written out", model.body(x[:5]).detach(), wanted.numpy(), within=1e-5)
     right = float((model(x).argmax(-1) == y)[mask].float().mean())
     exhibit.above("tags right", right, 0.7)
     told = ", ".join(f"{share:.2f}" for share in shares.tolist())
@@ -329,14 +330,10 @@ def _bert_by_hand(d: int, layers: int, V: int = 30522, places: int = 512) -> int
 def lm_07(exhibit: Exhibit) -> str:
     """BERT-large: 30522 tokens, 1024 numbers, 24 layers, 16 heads; counted without memory for one number."""
     heads = ("token_", "pair_head")
-    large, base = published("bert_large"), published("bert_base")
-    told = {
-        "vocabulary": large.vocabulary,
-        "width": large.width,
-        "layers": len(large.stack.blocks),
-        "heads": large.stack.blocks[0].mixer.heads,
-    }  # type: ignore
-    exhibit.expect("configuration", list(told.values()), [30522, 1024, 24, 16])
+    large: Any = published("bert_large")
+    base, blocks = published("bert_base"), large.stack.blocks
+    config = [large.vocabulary, large.width, len(blocks), blocks[0].mixer.heads]
+    exhibit.expect("tokens, width, layers, heads", config, [30522, 1024, 24, 16])
     exhibit.expect("places of the numbers", {p.device.type for p in large.parameters()} == {"meta"}, True)
     number, whole = size(large, *heads), size(large)
     exhibit.expect("large, with pooler", number, 335_141_888)
@@ -430,7 +427,7 @@ def lm_09(exhibit: Exhibit) -> str:
     first, second = "Let's make some chicken!", "It tastes great with orange sauce."
     made = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
     sides = [(made.encode(text).long().unsqueeze(0), torch.tensor([len(made.encode(text))])) for text in (first, second)]
-    x, kinds, _ = joined(*sides, (special(made, "cls"), special(made, "sep"), special(made, "pad")))  # type: ignore[arg-type]
+    x, kinds, _ = joined(sides[0], sides[1], (special(made, "cls"), special(made, "sep"), special(made, "pad")))
     wanted = [made.tokens.index(word) for word in ("some", "tastes")]
     batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(made, "mask"))
     told = " ".join(made.tokens[token] for token in batch.x[0].tolist())
