@@ -22,7 +22,7 @@ from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalogue import load
 from ..data.corpora import IMDB, reviews
-from ..data.documents import Ragged
+from ..data.documents import DocumentSource, Ragged
 from ..data.tokeniser import special
 from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
@@ -106,12 +106,12 @@ def _hide(share: float, unknown: int, batch: fields.Batch, dice: Generator) -> f
 
 def _begin(data: Data, unlabelled: int, seed: int, model: nn.Module) -> None:
     """Embeddings start as word vectors of the training texts and of reviews."""
-    assert isinstance(model, Seq2Vec) and isinstance(model.entry, nn.Embedding)
-    rows = [data.train.rows]
+    assert isinstance(model, Seq2Vec) and isinstance(model.entry, nn.Embedding) and isinstance(data.train, DocumentSource)
+    rows, (tokens, width) = [data.train.rows], model.entry.weight.shape
     if fetch.find(IMDB) is not None:
         rows.append(Ragged(*data.reader.vocabulary.encode_all(reviews(unlabelled))))
     with torch.no_grad():
-        model.entry.weight.copy_(vectors(rows, *model.entry.weight.shape, seed))
+        model.entry.weight.copy_(vectors(rows, tokens, width, seed))
 
 
 def vectors(texts: Sequence[Ragged], tokens: int, width: int, seed: int = 0) -> Tensor:

@@ -67,7 +67,7 @@ def recipe(
     vocabulary: sub-words, of both languages together
     dropout: share of numbers set to 0 while training
     sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
-    beams: beginnings kept while translating the test part; 1 is greedy, 4 is usually a little better
+    beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
     batch: sentences per update
     lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
     steps: updates
@@ -104,11 +104,12 @@ def recipe(
 
 def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str]:
     """What the trained model makes of the test part; all its translations are written into the run's folder."""
-    found, wanted, asked = translated(model, data, beams)
-    guessed = word_for_word(data, asked)
+    found, wanted, asked = translated(model, data)
+    scores = {"translated": found, "word for word": word_for_word(data, asked), "source copied": asked}
+    if beams > 1:
+        found = scores[f"with {beams} beams"] = translated(model, data, beams)[0]
     lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(asked, found, wanted)]
     (folder / "translations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    scores = {"translated": found, "word for word": guessed, "source copied": asked}
     told = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
     return {
         "BLEU": f"{told} ({len(wanted):,} sentences of the test part)",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import sonde
+from sonde.core.batch import Batch
 from sonde.core.errors import BadInput, DataUnusable
+from sonde.data.documents import Ragged
 from sonde.data.melody import TUNES, notes
+from sonde.estimators.word2vec import Word2Vec
 from sonde.recipes import _texts, music, names, sentiment, tagging
 
 
@@ -124,9 +128,29 @@ def test_made_up_sentences_hold_no_example_and_both_labels():
 
 
 @pytest.mark.slow
-def test_sentiment_of_real_sentences(data_folder, tmp_path):
+def test_real_sentences_are_judged_better_than_by_a_bag_of_words(data_folder, tmp_path):
     run = sonde.train("sentiment", run=tmp_path / "run", data="sst2", threads=1, quiet=True)
-    assert run.result["figures"]["test/accuracy"] > 0.75
+    assert run.result["figures"]["test/accuracy"] > float(events(run, "baseline").split()[10]) > 0.8
+
+
+def test_embeddings_begin_as_word_vectors():
+    """Each token has the vector that its number, read as a word, gets; 4 stands there once, 0 and 9 never."""
+    rows = [[5, 1, 6], [5, 2, 6, 1], [7, 3, 8], [7, 3]] * 50
+    texts = [Ragged.of(rows[:3]), Ragged.of([*rows[3:], [8, 4]])]
+    table = sentiment.vectors(texts, 10, 12, seed=3)
+    spoken = [" ".join(map(str, row)) for row in [*rows, [8, 4]]]
+    found = Word2Vec(12, epochs=3, min_count=2, random_state=3, split=str.split, quiet=True).fit(spoken).vectors_
+    scale = sentiment.SPREAD / float(np.stack([found.vector(str(i)) if str(i) in found else np.zeros(12) for i in range(10)]).std())
+    assert not table[[0, 4, 9]].any() and len(found) == 7
+    for word in found.words:
+        np.testing.assert_allclose(table[int(word)], found.vector(word) * scale, rtol=1e-5)
+
+
+def test_hidden_tokens_are_a_share_and_follow_the_generator():
+    batch = Batch(x=torch.full((40, 50), 7))
+    hidden = [sentiment._hide(0.2, 1, batch, torch.Generator().manual_seed(seed)).x for seed in (0, 0, 1)]
+    assert set(hidden[0].unique().tolist()) == {1, 7} and abs(float((hidden[0] == 1).double().mean()) - 0.2) < 0.03
+    assert torch.equal(hidden[0], hidden[1]) and not torch.equal(hidden[0], hidden[2])
 
 
 def test_tagging_needs_the_next_word(tmp_path):
