@@ -97,15 +97,19 @@ class Job:
         objective: Any = self.recipe.objective
         for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
             for start in range(0, len(source), 8192):
+                batch = source[torch.arange(start, min(start + 8192, len(source)))]
+                if name == "train" and "y" not in batch:  # questions that an augmentation makes
+                    batch = self._augmented(batch, 0, 0)
                 try:
-                    objective.check(source[torch.arange(start, min(start + 8192, len(source)))])
+                    objective.check(batch)
                 except SondeError as error:
                     place = error.where or f"{self.data.name}, {name} part"
                     raise type(error)(error.what, where=place, last_good=error.last_good, fix=error.fix) from error
         self.model.eval()
         with torch.no_grad(), named_failure(self.model):
             # As in training: what an augmentation makes of an example may be all that the model can read.
-            few = self._augmented(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
+            with building("a training batch"):
+                few = self._augmented(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
                 raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
