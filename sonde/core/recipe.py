@@ -21,6 +21,8 @@ class Objective(Protocol):
     measures(output, batch) further sums worth reporting, such as the number of right answers
     check(batch)            looks at targets once, before training, and says what is wrong with them
     predict(output)         what a user wants to see: class probabilities, a mean, a rate
+    at(step)                which step comes next, from 0; told before every step, so what changes while training depends
+                            on the step alone: not on what is logged, how a batch is cut or where a run was resumed
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...

@@ -51,6 +51,7 @@ class Job:
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
+        self.moves = hasattr(self.objective, "at")
         sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
             len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last, sizes=sizes
@@ -120,6 +121,7 @@ class Job:
         """One forward pass as in training, with augmentation; whatever it changes is put back."""
         self.model.train()
         self.factor(0)
+        self.tell(0)  # another run may have left it at its end
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.no_grad(), building("a training batch"):
             batch = next(part for part in self.batch(0).values() if len(part))
@@ -181,7 +183,13 @@ class Job:
 
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
+        self.tell(step)
         return self.replica.gradient(self.objective, shards, self.shards, self.before(step))
+
+    def tell(self, step: int) -> None:
+        """Say to an objective that changes while training which step comes."""
+        if self.moves:
+            self.objective.at(step)
 
     def factor(self, step: int) -> float:
         """What the schedule makes of the learning rate at a step."""

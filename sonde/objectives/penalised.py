@@ -60,6 +60,10 @@ class Penalised:
     def predict(self, output: Tensor) -> Tensor:
         return self.objective.predict(output)
 
+    def at(self, step: int) -> None:
+        if hasattr(self.objective, "at"):
+            self.objective.at(step)
+
     def _parts(self, batch: Batch) -> list[tuple[str, float, float]]:
         """Each penalty with its factor and its count.  Every example carries it once, so parts of a batch add up to the whole."""
         return [(name, factor, float(len(batch))) for name, factor in self.factors.items()]

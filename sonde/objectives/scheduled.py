@@ -9,7 +9,7 @@ Neural Networks, 2015.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.recipe import Callback
 from ..core.terms import Terms
 from .categorical import Categorical
 
@@ -71,12 +70,11 @@ def mixed(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Te
 
 
 @final
-class Scheduled(Callback):
+class Scheduled:
     """Any objective, on inputs of which a fraction are the model's own; targets, sums and counts stay what they are.
 
-    It is the callback that moves itself along as well: `Recipe(objective=own, callbacks=[own])`.  The fraction changes at
-    logged steps, so it depends on the step alone, also in a resumed run; draws come from the random key of the step.
-    A model that does not train, as in an evaluation, reads the truth alone.
+    The engine says which step comes next (`at`), so the fraction depends on the step alone, also in a resumed run; draws
+    come from the random key of the step.  A model that does not train, as in an evaluation, reads the truth alone.
 
     objective: what judges the outputs
     fraction: step -> share of places
@@ -112,17 +110,8 @@ class Scheduled(Callback):
     def predict(self, output: Tensor) -> Tensor:
         return self.objective.predict(output)
 
-    def step(self, run: Any, step: int, row: Mapping[str, float]) -> None:
+    def at(self, step: int) -> None:
         self.reached = step
-
-    def finish(self, run: Any) -> None:
-        self.reached = 0  # another run of the same recipe begins at its beginning
-
-    def state(self) -> dict[str, Any]:
-        return {"reached": self.reached}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.reached = int(state["reached"])
 
 
 def tiny() -> tuple[Scheduled, nn.Module, Batch]:

@@ -98,7 +98,7 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         evaluate_batch=AT_ONCE,
-        callbacks=(shown, *([objective] if isinstance(objective, Scheduled) else [])),
+        callbacks=(shown,),
     )
 
 

@@ -17,6 +17,7 @@ from sonde.generate import generate
 from sonde.models.language_model import LanguageModel
 from sonde.models.seq2seq import Seq2Seq
 from sonde.objectives.categorical import Categorical
+from sonde.objectives.penalised import Penalised
 from sonde.objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
 from sonde.optim.build import optimiser
 
@@ -136,7 +137,6 @@ def recipe(batch: Batch) -> Recipe:
         model=lambda: Seq2Seq(V, 8, mixer="gla heads=2"),
         data=Data(train=source, valid=source),
         objective=objective,
-        callbacks=[objective],
         optimiser=optimiser("adam", lr=1e-2),
         steps=8,
         batch=16,
@@ -162,7 +162,7 @@ def test_the_engine_moves_it_along_and_a_resumed_run_is_the_same(batch: Batch, t
     made = recipe(batch)
     made.objective.objective = Watched()
     whole = sonde.train(made, run=tmp_path / "whole", seed=3, threads=1, quiet=True)
-    assert shares[0] == 0 and shares[-1] > 0.5 and made.objective.reached == 0
+    assert shares[0] == 0 and shares[-1] > 0.5 and made.objective.reached == 7
 
     class Halt(Exception):
         pass
@@ -174,10 +174,33 @@ def test_the_engine_moves_it_along_and_a_resumed_run_is_the_same(batch: Batch, t
 
     again = recipe(batch)
     with pytest.raises(Halt):
-        sonde.train(
-            again.replace(callbacks=[again.objective, Stops()]), run=tmp_path / "halted", seed=3, threads=1, quiet=True, checkpoint_every=4
-        )
+        sonde.train(again.replace(callbacks=[Stops()]), run=tmp_path / "halted", seed=3, threads=1, quiet=True, checkpoint_every=4)
     fresh = recipe(batch)
-    resumed = sonde.train(fresh.replace(callbacks=[fresh.objective, sonde.core.recipe.Callback()]), run=tmp_path / "halted", quiet=True)
+    resumed = sonde.train(fresh.replace(callbacks=[sonde.core.recipe.Callback()]), run=tmp_path / "halted", quiet=True)
     losses = [[row["loss"] for row in run.metrics if "loss" in row] for run in (whole, resumed)]
     assert losses[0] == losses[1] and len(losses[0]) == 8
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_fraction_depends_on_the_step_and_not_on_what_is_logged(batch: Batch, tmp_path, parts: int) -> None:
+    weights = []
+    for every in (1, 20):
+        made = recipe(batch).replace(log_every=every, accumulate=parts)
+        run = sonde.train(made, run=tmp_path / str(every), seed=3, threads=1, quiet=True)
+        weights.append(torch.cat([p.detach().flatten() for p in run.model().parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_another_run_of_the_same_recipe_begins_at_its_beginning(batch: Batch, tmp_path) -> None:
+    made = recipe(batch)
+    first, second = (
+        [row["loss"] for row in sonde.train(made, run=tmp_path / name, seed=3, threads=1, quiet=True).metrics if "loss" in row]
+        for name in ("one", "two")
+    )
+    assert first == second
+
+
+def test_a_penalty_around_it_passes_the_step_on(batch: Batch, tmp_path) -> None:
+    made = recipe(batch)
+    sonde.train(made.replace(objective=Penalised(made.objective, l2=1e-3)), run=tmp_path / "run", seed=3, threads=1, quiet=True)
+    assert made.objective.reached == 7
