@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import BadInput
 from ..nn.directions import Bidirectional, Stacked
 from ..nn.mixers import Mixer
 from ..nn.recurrence import State
@@ -37,6 +38,15 @@ def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, d
         return Bidirectional(mixer_of(mixer, width), mixer_of(mixer, width)) if bidirectional else mixer_of(mixer, width)
 
     return Stacked([layer() for _ in range(depth)], dropout)
+
+
+def writer(mixer: str, width: int, depth: int, where: str, dropout: float = 0.0) -> Stacked:
+    """Such layers for a model that writes: what comes out at a place has not seen the later ones, which it has to predict."""
+    made = trunk(mixer, width, depth, dropout=dropout)
+    if not made.causal:
+        what = f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict"
+        raise BadInput(what, where=where, fix="choose one that does not")
+    return made
 
 
 def inside(state: State, part: str) -> State | None:

@@ -25,7 +25,7 @@ from ..core.errors import BadInput
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
-from ._trunk import inside, pooled, spans_of, trunk
+from ._trunk import inside, pooled, spans_of, trunk, writer
 from .language_model import embedded
 
 Count = Annotated[int, Range(least=1)]
@@ -68,7 +68,7 @@ class Seq2Seq(nn.Module):
     vocabulary: how many target tokens there are
     width: numbers inside
     depth: mixers one after the other, on each side
-    mixer: what moves information along both sequences, by name; its dials may follow: 'gla heads=8'
+    mixer: what moves information along both sequences, by name, and looks at no later token; its dials may follow: 'gla heads=8'
     attention: how the decoder looks at the encoder's states; none leaves it the summary alone
     feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
     bidirectional: the encoder reads in both directions
@@ -100,7 +100,7 @@ class Seq2Seq(nn.Module):
         self.encoder = trunk(mixer, width, depth, bidirectional, dropout)
         self.bridge = nn.Linear(self.encoder.reach, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
-        self.decoder = trunk(mixer, width, depth, dropout=dropout)
+        self.decoder = writer(mixer, width, depth, "Seq2Seq", dropout)
         self.lookup = None if attention == "none" else Lookup(width, attention)
         self.feed = nn.Linear(width, width, bias=False) if feeding else None
         self.join = None if self.lookup is None else nn.Linear(2 * width, width)

@@ -26,7 +26,7 @@ from ..core.errors import BadInput, nearest
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
-from ._trunk import Kind, enter, entry, inside, pooled, spans_of, trunk
+from ._trunk import Kind, enter, entry, inside, pooled, spans_of, trunk, writer
 from .seq2seq import Seq2Seq
 
 Count = Annotated[int, Range(least=1)]
@@ -71,7 +71,8 @@ class Vec2Seq(nn.Module):
     ) -> None:
         super().__init__()
         self.condition, self.entry = nn.Linear(source, width), entry(kind, outputs, width)
-        self.trunk, self.head = trunk(mixer, width, depth), nn.Linear(width, outputs * (1 if kind == "tokens" else 2))
+        self.trunk = writer(mixer, width, depth, "Vec2Seq")
+        self.head = nn.Linear(width, outputs * (1 if kind == "tokens" else 2))
 
     def forward(self, source: Tensor, x: Tensor) -> Tensor:
         """source (B, F) and the outputs so far, x: y moved on by one place -> raw outputs at every place."""

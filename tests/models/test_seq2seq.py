@@ -166,3 +166,11 @@ def test_what_cannot_be_is_said() -> None:
         made("none", False).align(source, x)
     with pytest.raises(BadInput, match="there is a token 99"):
         model(torch.full((1, 2), 99), x[:1])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("mixer", ["attention heads=2 causal=false", "linformer heads=2"])
+def test_a_decoder_that_looks_ahead_is_refused(mixer: str, bidirectional: bool) -> None:
+    """It would see the token it has to predict."""
+    with pytest.raises(BadInput, match=rf"mixer '{mixer}' looks at later tokens.*\(Seq2Seq\); choose one that does not"):
+        Seq2Seq(W, D, mixer=mixer, bidirectional=bidirectional)

@@ -213,3 +213,11 @@ def test_a_tag_that_needs_the_next_token_is_learned_from_both_directions_only() 
     trained(causal, batch, 80)
     again = Batch(x=fresh, y=F.pad(fresh[:, 1:], (0, 1)), mask=(torch.arange(8) < 7).expand(256, -1))
     assert Categorical().measures(causal(fresh), again).means()["accuracy"] < 0.4  # 1/4 is chance
+
+
+@pytest.mark.parametrize("mixer", ["attention heads=2 causal=false", "linformer heads=2"])
+def test_only_what_writes_may_not_look_ahead(mixer: str) -> None:
+    with pytest.raises(BadInput, match=rf"mixer '{mixer}' looks at later tokens.*\(Vec2Seq\); choose one that does not"):
+        Vec2Seq(F_IN, 6, width=8, mixer=mixer)
+    assert Tagger(6, OUT, width=8, mixer=mixer)(torch.randint(6, (B, T))).shape == (B, T, OUT)
+    assert Seq2Vec(6, OUT, width=8, mixer=mixer)(torch.randint(6, (B, T))).shape == (B, OUT)
