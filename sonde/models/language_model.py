@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.block import Style, style_of
+from ..nn.block import FeedForward, Style, style_of
 from ..nn.mixers import Mixer, mixer
+from ..nn.mixers.attention import Attention, CrossAttention
 from ..nn.positions import Kind, Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -144,16 +145,18 @@ def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
 
 @torch.no_grad()
 def begin_small(stack: Stack) -> None:
-    """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches."""
+    """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches.
+
+    Of attention and of the networks alone: other mixers begin in ways of their own, such as with a gate that forgets little.
+    """
     branches = sum(1 + (block.cross is not None) + (block.ffn is not None) for block in stack.blocks)
-    for module in stack.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    for name, weight in stack.named_parameters():
-        if name.endswith(("out.weight", "down.weight")):
-            weight.div_(branches**0.5)
+    for branch in stack.modules():
+        if isinstance(branch, (Attention, CrossAttention, FeedForward)):
+            for name, part in branch.named_children():
+                if isinstance(part, nn.Linear):
+                    nn.init.normal_(part.weight, std=0.02 * branches**-0.5 if name in ("out", "down") else 0.02)
+                    if part.bias is not None:
+                        nn.init.zeros_(part.bias)
 
 
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:

@@ -7,8 +7,10 @@ import torch
 
 from sonde.core import shelf
 from sonde.core.errors import BadInput
-from sonde.models.language_model import LanguageModel, mixer_of
+from sonde.models.language_model import LanguageModel, begin_small, mixer_of
+from sonde.nn.block import style_of
 from sonde.nn.spans import Spans
+from sonde.nn.stack import Stack
 
 MIXERS = shelf.names("nn.mixers")
 CAUSAL = [name for name in MIXERS if mixer_of(name, 24).causal]
@@ -158,3 +160,30 @@ def test_the_state_of_another_model_is_refused_by_name():
 def test_compiled_it_is_one_graph():
     one, x = model(), tokens(2, 7)
     torch.testing.assert_close(torch.compile(one, fullgraph=True, backend="aot_eager")(x), one(x))
+
+
+@pytest.mark.parametrize("style", ["modern", "gpt2"])
+def test_mixers_with_first_weights_of_their_own_keep_them(style):
+    """A style says how attention and networks begin; a forget gate that remembers and a rotation stay what they are."""
+    torch.manual_seed(0)
+    forget = LanguageModel(17, 24, 1, "lstm memory=50", style=style).stack.blocks[0].mixer.x.bias[24:48]
+    assert float(forget.detach().min()) >= 0 and float(forget.detach().mean()) > 2
+    turn = LanguageModel(17, 24, 1, "rnn", style=style).stack.blocks[0].mixer.h.weight
+    torch.testing.assert_close(turn @ turn.mT, torch.eye(24), atol=1e-5, rtol=0)
+    for name in ("gla heads=2", "mamba2 heads=2"):
+        torch.manual_seed(1)
+        alone = mixer_of(name, 24).state_dict()
+        torch.manual_seed(1)
+        made = mixer_of(name, 24)
+        begin_small(Stack.of([made], 2.0, style_of(style)))
+        assert all(torch.equal(value, alone[key]) for key, value in made.state_dict().items())
+
+
+def test_small_first_weights_are_those_of_gpt2():
+    torch.manual_seed(0)
+    stack = LanguageModel(17, 64, 3, "attention bias=true", style="gpt2").stack
+    for block in stack.blocks:
+        for part in (block.mixer.qkv, block.ffn.up):
+            assert abs(float(part.weight.detach().std()) - 0.02) < 0.001 and not part.bias.any()
+        for part in (block.mixer.out, block.ffn.down):
+            assert abs(float(part.weight.detach().std()) - 0.02 / 6**0.5) < 0.001 and not part.bias.any()
