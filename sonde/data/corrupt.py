@@ -45,6 +45,8 @@ def masking(tokeniser: Tokeniser, rate: float = 0.15, shares: tuple[float, float
     mask = special(tokeniser, "mask")
     apart = torch.tensor(sorted(tokeniser.specials.values()))
     plain = torch.arange(tokeniser.size)[~torch.isin(torch.arange(tokeniser.size), apart)]
+    if not len(plain):
+        raise BadInput("all tokens of this tokeniser are special ones, so there is none to hide", fix="train it on text")
 
     def change(batch: Batch, dice: Generator) -> Batch:
         chosen, what = torch.rand(2, *batch.x.shape, generator=dice)

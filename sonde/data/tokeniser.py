@@ -125,19 +125,21 @@ class Vocabulary:
         return table
 
     def encode(self, text: str) -> Tensor:
-        if self.level == "byte":
-            return torch.from_numpy(np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8).copy())
-        return torch.from_numpy(self._table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)])
+        with _characters():
+            if self.level == "byte":
+                return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+            return torch.from_numpy(self._table[np.frombuffer(text.encode("utf-32-le"), np.uint32)])
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        lengths = [len(text) if self.level == "char" else len(text.encode("utf-8", "surrogatepass")) for text in texts]
+        with _characters():
+            lengths = [len(text) if self.level == "char" else len(text.encode()) for text in texts]
         return self.encode("".join(texts)), _bounds(lengths)
 
     def decode(self, tokens: Tensor) -> str:
         """Text of a row of tokens; bytes that are no UTF-8 become the replacement character."""
+        tokens = _heard(self, tokens)
         if self.level == "byte" and not self.named:
             return bytes(tokens.tolist()).decode("utf-8", "replace")
-        tokens = _heard(self, tokens)
         if self.level == "byte":
             parts = (self.tokens[i].encode() if i > 255 else bytes([i]) for i in tokens.tolist())
             return b"".join(parts).decode("utf-8", "replace")
@@ -207,7 +209,12 @@ class Subwords:
         rows: list[np.ndarray] = [np.zeros(0, np.int32)]
         bounds, at = [np.zeros(1, np.int64)], 0
         for group, last in self._groups(texts):
-            found = [one.ids for one in self.tokenizer.encode_batch_fast(group, add_special_tokens=False)]
+            try:
+                found = [one.ids for one in self.tokenizer.encode_batch_fast(group, add_special_tokens=False)]
+            except TypeError:  # the package says this of text that cannot be UTF-8
+                with _characters():
+                    "".join(group).encode()
+                raise
             stops = at + np.fromiter(map(len, found), np.int64, len(found)).cumsum()
             rows.append(np.fromiter(chain.from_iterable(found), np.int32, int(stops[-1]) - at))
             bounds.append(stops[last])
@@ -250,11 +257,13 @@ def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[
         seen: set[str] = set()
         for text in texts:
             seen.update(text)
+        with _characters():
+            "".join(seen).encode()
         return Vocabulary.of("".join(seen), "char", [name for name in specials if name != "unknown"])
     least = 256 + len(specials) if kind == "bpe" else len(specials) + 1
     if size < least:
         raise BadInput(f"a {kind} tokeniser needs {least} tokens or more, not {size}", fix=f"set its size to {least} or more")
-    with _one_thread():  # sums in another order would give other numbers
+    with _one_thread(), _characters():  # sums in another order would give other numbers
         return Subwords(_TRAIN[kind](texts, size, specials))
 
 
@@ -512,6 +521,15 @@ _CUT = re.compile(r"\S(?= \S)")
 
 def _bounds(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([0, *np.cumsum(lengths).tolist()])
+
+
+@contextmanager
+def _characters() -> Iterator[None]:
+    """Refuses lone halves of surrogate pairs, which is what Python makes of bytes on a command line that are no UTF-8."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise BadInput(f"the text holds {error.object[error.start]!r}, which is no character", fix="give text in UTF-8") from error
 
 
 @contextmanager

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.main import main
+from sonde.data.tokeniser import train as tokeniser_of
 from sonde.engine.api import open_run, train
 from sonde.generate.text import complete
+from sonde.models import hf
+from sonde.models.language_model import LanguageModel
 
 SMALL = {"mixer": "attention heads=2", "depth": 1, "width": 16, "context": 16, "batch": 4, "steps": 2}
 
@@ -52,3 +55,11 @@ def test_mistakes_are_told(words: list[str], code: int, told: str, here: Path, c
     (here / "empty").mkdir()
     assert main(["hf", *words]) == code
     assert told in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_text_is_refused(here: Path, capsys: pytest.CaptureFixture) -> None:
+    words = tokeniser_of("bpe", ["the cat sat on the mat"], 280)
+    hf.save(LanguageModel(words.size, 16, 1, "attention heads=2", style="llama"), here / "made", words)
+    assert main(["hf", "load", "made", "--prompt", "the \udcff"]) == 2
+    told = capsys.readouterr().err
+    assert "the text holds" in told and "no character" in told and len(told.splitlines()) <= 3

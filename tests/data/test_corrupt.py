@@ -25,6 +25,11 @@ def letters(rows: int, width: int, seed: int = 0) -> Batch:
     return Batch(x=torch.randint(1, 27, (rows, width), generator=generator(seed)), ids=torch.arange(rows))
 
 
+def test_there_must_be_something_to_mask() -> None:
+    with pytest.raises(BadInput, match="all tokens of this tokeniser are special ones"):
+        masking(train("char", [""], specials=("pad", "mask")))
+
+
 def test_masking_has_its_shares_and_spares_special_tokens() -> None:
     batch = letters(400, 100)
     at = LETTERS.specials

@@ -155,6 +155,26 @@ def test_nothing_and_one_token(kind: str) -> None:
         made.decode(torch.tensor([made.size]))
 
 
+@pytest.mark.parametrize("kind", SIZES)
+def test_what_is_no_character_is_refused(kind: str) -> None:
+    """Python reads the byte 0xff of a command line as half of a surrogate pair, which UTF-8 has no place for."""
+    made = TRAINED[kind]
+    calls = [lambda: made.encode("the \udcff"), lambda: made.encode_all(["the", "\ud800"]), lambda: t.marked(made, "<pad>\udcff")]
+    if kind != "byte":  # which learns nothing from text
+        calls.append(lambda: t.train(kind, [*TEXTS, "a \udcff"], SIZES[kind], SPECIALS))
+    for call in calls:
+        with pytest.raises(BadInput, match=r"the text holds '\\ud(cff|800)', which is no character"):
+            call()
+
+
+def test_bytes_without_special_tokens_know_their_own() -> None:
+    made = t.train("byte", [], specials=())
+    assert made.decode(made.encode("naïve")) == "naïve" and made.decode(torch.zeros(0, dtype=torch.long)) == ""
+    for token in (300, -1):
+        with pytest.raises(BadInput, match=f"token {token} is none of the 256"):
+            made.decode(torch.tensor([token]))
+
+
 def test_wrong_asks_are_answered() -> None:
     for call, told in (
         (lambda: t.train("bep", TEXTS), "no tokeniser 'bep'"),
