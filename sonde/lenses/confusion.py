@@ -6,8 +6,13 @@ from ..core.reading import Reading, Subject
 from ._untouched import answers, need, not_classes
 
 
+MOST = 128
+"""classes that a matrix can show"""
+
+
 def why_not(subject: Subject) -> str:
-    return not_classes(subject)
+    missing, many = not_classes(subject), len(getattr(subject.data, "classes", ()))
+    return missing or (f"{many:,} classes are more than a matrix can show" if many > MOST else "")
 
 
 def read(subject: Subject) -> list[Reading]:

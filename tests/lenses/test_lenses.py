@@ -255,3 +255,14 @@ def test_summary_has_last_and_best() -> None:
     assert rows["valid/loss"] == (5.0, 3.0, 2) and rows["valid/accuracy"] == (0.75, 0.75, 4)
     assert rows["test/loss"] == (4.0, None, None) and rows["lr"] == (0.05, None, None)
     assert "valid/nll" not in rows and "model_step" not in rows and "junk" not in rows
+
+
+def test_a_matrix_of_thousands_of_classes_is_refused():
+    from dataclasses import replace
+
+    from sonde.lenses import confusion
+
+    few = confusion.tiny()
+    assert not confusion.why_not(few)
+    many = replace(few, data=replace(few.data, classes=tuple(map(str, range(2000)))))
+    assert confusion.why_not(many) == "2,000 classes are more than a matrix can show"
