@@ -171,6 +171,12 @@ def _by_hash(ends: np.ndarray, hashes: np.ndarray, valid: float, test: float) ->
 def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser]:
     """The shards of a folder and their tokeniser; anything missing, cut short or changed is an error that names it."""
     path = Path(path)
+    if (path / "plan.json").is_file() and not (path / "manifest.json").exists():
+        raise DataUnusable(
+            f"the token folder '{path.name}' is not finished",
+            where=str(path),
+            fix="give the `sonde data tokens` command that began it once more, or remove the folder and begin anew",
+        )
     try:
         manifest = read_json(path / "manifest.json", 1 << 30)
         records, kind = manifest["shards"], manifest["dtype"]

@@ -73,7 +73,7 @@ def _loader(path: Path) -> Callable[..., Data]:
         raise BadInput(f"no file or folder '{path}'", fix=_neighbour(path))
     kind = suffix(path)
     if path.is_dir():
-        return token_folder if (path / "manifest.json").is_file() else image_folder
+        return token_folder if any((path / name).is_file() for name in ("manifest.json", "plan.json")) else image_folder
     if kind in TABLES:
         return table_file
     if _is_array(path):

@@ -242,3 +242,16 @@ def test_another_tokeniser_is_noticed(good: Path, tmp_path: Path) -> None:
             catalogue.load(good, **{"by": "document", **parts})
     with pytest.raises(BadInput, match="has no target"):
         catalogue.load(good, target="y")
+
+
+def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
+    """Killed before the manifest, or made of empty files: it is no folder of images, whatever options come with it."""
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(DataUnusable, match="hold no text"):
+        prepare([tmp_path / "empty.txt"], tmp_path / "out", Asked("byte"))
+    for options in ({}, {"length": 16}):
+        with pytest.raises(DataUnusable, match="'out' is not finished.*") as caught:
+            catalogue.load(str(tmp_path / "out"), **options)
+        assert "sonde data tokens" in str(caught.value)
+    with pytest.raises(DataUnusable, match="not finished"):
+        open_shards(tmp_path / "out")
