@@ -122,6 +122,7 @@ class _Line:
             x = self._block(block, str(i), total, x)
         x = x if isinstance(model.stack.norm, nn.Identity) else self._norm(model.stack.norm, total)
         head = table if model.head is None else _linear(model.head)[0]
+        self.shrink = model.style.shrink(model.width, tied=model.head is None)
         self.last = program.linear(x, Vectors(0, model.vocabulary, 0), head, None if model.head is None else model.head.bias)
 
     def _block(self, block: nn.Module, part: str, total: Vectors, x: Vectors) -> Vectors:
@@ -166,6 +167,8 @@ class _Line:
             after = self._bound(state, place, seen, moving=True)
             if not self.program.run(seen):
                 raise AssertionError("a state that moved has no room")
+        if self.shrink != 1:
+            logits *= self.shrink
         later = seen + 1
         return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated, cast, final
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput
@@ -20,7 +19,7 @@ from ..nn.positions import Kind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, named
-from .language_model import Count, Share, begin_small, embedded, mixer_of
+from .language_model import Count, Share, begin_small, embedded, logits_of, mixer_of
 
 
 @final
@@ -134,9 +133,7 @@ class EncoderDecoder(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, vocabulary)."""
-        if self.head is not None:
-            return self.head(x)
-        return F.linear(x * self.width**-0.5 if self.style.shrunk else x, self.embedding.weight)
+        return logits_of(x, self.embedding, self.head, self.style)
 
 
 def _share_distances(stack: Stack) -> None:

@@ -63,7 +63,7 @@ class LanguageModel(nn.Module):
         self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
         # Tokens begin with numbers near 1, logits near 0.  With one matrix for both a token's own vector is still in the
         # last block's output, so it has to begin smaller.
-        std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 0.02
+        std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 1.0 if self.style.shrunk else 0.02
         scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = None if positions == "none" else Positions(positions, width, places, scale=scale, std=std)
@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Features (B, T, D) -> (B, T, vocabulary)."""
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return logits_of(x, self.embedding, self.head, self.style)
 
 
 def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
@@ -141,6 +141,14 @@ def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
             fix=f"give numbers from 0 to {table.num_embeddings - 1}; a tokeniser must be the one the model was trained with",
         ) from None
     return x if scale == 1 else x * scale
+
+
+def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Style) -> Tensor:
+    """Features (B, T, D) -> (B, T, vocabulary): through the head, or where there is none inner products with the embeddings."""
+    if head is not None:
+        return head(x)
+    shrink = style.shrink(table.embedding_dim, tied=True)
+    return F.linear(x if shrink == 1 else x * shrink, table.weight)
 
 
 @torch.no_grad()

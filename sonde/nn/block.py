@@ -57,6 +57,10 @@ class Style:
     shrunk: bool = False
     """logits of tied embeddings are divided by the root of the width"""
 
+    def shrink(self, width: int, tied: bool) -> float:
+        """What logits are multiplied by."""
+        return width**-0.5 if self.shrunk and tied else 1.0
+
     def make_norm(self, width: int) -> nn.Module:
         return (nn.RMSNorm if self.norm == "rms" else nn.LayerNorm)(width, eps=self.eps)
 

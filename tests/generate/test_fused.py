@@ -22,6 +22,7 @@ MODELS = {
     "wide heads": {"mixer": "attention heads=2 each=10 base=500 scale=0.2"},
     "alibi": {"mixer": "attention heads=3 positions=alibi", "tied": True},
     "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "places": 90, "style": "gpt2", "tied": True},
+    "t5": {"style": "t5", "tied": True},
     "notes": {"mixer": "attention positions=none", "positions": "sinusoidal", "style": "notes"},
     "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "places": 90, "ffn": 0},
     "post, no network": {"style": "bert", "ffn": 0},

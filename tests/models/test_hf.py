@@ -175,6 +175,7 @@ OURS = {
         n, 20, 2, "attention heads=2 positions=none bias=true", positions="learned", places=40, tied=True, style=LAYERED
     ),
     "mamba2": lambda n: LanguageModel(n, 16, 2, "mamba2 heads=4 states=5", ffn=0, tied=True),
+    "divided": lambda n: LanguageModel(n, 24, 2, "attention heads=3", tied=True, style=Style(shrunk=True)),
 }  # fmt: skip
 
 

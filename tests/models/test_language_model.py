@@ -187,3 +187,11 @@ def test_small_first_weights_are_those_of_gpt2():
             assert abs(float(part.weight.detach().std()) - 0.02) < 0.001 and not part.bias.any()
         for part in (block.mixer.out, block.ffn.down):
             assert abs(float(part.weight.detach().std()) - 0.02 / 6**0.5) < 0.001 and not part.bias.any()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("style", ["t5", "llama"])
+def test_logits_of_tied_embeddings_are_divided_where_the_style_says_so(style, tied):
+    one, y = model("attention heads=2", style=style, tied=tied), torch.randn(2, 3, 24)
+    table = one.embedding.weight if tied else one.head.weight
+    torch.testing.assert_close(one.logits(y), y @ table.mT / (24**0.5 if tied and style == "t5" else 1))

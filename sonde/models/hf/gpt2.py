@@ -96,7 +96,7 @@ def table(model: LanguageModel) -> list[Row]:
             form = "same" if theirs.startswith("ln_") else "turned"
             rows += pair(f"stack.blocks.{i}.{ours}", f"transformer.h.{i}.{theirs}", bias=True, form=form)
     # What multiplies the embeddings would multiply the logits too where one matrix serves both, so the last norm takes it back.
-    rows += pair("stack.norm", "transformer.ln_f", bias=True, factor=1 / model.scale if tied else 1.0)
+    rows += pair("stack.norm", "transformer.ln_f", bias=True, factor=model.style.shrink(model.width, tied) / model.scale if tied else 1.0)
     return rows if tied else [*rows, *pair("head", "lm_head")]
 
 

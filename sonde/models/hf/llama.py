@@ -103,7 +103,7 @@ def table(model: LanguageModel) -> list[Row]:
         for name in ("gate", "up", "down"):
             rows += pair(f"{ours}.ffn.{name}", f"{theirs}.mlp.{name}_proj", model.style.bias)
     # What multiplies the embeddings would multiply the logits too where one matrix serves both, so the last norm takes it back.
-    rows += pair("stack.norm", "model.norm", factor=1 / model.scale if tied else 1.0)
+    rows += pair("stack.norm", "model.norm", factor=model.style.shrink(model.width, tied) / model.scale if tied else 1.0)
     return rows if tied else [*rows, *pair("head", "lm_head")]
 
 

@@ -110,7 +110,7 @@ def table(model: LanguageModel) -> list[Row]:
         for mine, other in LINEAR.items():
             rows += pair(f"{ours}.mixer.{mine}", f"{theirs}.mixer.{other}")
     # What multiplies the embeddings would multiply the logits too where one matrix serves both, so the last norm takes it back.
-    rows += pair("stack.norm", "backbone.norm_f", factor=1 / model.scale if tied else 1.0)
+    rows += pair("stack.norm", "backbone.norm_f", factor=model.style.shrink(model.width, tied) / model.scale if tied else 1.0)
     return rows if tied else [*rows, *pair("head", "lm_head")]
 
 
