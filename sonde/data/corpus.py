@@ -172,11 +172,7 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser
     """The shards of a folder and their tokeniser; anything missing, cut short or changed is an error that names it."""
     path = Path(path)
     if (path / "plan.json").is_file() and not (path / "manifest.json").exists():
-        raise DataUnusable(
-            f"the token folder '{path.name}' is not finished",
-            where=str(path),
-            fix="give the `sonde data tokens` command that began it once more, or remove the folder and begin anew",
-        )
+        raise _damaged(path, "the folder is not finished", "give the `sonde data tokens` command that began it again, or remove the folder")
     try:
         manifest = read_json(path / "manifest.json", 1 << 30)
         records, kind = manifest["shards"], manifest["dtype"]
@@ -201,7 +197,5 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser
     return Shards(path, kind, names, sizes, hashlib.sha256(dump_json(manifest)).hexdigest()), tokeniser
 
 
-def _damaged(path: Path, what: str) -> DataUnusable:
-    return DataUnusable(
-        f"the token shards of '{path.name}' cannot be used: {what}", where=str(path), fix="make them again: sonde data tokens"
-    )
+def _damaged(path: Path, what: str, fix: str = "make them again: sonde data tokens") -> DataUnusable:
+    return DataUnusable(f"the token shards of '{path.name}' cannot be used: {what}", where=str(path), fix=fix)

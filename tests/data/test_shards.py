@@ -250,7 +250,7 @@ def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
     with pytest.raises(DataUnusable, match="hold no text"):
         prepare([tmp_path / "empty.txt"], tmp_path / "out", Asked("byte"))
     for options in ({}, {"length": 16}):
-        with pytest.raises(DataUnusable, match="'out' is not finished.*") as caught:
+        with pytest.raises(DataUnusable, match="'out' cannot be used: the folder is not finished") as caught:
             catalogue.load(str(tmp_path / "out"), **options)
         assert "sonde data tokens" in str(caught.value)
     with pytest.raises(DataUnusable, match="not finished"):
