@@ -433,27 +433,6 @@ def marked(tokeniser: Tokeniser, text: str) -> Tensor:
     return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
 
 
-def teller(tokeniser: Tokeniser) -> Callable[[int], str]:
-    """Text of tokens that come one by one: each call gives what is certain by now, so bytes wait for their character."""
-    seen: list[int] = []
-    told = waited = 0
-
-    def tell(token: int) -> str:
-        nonlocal told, waited
-        seen.append(int(token))
-        text = tokeniser.decode(torch.tensor(seen))
-        if text.endswith(UNKNOWN) and tokeniser.level != "char" and waited < 3:  # a character has at most four bytes
-            waited += 1
-            return ""
-        new, told, waited = text[told:], len(text), 0
-        if len(seen) > 256:  # a few tokens before are enough to know whether a space comes between
-            del seen[:-8]
-            told = len(tokeniser.decode(torch.tensor(seen)))
-        return new
-
-    return tell
-
-
 def _heard(tokeniser: Tokeniser, tokens: Tensor) -> Tensor:
     """A row without the special tokens that are no text."""
     tokens = tokens.flatten()
