@@ -1,4 +1,4 @@
-"""Chapter 26, applications: sentences judged, one toy for each family of sequence models, and music."""
+"""Chapter 23, applications: sentences judged, one toy for each family of sequence models, and music."""
 
 from __future__ import annotations
 
