@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, Protocol, final
 
 import torch
@@ -25,6 +23,7 @@ from ..models.language_model import LanguageModel
 from ..nn.positions import Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
+from . import fused
 from .choice import Dice, choose
 from .sampling import Sampling
 from .stop import Stop
@@ -229,11 +228,6 @@ def at_rest(model: Advances) -> Iterator[None]:
 
 def prepared(model: Advances, batch: int, weights: Weights) -> Advances:
     """The fastest way there is to advance this model with a batch of this size."""
-    if find_spec(f"{__package__}.fused") is None:
-        if weights is not None:
-            raise BadInput(f"no kernel here reads {weights} weights", where="generate", fix="leave weights out")
-        return model
-    fused = import_module(".fused", __package__)
     fast = fused.ready(model, batch, weights)
     if fast is None and weights is not None:
         raise BadInput(f"{weights} weights cannot be used: {fused.why_not(model, batch)}", where="generate", fix="leave weights out")
