@@ -48,7 +48,7 @@ class Size:
     vocabulary: int = 65
 
 
-SIZES = {"small": Size(4, 4, 128, 64, 12, 160), "medium": Size(6, 6, 384, 128, 8, 24)}
+SIZES = {"small": Size(4, 4, 128, 64, 12, 160), "medium": Size(6, 6, 384, 128, 8, 16)}
 
 
 class Layer(nn.Module):
