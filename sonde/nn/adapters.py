@@ -134,7 +134,7 @@ def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | Non
 
 def merge(model: nn.Module) -> None:
     """Turn every LoRA into one plain map, so that the model has its old names, size and speed."""
-    for path, part in _parts(model, Lora):
+    for path, part in reversed(_parts(model, Lora)):  # what lies inside another one first
         _put(model, path, part.merged())
 
 
@@ -195,13 +195,18 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _parts(model: nn.Module, kind: type) -> list[tuple[str, Any]]:
+def _parts(model: nn.Module, kind: type | tuple[type, ...]) -> list[tuple[str, Any]]:
     return [(path, part) for path, part in model.named_modules() if isinstance(part, kind)]
 
 
 def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, nn.Linear]]:
-    """Linear maps whose names match, each once; a pattern without any is an error."""
-    there = _parts(model, nn.Linear)
+    """Linear maps whose names match, each once; a pattern without any is an error, and so is a map that has an adapter."""
+    there, taken = _parts(model, nn.Linear), [path for path, _ in _parts(model, (Bottleneck, Lora))]
+    for path in (*taken, *(path for path, _ in there)):
+        for adapter in taken:
+            if _any(path, patterns) and f"{path}.".startswith(f"{adapter}."):
+                fix = "merge what is LoRA, or name other maps"
+                raise BadInput(f"'{adapter}' has an adapter already", where=type(model).__name__, fix=fix)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path, _ in there):
             raise BadInput(

@@ -160,3 +160,36 @@ def test_a_prompt_before_a_model_with_kinds():
     made, kinds = Prompted(body, tokens=first), x() % 2
     wanted = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
     torch.testing.assert_close(made.features(x(), kinds=kinds)[0], wanted)
+
+
+def test_a_map_has_one_adapter_at_a_time():
+    """Another one would change parts of the first, and freeze it."""
+    made = model()
+    names = add_lora(made, 2)
+    for again in (add_lora, add_bottlenecks):
+        with pytest.raises(BadInput, match=r"'stack.blocks.0.mixer.(qkv|out)' has an adapter already \(LanguageModel\); merge"):
+            again(made, 2)
+    assert learning(made) == names
+    add_bottlenecks(made, 2, "*ffn.down")
+    with pytest.raises(BadInput, match="'stack.blocks.0.ffn.down' has an adapter already"):
+        add_lora(made, 2, "*ffn.*")
+    add_lora(made, 2, "head")
+    assert learning(made) == ["head.a", "head.b"]
+
+
+def test_what_was_merged_can_learn_again_and_all_of_it_comes_back():
+    made, states, said = model(), [], []
+    for _ in range(2):
+        add_lora(made, 2)
+        step(made)
+        states.append({name: value.clone() for name, value in made.state_dict().items()})
+        said.append(made(x()).detach())
+        merge(made)
+        torch.testing.assert_close(made(x()), said[-1])
+    names = made.state_dict().keys()
+    for _ in range(2):
+        unmerge(made)
+        torch.testing.assert_close(made(x()), said[-1])
+    merge(made)
+    assert made.state_dict().keys() == names
+    torch.testing.assert_close(made(x()), said[-1])
