@@ -1,4 +1,4 @@
-"""What the recurrent topologies share: a way in for tokens or numbers, layers in one or both directions, one vector of them.
+"""What models of sequences share: a way in for tokens or numbers, layers in one or both directions, one vector of a sequence.
 
 B batch, T time, D width.
 """
@@ -19,6 +19,8 @@ from .language_model import embedded, mixer_of
 
 Kind = Literal["tokens", "numbers"]
 """what stands at each place: one token, or a row of numbers"""
+Take = Literal["last", "first", "mean"]
+"""whose vector stands for a sequence"""
 
 
 def entry(kind: Kind, inputs: int, width: int) -> nn.Module:
@@ -59,10 +61,15 @@ def spans_of(lengths: Tensor | None, places: int) -> Spans | None:
     return None if lengths is None or bool((lengths == places).all()) else Spans.of_lengths(lengths)
 
 
-def pooled(y: Tensor, lengths: Tensor | None, pool: Literal["last", "mean"], both: bool) -> Tensor:
-    """One vector for each row of y (B, T, D): the mean of its places, or what each direction says when it has read all."""
+def pooled(y: Tensor, lengths: Tensor | None, take: Take, both: bool = False) -> Tensor:
+    """One vector for each row of y (B, T, D), of which the first `lengths` places count: of its last one, its first, or their mean.
+
+    both: the second half of the numbers comes from reading backwards, so what it says when it has read all stands first
+    """
+    if take == "first":
+        return y[:, 0]
     ends = torch.full((len(y),), y.shape[1], device=y.device) if lengths is None else lengths
-    if pool == "mean":
+    if take == "mean":
         there = torch.arange(y.shape[1], device=y.device) < ends.unsqueeze(1)
         return torch.where(there.unsqueeze(-1), y, 0).sum(1) / ends.clamp_min(1).unsqueeze(1)
     last = y[torch.arange(len(y), device=y.device), (ends - 1).clamp_min(0)]

@@ -9,7 +9,7 @@ B batch, T time, D width, C classes.
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from ..core.dials import Range
 from ..core.errors import BadInput
 from ..nn.spans import Spans
+from ._trunk import Take, pooled
 
 Count = Annotated[int, Range(least=1)]
-Take = Literal["last", "first", "mean"]
 
 
 @final
@@ -48,7 +48,7 @@ class SequenceHead(nn.Module):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         """tokens (B, T), of each row the first `lengths` -> logits (B, C)."""
         x = _features(self.body, tokens, lengths, kinds)
-        label = self.head(summary(x, lengths, self.take))
+        label = self.head(pooled(x, lengths, self.take))
         return {"label": label, "tokens": self.body.logits(x)} if self.language else label
 
 
@@ -92,20 +92,8 @@ class PairHead(nn.Module):
         """tokens (B, T) and other (B, S) -> logits (B, C)."""
         if other is None:
             raise BadInput("there is no second sequence", where="PairHead", fix="give batches with a field 'other'")
-        u, v = (summary(_features(self.body, x, n), n, self.take) for x, n in ((tokens, lengths), (other, other_lengths)))
+        u, v = (pooled(_features(self.body, x, n), n, self.take) for x, n in ((tokens, lengths), (other, other_lengths)))
         return self.head(torch.cat([u, v, (u - v).abs(), u * v], -1))
-
-
-def summary(x: Tensor, lengths: Tensor | None, take: Take) -> Tensor:
-    """Features (B, T, D) -> (B, D) what stands for each sequence, of which the first `lengths` tokens count."""
-    if take == "first":
-        return x[:, 0]
-    if lengths is None:
-        return x[:, -1] if take == "last" else x.mean(1)
-    if take == "last":
-        return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp_min(0)]
-    inside = (torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1)
-    return torch.where(inside, x, 0).sum(1) / lengths.clamp_min(1).unsqueeze(-1)
 
 
 def _features(body: Any, tokens: Tensor, lengths: Tensor | None, kinds: Tensor | None = None) -> Tensor:

@@ -13,9 +13,10 @@ from sonde.core.batch import Batch, Data, ask
 from sonde.core.errors import BadInput, Preempted
 from sonde.core.recipe import Callback, Recipe
 from sonde.data.tensors import TensorSource
+from sonde.models._trunk import pooled
 from sonde.models.bert import Bert
 from sonde.models.elmo import Elmo, ElmoFeatures
-from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead, summary
+from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead
 from sonde.models.language_model import LanguageModel
 from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, learning
 from sonde.objectives.categorical import Categorical
@@ -50,7 +51,7 @@ def test_a_summary_is_its_loop(take):
         ends = [7] * 3 if lengths is None else lengths.tolist()
         rows = [row[:n] for row, n in zip(y, ends)]
         wanted = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
-        torch.testing.assert_close(summary(y, lengths, take), wanted, equal_nan=True)
+        torch.testing.assert_close(pooled(y, lengths, take), wanted, equal_nan=True)
 
 
 @torch.no_grad()
