@@ -84,6 +84,9 @@ def _run(  # noqa: PLR0913 - the terms of one formula
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(kind, p, weight, h)
     inputs: Any = cast([p, weight, inner, vector, h, c])
+    if not p.shape[1]:  # no step: the state is the one that was given
+        *_, h, c = inputs
+        return p.new_empty(*h.shape[:1], 0, h.shape[1]), h, h if c is None else c
     keep = records(inputs) or torch._C._are_functorch_transforms_active()
     run: Any = _run_forward if unseen(inputs) else _forward
     out, last_h, last_c, _, _ = run(int(kind), *inputs, lengths, keep)

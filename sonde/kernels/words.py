@@ -20,6 +20,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from ..core.errors import BadInput
 from ._library import available, function
 
 PIECE = 8192
@@ -225,6 +226,11 @@ def count(tokens: np.ndarray, words: int, window: int, capacity: int) -> Iterato
     A pair is smaller id * words + larger id; a run has rising pairs and at most about `capacity` (a power of two) of them.
     Summed over the runs, weights are those of the symmetric count matrix, on its diagonal half of it.
     """
+    if window > capacity // 2:
+        wanted = 1 << (2 * window - 1).bit_length()
+        raise BadInput(
+            f"a window of {window} words does not fit a table of {capacity} pairs", where="count", fix=f"use a capacity of {wanted} or more"
+        )
     if not available():
         yield from _count_slowly(tokens, words, window, capacity)
         return

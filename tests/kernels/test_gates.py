@@ -158,6 +158,18 @@ def test_no_rows_and_wrong_sizes() -> None:
         d.sum().backward()
 
 
+def test_no_steps_leave_the_state_as_it_was() -> None:
+    h, c = (torch.randn(3, 5, requires_grad=True) for _ in range(2))
+    for found, given in (
+        (rnn(torch.zeros(3, 0, 5), torch.randn(5, 5), h), (h,)),
+        (gru(torch.zeros(3, 0, 15), torch.randn(15, 5), None, h), (h,)),
+        (lstm(torch.zeros(3, 0, 20), torch.randn(20, 5), h, c), (h, c)),
+    ):
+        assert found[0].shape == (3, 0, 5) and all(torch.equal(x, y) for x, y in zip(found[1:], given, strict=True))
+        (dh,) = torch.autograd.grad(found[1].sum(), h)
+        assert (dh == 1).all()
+
+
 def test_the_op_is_a_good_torch_op() -> None:
     leaves, _, _ = case("cell", 2, 3, 4)
     given = (6, leaves["p"], leaves["W"], leaves["U"], leaves["v"], leaves["h"], leaves["c"], None, True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.core.errors import BadInput
 from sonde.estimators._words_answers import keep, noise, tree
 from sonde.kernels import available, why_not, words
 from sonde.kernels.words import Counts, Pass, Rate, Side, Tally, Weighting, count, glove, rows, train
@@ -212,6 +213,15 @@ def test_counts_of_neighbours(monkeypatch, fast, capacity, text):
         runs += 1
     np.testing.assert_allclose(got, wanted, rtol=1e-12)
     assert (runs > 1) == (capacity == 64)
+
+
+@forms
+def test_a_window_too_wide_for_the_table_is_refused(monkeypatch, fast, text):
+    slowly(monkeypatch, fast)
+    assert list(count(text[:20], V, 32, 64))
+    for window in (33, 40):
+        with pytest.raises(BadInput, match=f"a window of {window} words.*use a capacity of 128 or more"):
+            next(iter(count(text[:20], V, window, 64)))
 
 
 @forms
