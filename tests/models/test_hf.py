@@ -273,6 +273,8 @@ def first(tensors: dict, change) -> dict:
         (lambda t: {**t, "transformer.h.2.ln_1.bias": torch.zeros(24)}, "holds 'transformer.h.2.ln_1.bias', which this model"),
         (lambda t: first(t, lambda x: x.mT.contiguous()), r"'transformer.h.1.mlp.c_fc.weight' as \[96, 24\], config.json says \[24, 96\]"),
         (lambda t: first(t, lambda x: x.to(torch.int8)), "'transformer.h.1.mlp.c_fc.weight' as int8"),
+        (lambda t: first(t, lambda x: x.index_fill(0, torch.tensor([3]), torch.nan)), "numbers in 'transformer.h.1.mlp.c_fc.weight'"),
+        (lambda t: first(t, lambda x: x.index_fill(1, torch.tensor([0]), -torch.inf)), "not finite as float32"),
         (lambda t: {**t, "lm_head.weight": torch.zeros(37, 24)}, "two different tensors, 'lm_head.weight'"),
     ],
 )  # fmt: skip
@@ -290,6 +292,10 @@ def test_tensors_that_do_not_fit(change, words, stored):
         ({"n_embd": None}, DataUnusable, "config.json has no 'n_embd'"),
         ({"n_embd": "wide"}, DataUnusable, "'n_embd' of config.json must be a whole number above 0, not 'wide'"),
         ({"n_layer": 10**12}, DataUnusable, "'n_layer' of config.json must be a whole number"),
+        ({"n_layer": 10**8}, DataUnusable, "n_layer = 100,000,000, the checkpoint holds 28 tensors"),
+        ({"resid_pdrop": 1.5}, DataUnusable, "'resid_pdrop' of config.json must be a number from 0 to 1, not '1.5'"),
+        ({"resid_pdrop": -1}, DataUnusable, "'resid_pdrop' of config.json must be a number from 0 to 1, not '-1'"),
+        ({"layer_norm_epsilon": -5}, DataUnusable, "'layer_norm_epsilon' of config.json must be a number of at least 0, not '-5'"),
         ({"n_head": 5}, BadInput, "cannot be cut into 5 heads"),
         ({"model_type": "gpt3"}, BadInput, "models of type 'gpt3' are not supported.*did you mean 'gpt2'"),
         ({"model_type": None}, DataUnusable, "config.json has no 'model_type'"),
@@ -337,6 +343,36 @@ def test_a_tokeniser_must_fit(stored):
     (folder / "tokenizer.json").write_text("[1, 2]")
     with pytest.raises(DataUnusable, match="is no tokenizer.json"):
         hf.load(folder)
+
+
+def test_a_tokeniser_must_be_the_one_of_the_model(stored, tmp_path):
+    own, other = train("char", ["some text"]), train("char", ["zyx"])
+    made = LanguageModel(20, 16, 1, "attention heads=2", style="llama")
+    hf.save(made, tmp_path / "ours", own)
+    assert hf.load(tmp_path / "ours")[1].tokens == own.tokens
+    (tmp_path / "ours/tokenizer.json").write_text(other.to_json())
+    with pytest.raises(DataUnusable, match="tokenizer.json has other tokens than the model was saved with"):
+        hf.load(tmp_path / "ours")
+    _, folder = stored("gpt2")  # made by others, who leave no hash
+    path = folder / "config.json"
+    (folder / "tokenizer.json").write_text(own.to_json())
+    for number, fits in ((own.specials["end"], True), (own.specials["pad"], True), (50256, True), (3, False), (own.size, False)):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": number}))
+        if fits:
+            assert hf.load(folder)[1].tokens == own.tokens
+        else:
+            with pytest.raises(
+                DataUnusable, match=f"eos_token_id = {number}, which is no special token of tokenizer.json, where '</s>' is"
+            ):
+                hf.load(folder)
+
+
+def test_numbers_too_large_for_the_precision_asked_for(stored):
+    _, folder = stored("gpt2")
+    rewrite(folder, lambda t: first(t, lambda x: x + 1e6))
+    assert hf.load(folder)[0].training is False
+    with pytest.raises(DataUnusable, match="not finite as float16"):
+        hf.load(folder, dtype=torch.float16)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ tokenizer.json                 its tokeniser, if it has one
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,8 @@ from ._layout import Fields, Row, owner
 
 SHELF = "models.hf"
 CONFIG, WEIGHTS, INDEX, WORDS = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+OWN = "sonde_tokeniser"
+"""field of a config.json with a hash of the tokens the model was saved with"""
 IDS = {"start": "bos_token_id", "end": "eos_token_id", "pad": "pad_token_id"}
 MARKS = {"start": "bos", "end": "eos", "pad": "pad", "unknown": "unk", "mask": "mask", "sep": "sep", "cls": "cls"}
 
@@ -44,15 +47,19 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
         raise BadInput(f"there is no folder '{folder.name}'", where=str(folder.parent), fix="give one with a config.json")
     config = read_config(folder / CONFIG)
     family = _family(config)
+    stored = _Files(folder)
+    config.tensors = len(stored.home)
     model = build(family, config, "cpu" if fresh else "meta")
     words = tokenisers.load(folder / WORDS) if (folder / WORDS).is_file() else None
     if words is not None:
         tokenisers.check_fits(words, model.vocabulary, str(folder / WORDS))  # type: ignore[arg-type]
-    stored = _Files(folder)
+        _belongs(words, config, folder / WORDS)
     rows = _fitting(family, model, stored, fresh)
     for row in rows:
         module, leaf = owner(model, row.ours)
         values = row.take({name: stored.read(name) for name in row.theirs}, dtype)
+        if not bool(values.isfinite().all()):
+            raise _strange(stored, row, dtype)
         setattr(module, leaf, nn.Parameter(values))
     return model.to(dtype).eval(), words
 
@@ -72,6 +79,7 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
     written = {CONFIG: config | _numbers(config, tokeniser)}
     if tokeniser is not None:
         tokenisers.check_fits(tokeniser, config["vocab_size"], "save")
+        written[CONFIG][OWN] = _hash(tokeniser)
         marks = {f"{MARKS[name]}_token": tokeniser.tokens[n] for name, n in tokeniser.specials.items() if name in MARKS}
         written["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **marks}
     own = dict(model.named_parameters())
@@ -242,6 +250,33 @@ def _rename(family: ModuleType, stored: _Files) -> None:
 
 def _unfit(what: str, where: str, more: str = "") -> DataUnusable:
     return DataUnusable(f"the checkpoint {what}", where=where, fix="use the config.json and the tensors of one model" + more)
+
+
+def _strange(stored: _Files, row: Row, dtype: torch.dtype) -> DataUnusable:
+    """Numbers that are not finite, or not any more in this dtype."""
+    name = next((name for name in row.theirs if not stored.read(name).to(dtype).isfinite().all()), row.theirs[0])
+    told = f"the checkpoint has numbers in '{stored.alias[name]}' that are not finite as {str(dtype).removeprefix('torch.')}"
+    return DataUnusable(told, where=stored.where(name), fix="fetch the file again, or save a model that has not diverged")
+
+
+def _hash(tokeniser: Tokeniser) -> str:
+    """Of the tokens in their order, which other programs keep when they write a tokenizer.json in their own way."""
+    return hashlib.sha256("\0".join(tokeniser.tokens).encode()).hexdigest()
+
+
+def _belongs(words: Tokeniser, config: Fields, path: Path) -> None:
+    """Refuse a tokeniser of another model: other tokens than at saving, or plain ones where config.json has special ones."""
+    if config.has(OWN) and config.values[OWN] != _hash(words):
+        fix = f"restore its own, or remove '{OWN}' from config.json where you changed it on purpose"
+        raise DataUnusable("tokenizer.json has other tokens than the model was saved with", where=str(path), fix=fix)
+    for name, field in IDS.items():
+        number, own = config.values.get(field), words.specials.get(name)
+        if type(number) is not int or own is None or not 0 <= number < config.whole("vocab_size"):
+            continue  # of what neither program uses, files hold any number
+        # A model may end with another of its special tokens, such as that of a turn in a dialogue, but not with plain text.
+        if number >= words.size or not re.fullmatch(r"<.+>|\[.+\]", words.tokens[number]):
+            told = f"config.json has {field} = {number}, which is no special token of tokenizer.json, where '{words.tokens[own]}' is {own}"
+            raise DataUnusable(told, where=str(path), fix=f"use the files of one model, or set {field} to {own}")
 
 
 def _numbers(config: dict[str, Any], tokeniser: Tokeniser | None) -> dict[str, Any]:

@@ -26,10 +26,13 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu"
 
 @final
 class Fields:
-    """Values of a config.json, each checked when it is asked for; None counts as not there."""
+    """Values of a config.json, each checked when it is asked for; None counts as not there.
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values, self.where = values, where
+    tensors: how many stand beside it
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, tensors: int = SIZE_LIMIT) -> None:
+        self.values, self.where, self.tensors = values, where, tensors
 
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
@@ -40,11 +43,29 @@ class Fields:
             raise self._wrong(name, "a whole number above 0")
         return value
 
+    def depth(self, name: str) -> int:
+        """A number of blocks.  Each has tensors of its own, so more of them than tensors are not worth building."""
+        value = self.whole(name)
+        if value > self.tensors:
+            told = f"config.json has {name} = {value:,}, the checkpoint holds {self.tensors} tensors"
+            raise DataUnusable(told, where=self.where, fix="use the config.json and the tensors of one model")
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
             raise self._wrong(name, "a number")
         return float(value)
+
+    def unsigned(self, name: str, default: float | None = None) -> float:
+        if (value := self.number(name, default)) < 0:
+            raise self._wrong(name, "a number of at least 0")
+        return value
+
+    def share(self, name: str, default: float) -> float:
+        if not 0 <= (value := self.number(name, default)) <= 1:
+            raise self._wrong(name, "a number from 0 to 1")
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._value(name, default)

@@ -40,15 +40,15 @@ def build(config: Fields) -> Bert:
     return Bert(
         vocabulary=config.whole("vocab_size"),
         width=width,
-        depth=config.whole("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         mixer=f"attention heads={config.whole('num_attention_heads')}",
         ffn=config.whole("intermediate_size") / width,
         places=config.whole("max_position_embeddings"),
         kinds=config.whole("type_vocab_size"),
-        dropout=config.number("hidden_dropout_prob", 0.0),
+        dropout=config.share("hidden_dropout_prob", 0.0),
         style=Style(
             "layer",
-            eps=config.number("layer_norm_eps", STYLES["bert"].eps),
+            eps=config.unsigned("layer_norm_eps", STYLES["bert"].eps),
             post=True,
             activation=config.choice("hidden_act", ACTIVATIONS, "gelu"),  # type: ignore[arg-type]
             bias=True,

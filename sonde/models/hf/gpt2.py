@@ -36,16 +36,16 @@ def build(config: Fields) -> LanguageModel:
     return LanguageModel(
         vocabulary=config.whole("vocab_size"),
         width=width,
-        depth=config.whole("n_layer"),
+        depth=config.depth("n_layer"),
         mixer=f"attention heads={config.whole('n_head')} positions=none bias=true",
         ffn=config.whole("n_inner", 4 * width) / width,
         positions="learned",
         places=config.whole("n_positions"),
-        dropout=config.number("resid_pdrop", 0.0),
+        dropout=config.share("resid_pdrop", 0.0),
         tied=config.flag("tie_word_embeddings", True),
         style=Style(
             "layer",
-            eps=config.number("layer_norm_epsilon", STYLES["gpt2"].eps),
+            eps=config.unsigned("layer_norm_epsilon", STYLES["gpt2"].eps),
             activation=config.choice("activation_function", ACTIVATIONS, "gelu_new"),  # type: ignore[arg-type]
             bias=True,
             scaled=False,

@@ -36,11 +36,11 @@ def build(config: Fields) -> LanguageModel:
     return LanguageModel(
         vocabulary=config.whole("vocab_size"),
         width=width,
-        depth=config.whole("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         mixer="attention " + " ".join(f"{name}={value}" for name, value in dials.items()),
         ffn=config.whole("intermediate_size") * 1.5 / width,
         tied=config.flag("tie_word_embeddings", False),
-        style=Style(eps=config.number("rms_norm_eps", STYLES["llama"].eps), bias=config.flag("mlp_bias", False), scaled=False),
+        style=Style(eps=config.unsigned("rms_norm_eps", STYLES["llama"].eps), bias=config.flag("mlp_bias", False), scaled=False),
     )
 
 

@@ -40,11 +40,11 @@ def build(config: Fields) -> LanguageModel:
         "least": least,
         **({} if most is None else {"most": most}),
     }
-    eps = config.number("layer_norm_epsilon", 1e-5)
+    eps = config.unsigned("layer_norm_epsilon", 1e-5)
     model = LanguageModel(
         vocabulary=config.whole("vocab_size"),
         width=width,
-        depth=config.whole("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         mixer="mamba2 " + " ".join(f"{name}={value}" for name, value in dials.items()),
         ffn=0,
         tied=config.flag("tie_word_embeddings", False),

@@ -27,7 +27,7 @@ def owns(model: nn.Module) -> bool:
 
 
 def build(config: Fields) -> EncoderDecoder:
-    width, heads, depth = config.whole("d_model"), config.whole("num_heads"), config.whole("num_layers")
+    width, heads, depth = config.whole("d_model"), config.whole("num_heads"), config.depth("num_layers")
     config.only(num_decoder_layers=depth, is_encoder_decoder=True)
     attend = f"attention heads={heads} each={config.whole('d_kv')} positions=relative scale=1"
     activation = config.choice("feed_forward_proj", NETWORKS, "relu")
@@ -41,10 +41,10 @@ def build(config: Fields) -> EncoderDecoder:
         ffn=config.whole("d_ff") / width * (1.5 if activation in GATED else 1),
         encoder=f"{attend} causal=false",
         decoder=attend,
-        dropout=config.number("dropout_rate", 0.0),
+        dropout=config.share("dropout_rate", 0.0),
         tied=tied,
         style=Style(
-            eps=config.number("layer_norm_epsilon", STYLES["t5"].eps),
+            eps=config.unsigned("layer_norm_epsilon", STYLES["t5"].eps),
             activation=activation,  # type: ignore[arg-type]
             scaled=False,
             shrunk=tied,
