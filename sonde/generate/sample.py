@@ -166,7 +166,7 @@ def pieces(
         yield start, count, every, state
 
 
-def last(model: Advances, tokens: Tensor, state: State | None) -> Place:
+def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> Place:
     """Where the model stands after tokens (B, T)."""
     logits, state = model.advance(tokens, state)
     return Place(logits[:, -1], state)
@@ -226,7 +226,7 @@ def at_rest(model: Advances) -> Iterator[None]:
         model.train(training)
 
 
-def prepared(model: Advances, batch: int, weights: Weights) -> Advances:
+def prepared(model: Advances, batch: int, weights: Weights) -> Advances | fused.Fused:
     """The fastest way there is to advance this model with a batch of this size."""
     fast = fused.ready(model, batch, weights)
     if fast is None and weights is not None:
