@@ -189,7 +189,7 @@ class Job:
     def tell(self, step: int) -> None:
         """Say to an objective that changes while training which step comes."""
         if self.moves:
-            self.objective.at(step)
+            self.objective.at(step)  # type: ignore[attr-defined]  # only some have it, and `moves` says which
 
     def factor(self, step: int) -> float:
         """What the schedule makes of the learning rate at a step."""
