@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..core.reading import Reading, Subject
 from ._untouched import answers, need, not_classes
 
-
 MOST = 128
 """classes that a matrix can show"""
 
