@@ -224,7 +224,11 @@ class _Sheet:
 def short(name: Any, most: int = 26) -> str:
     """A name that fits: control characters shown, the middle left out where it is too long."""
     text = clean(name)
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+    if len(text) <= most:
+        return text
+    if "." in text.split(" ")[0]:  # a part of a model: which block it is stands late in the name
+        return f"…{text[-(most - 1) :]}"
+    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
 def _cut(text: str, most: int = 40) -> str:

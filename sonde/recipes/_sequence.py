@@ -40,7 +40,7 @@ def windowed(text: Path | None, context: int, level: str, most: int, specials: t
         return load(text, length=context)
     options: dict[str, Any] = {"length": context, "stride": max(context // 4, 1), "level": level, "most": most, "specials": specials}
     if text is None and not fetch.find(*SHAKESPEARE):
-        data = load("stdlib_text", share=0.05, **options)
+        data = load("stdlib_text", share=0.2, **options)
     else:
         data = load(text or "tiny_shakespeare", **options)
 

@@ -40,12 +40,23 @@ def kind_of(dial: Dial) -> Any:
     return next((one for one in (Path, bool, int, float, str) if kind in (one, one | None)), get_origin(kind))
 
 
+TEXTS = {("data", "specials"), ("generate", "stop"), ("hf", "prompt")}
+"""options that take any text"""
+
+
+def fine(command: str, one: Dial) -> set[str]:
+    """Faults that are none for an option."""
+    if (command, one.name) in TEXTS:
+        return FAULTS.keys() - {"missing"}
+    return FINE.get(kind_of(one), set()) | ({"negative"} if (command, one.name) == ("generate", "seed") else set())
+
+
 OPTIONS = [
     (command, one, fault)
     for command in shelf.names("cli.commands")
     for one in shelf.load("cli.commands", command).options()
     for fault in FAULTS
-    if fault not in FINE.get(kind_of(one), ())
+    if fault not in fine(command, one)
 ]
 
 
