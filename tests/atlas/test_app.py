@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from sonde.atlas import app
 from sonde.data import melody
 from tests.atlas.mistakes import any_of, wrong
+
+pytestmark = pytest.mark.slow  # each of them trains
 
 
 def test_app_04_notices_labels_the_wrong_way_round(monkeypatch) -> None:
