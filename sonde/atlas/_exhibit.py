@@ -17,11 +17,12 @@ import importlib
 import json
 import math
 import re
+import statistics
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -92,14 +93,14 @@ class Exhibit:
         return float(gap)
 
     def above(self, name: str, measured: Any, bound: float) -> None:
-        """The number `measured` lies above `bound`."""
-        value = float(measured)
-        self._record(name, _number(value), f"> {_number(_bound(name, bound))}", value > bound)
+        """The number `measured` lies above `bound`; of a list with one number for each seed, all do."""
+        value, told = _told(measured, min)
+        self._record(name, told, f"> {_number(_bound(name, bound))}", value > bound)
 
     def below(self, name: str, measured: Any, bound: float) -> None:
-        """The number `measured` lies below `bound`."""
-        value = float(measured)
-        self._record(name, _number(value), f"< {_number(_bound(name, bound))}", value < bound)
+        """The number `measured` lies below `bound`; of a list with one number for each seed, all do."""
+        value, told = _told(measured, max)
+        self._record(name, told, f"< {_number(_bound(name, bound))}", value < bound)
 
     def refuses(self, name: str, call: Callable[[], Any], error: type[Exception] = BadInput) -> None:
         """`call` raises `error`."""
@@ -162,6 +163,11 @@ class Result:
         findings = tuple(Finding(*finding) for finding in body["findings"])
         readings = tuple(_in_order(Reading.from_json(text), names) for text, names in body["readings"])
         return cls(**{**body, "findings": findings, "readings": readings})
+
+
+def spread(values: Sequence[float], form: str = ".3g") -> str:
+    """Mean and deviation of what several seeds gave, for a figure: '0.97 +/- 0.01'."""
+    return f"{statistics.fmean(values):{form}} +/- {statistics.stdev(values):{form}}"
 
 
 def found(folder: Path = FOLDER) -> dict[str, Path]:
@@ -251,6 +257,17 @@ def _bound(name: str, bound: float) -> float:
     if not math.isfinite(bound):
         raise BadInput(f"expectation '{name}' has the bound {bound}", fix="give a finite number")
     return bound
+
+
+def _told(measured: Any, worst: Callable[[list[float]], float]) -> tuple[float, str]:
+    """The number that decides, and how it is told: alone, or as the worst of some seeds beside their mean and deviation."""
+    if not isinstance(measured, (list, tuple)):
+        return float(measured), _number(float(measured))
+    values = [float(value) for value in measured]
+    if len(values) < 2:
+        raise BadInput(f"{len(values)} numbers are no spread", fix="measure two seeds or more, or give the number alone")
+    value = worst(values) if all(map(math.isfinite, values)) else math.nan
+    return value, f"{spread(values)} over {len(values)} seeds, worst {_number(value)}"
 
 
 def _number(value: Any) -> str:

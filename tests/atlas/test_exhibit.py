@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.atlas._exhibit import Exhibit, Result, found, run
+from sonde.atlas._exhibit import Exhibit, Result, found, run, spread
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading
 
@@ -55,6 +55,19 @@ def test_a_pass_means_the_gap_is_within_the_tolerance(measured, target, within):
         assert 0 < abs(target) <= within
     else:
         assert passed == (abs(measured - target) <= within)
+
+
+def test_the_worst_seed_decides(exhibit):
+    exhibit.above("all above", [0.9, 0.8, 1.0], 0.7)
+    exhibit.above("one is not", [0.9, 0.8, 1.0], 0.85)
+    exhibit.below("all below", (0.9, 0.8, 1.0), 1.1)
+    exhibit.below("one is not either", (0.9, 0.8, 1.0), 0.95)
+    exhibit.above("one is nothing", [0.9, math.nan, 1.0], 0.5)
+    assert [finding.passed for finding in exhibit.findings] == [True, False, True, False, False]
+    assert exhibit.findings[0].measured == "0.9 +/- 0.1 over 3 seeds, worst 0.8"
+    assert spread([0.9, 0.8, 1.0], ".0%") == "90% +/- 10%"
+    with pytest.raises(BadInput, match="no spread"):
+        exhibit.above("alone", [0.9], 0.5)
 
 
 def test_bounds_and_refusals(exhibit):
