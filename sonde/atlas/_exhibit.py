@@ -17,7 +17,6 @@ import importlib
 import json
 import math
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -167,7 +166,9 @@ class Result:
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
     """Mean and deviation of what several seeds gave, for a figure: '0.97 +/- 0.01'."""
-    return f"{statistics.fmean(values):{form}} +/- {statistics.stdev(values):{form}}"
+    import numpy as np
+
+    return f"{np.mean(values):{form}} +/- {np.std(values, ddof=1):{form}}"
 
 
 def found(folder: Path = FOLDER) -> dict[str, Path]:
