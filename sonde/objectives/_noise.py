@@ -1,0 +1,29 @@
+"""Random numbers that an objective needs: the batch's own where it brings some, else drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+
+
+def normal(model: nn.Module, batch: Batch, shape: Sequence[int], field: str = "noise") -> Tensor:
+    """Standard normal numbers of a shape, in the dtype and on the device of x.
+
+    A field of the batch is used as it is.  Otherwise a model that trains gets fresh ones, from torch's generator, which the
+    engine sets by (seed, step, shard); one that does not train gets the same every time, so evaluations can be compared.
+    """
+    given, like = batch.get(field), batch.x
+    if given is not None:
+        if given.shape != torch.Size(shape):
+            raise BadInput(f"the field '{field}' is {tuple(given.shape)}, {tuple(shape)} is needed", where="objective")
+        return given
+    kind = {"device": like.device, "dtype": like.dtype if like.is_floating_point() else torch.float32}
+    if model.training:
+        return torch.randn(*shape, **kind)
+    dice = torch.Generator(like.device).manual_seed(0)
+    return torch.randn(*shape, generator=dice, **kind)
