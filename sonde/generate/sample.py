@@ -80,7 +80,7 @@ def generate(
     """Tokens (B, N) that follow the prompts, at most `new` of each; fewer where all rows have ended.
 
     state: what the model has read before the prompts
-    stop: what ends a row; it then emits pad
+    stop: what ends a row, which then emits pad; and which tokens never come
     stream: given the tokens (B,) of each step as they come
     weights: 'int8' reads a quarter of the memory for each token, at slightly other values
     sampling: the dials of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
@@ -115,7 +115,7 @@ def steps(
         so_far = open.new_empty(len(open), 0, dtype=torch.long)
         watched = bool(stop.ends or stop.strings)
         for i in range(new):
-            tokens = choose(place.logits, how, dice and dice.roll(), seen)
+            tokens = choose(stop.allowed(place.logits), how, dice and dice.roll(), seen)
             if watched:
                 tokens = torch.where(open, tokens, stop.pad)
             yield Step(tokens, place.logits, open)

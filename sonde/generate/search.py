@@ -72,7 +72,7 @@ def beam(
         width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # so many that K go on, even if every beam could end now
         for n in range(1, new + 1):
             finite(place.logits.amax(-1))
-            total = scores.unsqueeze(-1) + place.logits.float().log_softmax(-1).view(B, beams, V)
+            total = scores.unsqueeze(-1) + stop.allowed(place.logits.float().log_softmax(-1)).view(B, beams, V)
             best, where = total.flatten(1).topk(width)
             parent = where // V
             grown = torch.cat([_of(tokens, parent), (where % V).unsqueeze(-1)], -1)

@@ -1,6 +1,6 @@
-"""When a text has ended: at an end token, or where it holds a stop string.
+"""When a text has ended: at an end token, or where it holds a stop string; and which tokens are no text at all.
 
-B batch, N tokens so far.
+B batch, N tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from ..data.tokeniser import Tokeniser
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """What ends a row.
+    """What ends a row, and what never stands in it.
 
     end: a token that ends it, or several
     texts: a string that ends it, or several; the tokens that spell it are still emitted
     tokeniser: what spells tokens, needed with `texts`
     pad: the token that a row emits after its end
+    barred: tokens that never come, however likely, such as `no_text(tokeniser)`
     """
 
     end: int | tuple[int, ...] = ()
     texts: str | tuple[str, ...] = ()
     tokeniser: Tokeniser | None = None
     pad: int = 0
+    barred: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if "" in self.strings:
@@ -50,6 +52,10 @@ class Stop:
         """How many of the last tokens decide: each spells a byte or more, but for a few special ones."""
         return max((len(text.encode()) + 8 for text in self.strings), default=1)
 
+    def allowed(self, scores: Tensor) -> Tensor:
+        """Scores (..., V) of tokens, -inf for those that never come."""
+        return scores.index_fill(-1, torch.tensor(self.barred, device=scores.device), float("-inf")) if self.barred else scores
+
     def reached(self, tokens: Tensor) -> Tensor:
         """(B,) rows of new tokens (B, N) whose last one ends them."""
         over = torch.isin(tokens[:, -1], torch.tensor(self.ends, dtype=tokens.dtype, device=tokens.device))
@@ -58,3 +64,8 @@ class Stop:
             texts = [self.tokeniser.decode(row) for row in tokens[:, -self.reach :]]
             over |= torch.tensor([any(text in told for text in self.strings) for told in texts], device=tokens.device)
         return over
+
+
+def no_text(tokeniser: Tokeniser) -> tuple[int, ...]:
+    """Tokens that stand for text one does not have: the unknown one, and padding.  A model may expect them; no text holds them."""
+    return tuple(number for name, number in tokeniser.specials.items() if name in ("unknown", "pad"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -12,7 +13,7 @@ from ..data.tokeniser import UNKNOWN, Tokeniser, special
 from ..nn.recurrence import State
 from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
 from .search import beam
-from .stop import Stop
+from .stop import Stop, no_text
 
 CONTEXT = 16
 """tokens of a prompt that decide how the next one is spelt"""
@@ -89,11 +90,15 @@ def complete(
 ) -> list[str]:
     """How the model goes on with each prompt, by at most `new` tokens; without end token and stop string.
 
+    The tokens that are no text (`no_text`) never come.
+
     stop: end tokens and stop strings
     stream: given (row, piece of text) as it comes
     weights, sampling: as in `generate`
     """
     rows = [tokeniser.encode(prompt).long() for prompt in prompts]
+    stop = stop or Stop()
+    stop = replace(stop, barred=(*stop.barred, *no_text(tokeniser)))
     return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokeniser, stop, stream)
 
 
@@ -133,7 +138,7 @@ def translate(
     """
     source, target = tokenisers
     starts, state = begun(model, texts, source, target)
-    stop = Stop(end=special(target, "end"))
+    stop = Stop(end=special(target, "end"), barred=no_text(target))
     found = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
     return [spelt(target, first, best[0], stop) for first, best in zip(starts, found.tokens)]
 

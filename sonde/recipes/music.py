@@ -18,6 +18,7 @@ from ..data.melody import Note, intervals, midi, notes
 from ..data.tensors import WindowSource
 from ..data.text import windows
 from ..generate import generate
+from ..generate.stop import Stop, no_text
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
 from ._shown import Shown, causal
 from ._texts import tunes
@@ -78,7 +79,8 @@ def _played(data: Data, corpus: list[str], seed: int, model: Any, folder: Path) 
     """Write the tune with the most notes, and compare the steps from note to note with the corpus and with chance."""
     signs, device = data.reader.vocabulary, next(model.parameters()).device
     prompt = signs.encode(PROMPT).long().to(device).expand(SAMPLED, -1)
-    texts = [PROMPT + signs.decode(row.cpu()) for row in generate(model, prompt, LENGTH, temperature=0.8, seed=seed)]
+    rows = generate(model, prompt, LENGTH, stop=Stop(barred=no_text(signs)), temperature=0.8, seed=seed)
+    texts = [PROMPT + signs.decode(row.cpu()) for row in rows]
     sampled = [text.strip("\n").split("\n\n")[0] for text in texts]
     melodies = [notes(tune) for tune in sampled]
     best = max(range(SAMPLED), key=lambda i: len(melodies[i]))

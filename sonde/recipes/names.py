@@ -13,7 +13,7 @@ from ..core.recipe import Recipe
 from ..data.corpora import spelt
 from ..data.tokeniser import Tokeniser, special
 from ..generate import generate
-from ..generate.stop import Stop
+from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
 from ._shown import Shown, causal
@@ -62,7 +62,8 @@ def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
     letters: Tokeniser = data.reader.vocabulary
     start, end, pad = (special(letters, name) for name in ("start", "end", "pad"))
     device = next(model.parameters()).device
-    rows = generate(model, torch.full((SHOWN, 1), start, device=device), LONGEST - 1, stop=Stop(end=end, pad=pad), seed=seed)
+    stop = Stop(end=end, pad=pad, barred=no_text(letters))
+    rows = generate(model, torch.full((SHOWN, 1), start, device=device), LONGEST - 1, stop=stop, seed=seed)
     said = [letters.decode(row[(row != end) & (row != pad)].cpu()) for row in rows]
     learnt, held = _rows(data.train), _rows(data.valid)
     known = {letters.decode(row[1:-1]) for row in learnt}

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonde.data.tokeniser import Vocabulary, train
-from sonde.generate import Stop, Writer, complete, generate
+from sonde.generate import Stop, Writer, beam, complete, generate
+from sonde.generate.stop import no_text
 from sonde.generate.text import spelt
 from sonde.models.language_model import LanguageModel
 
@@ -92,3 +93,25 @@ def test_texts_go_on_as_their_tokens_do():
     stop = Stop(texts=texts[1][7:9], tokeniser=BYTES)
     stopped = complete(model, BYTES, prompts, 30, seed=2, stop=stop)
     assert stopped == [text.split(texts[1][7:9])[0] for text in texts]
+
+
+def test_tokens_that_are_no_text_never_come():
+    """A model that expects nothing but the unknown token and padding writes characters all the same."""
+    tokeniser = train("char", ["the cat sat"], size=99, specials=("pad", "end"))
+    barred = [tokeniser.specials[name] for name in ("unknown", "pad")]
+    model = LanguageModel(tokeniser.size, width=8, depth=1, mixer="gla", tied=False)
+    model.head.weight.data.zero_()
+    with torch.no_grad():
+        model.head.bias = torch.nn.Parameter(torch.zeros(tokeniser.size).index_fill(0, torch.tensor(barred), 9.0))
+    row = tokeniser.encode("the").long()
+    assert set(generate(model, [row], 20, seed=1).flatten().tolist()) <= set(barred)
+    stop = Stop(barred=no_text(tokeniser))
+    for how in ({"temperature": 0}, {"seed": 1}, {"seed": 1, "top_k": 2}, {"seed": 2, "top_p": 0.5}):
+        tokens = generate(model, [row], 20, stop=stop, **how).flatten()
+        assert len(tokens) == 20 and not torch.isin(tokens, torch.tensor(barred)).any(), how
+        assert "\ufffd" not in complete(model, tokeniser, ["the", "c"], 20, **how)[0]
+    found = beam(model, [row], 5, beams=3, stop=stop)
+    assert not torch.isin(found.tokens, torch.tensor(barred)).any()
+    # scores stay those of the model: the rest of the probability is not shared out again
+    one = torch.zeros(tokeniser.size).index_fill(0, torch.tensor(barred), 9.0).log_softmax(0).min()
+    torch.testing.assert_close(found.scores, one.double().expand(1, 3), rtol=1e-5, atol=1e-5)

@@ -72,6 +72,7 @@ def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str,
     """The texts asked for; a single one is shown as it comes, and only its rest returned."""
     from ...generate import Sampling, Stop, beam, steps
     from ...generate.sample import places
+    from ...generate.stop import no_text
     from ...generate.text import begun, spelt, written
 
     text, beams = asked["prompt"] or "", asked["beams"]
@@ -82,7 +83,8 @@ def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str,
         rows, state = begun(model, [text] * len(rows), source, tokeniser)
         shown = ""
     ends = tuple(number for name, number in tokeniser.specials.items() if name == "end")
-    stop = Stop(end=ends, texts=tuple(one.replace("\\n", "\n") for one in asked["stop"]), tokeniser=tokeniser)
+    texts = tuple(one.replace("\\n", "\n") for one in asked["stop"])
+    stop = Stop(end=ends, texts=texts, tokeniser=tokeniser, barred=no_text(tokeniser))
     most = places(model)
     new = asked["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
     if beams is not None:
