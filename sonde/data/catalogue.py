@@ -23,6 +23,7 @@ MODULES = {
     "synthetic": ("xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"),
     "sequences": ("recall", "copying", "reset", "parity", "in_context", "tagging"),
     "toys": ("bilingual", "reversal"),
+    "shapes": ("shapes",),
     "text": ("stdlib_text", "tiny_shakespeare"),
     "corpora": ("novels", "kjv", "wikitext2", "nottingham", "given_names", "sst2", "sentence_polarity", "imdb", "multi30k"),
     "series": ("sunspots", "passengers", "temperatures"),

@@ -1,0 +1,113 @@
+"""Made-up pictures with a known answer: discs, squares and crosses, with their names, their outlines or sentences about them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.seeds import generator
+from .corpora import LinesReader
+from .documents import Ragged
+from .split import split
+from .tensors import TensorSource
+from .tokeniser import train
+
+KINDS = ("disc", "square", "cross")
+COLOURS = {"red": (1.0, 0.2, 0.2), "green": (0.2, 0.9, 0.3), "blue": (0.3, 0.4, 1.0)}
+SIZES, SIDES = ("small", "large"), ("left", "right")
+
+
+class Things(NamedTuple):
+    """What stands in each picture, (n, many) of everything; a length of 1 is half a side."""
+
+    kind: Tensor
+    colour: Tensor
+    x: Tensor
+    y: Tensor
+    radius: Tensor
+    turn: Tensor
+    """angle in radians"""
+
+    def inside(self, size: int) -> Tensor:
+        """Whether a pixel belongs to each thing, (n, many, size, size)."""
+        line = (torch.arange(size) + 0.5) * (2 / size) - 1
+        x, y, radius, turn = (value[..., None, None] for value in (self.x, self.y, self.radius, self.turn))
+        right, down = line[None, :] - x, line[:, None] - y
+        u, v = turn.cos() * right + turn.sin() * down, turn.cos() * down - turn.sin() * right
+        disc = u.square() + v.square() < radius.square()
+        square = torch.maximum(u.abs(), v.abs()) < 0.85 * radius
+        cross = (torch.minimum(u.abs(), v.abs()) < 0.3 * radius) & (torch.maximum(u.abs(), v.abs()) < 1.1 * radius)
+        kind = self.kind[..., None, None]
+        return torch.where(kind == 0, disc, torch.where(kind == 1, square, cross))
+
+
+def shapes(
+    seed: int = 0,
+    n: Annotated[int, Range(10, 1_000_000)] = 2000,
+    size: Annotated[int, Range(8, 1024)] = 32,
+    many: Annotated[int, Range(1, 16)] = 1,
+    colour: bool = False,
+    target: Literal["label", "mask", "caption"] = "label",
+    noise: Annotated[float, Range(0, 10)] = 0.1,
+) -> Data:
+    """Pictures of discs, squares and crosses that are turned, moved and scaled; to be named, outlined or told in words.
+
+    n: pictures in all; 15 % are for validation and 15 % for the test
+    size: height and width in pixels
+    many: things in each picture; later ones hide earlier ones
+    colour: three channels instead of one
+    target: label gives y (n,), the kind of the last thing; mask gives y (n, size, size), 0 for the ground and 1 to 3 for the
+        kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
+    noise: deviation of Gaussian noise on every pixel
+    """
+    dice = generator(seed, "shapes")
+    things = scattered(n, many, dice)
+    inside, tints = things.inside(size), torch.tensor(list(COLOURS.values())) if colour else torch.ones(1, 1)
+    shade = tints[things.colour if colour else torch.zeros_like(things.colour)]  # (n, many, channels)
+    x = torch.zeros(n, shade.shape[-1], size, size)
+    mask = torch.zeros(n, size, size, dtype=torch.long)
+    for i in range(many):
+        x = torch.where(inside[:, i, None], shade[:, i, :, None, None], x)
+        mask = torch.where(inside[:, i], things.kind[:, i, None, None] + 1, mask)
+    x += noise * torch.randn(x.shape, generator=dice)
+    names, reader = KINDS, None
+    y = things.kind[:, -1]
+    more = {}
+    if target == "mask":
+        y, names = mask, ("ground", *KINDS)
+    elif target == "caption":
+        texts = captions(things, colour)
+        words = train("words", texts, 100, ("pad", "unknown", "start", "end"))
+        rows = Ragged.of([words.encode(text).tolist() for text in texts])
+        more = {"text": rows.padded(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
+        reader = LinesReader(words, 64, "text")
+    whole = TensorSource(x, y, **more)
+    parts = [whole.subset(part) for part in split(n, 0.15, 0.15, seed=seed)]
+    return Data(parts[0], parts[1], parts[2], name="shapes", task="classes", classes=names, reader=reader)
+
+
+def scattered(n: int, many: int, dice: Generator) -> Things:
+    """Things of any kind, size, colour and angle, wholly inside the picture and clearly in its left or right half."""
+
+    def between(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(n, many, generator=dice)
+
+    kind, colour, large = (torch.randint(k, (n, many), generator=dice) for k in (len(KINDS), len(COLOURS), 2))
+    radius = torch.where(large > 0, between(0.4, 0.48), between(0.22, 0.3))
+    room = 1 - 1.2 * radius
+    side = torch.randint(2, (n, many), generator=dice) * 2 - 1
+    return Things(kind, colour, side * (0.1 + (room - 0.1) * between(0, 1)), room * between(-1, 1), radius, between(0, math.pi / 2))
+
+
+def captions(things: Things, colour: bool) -> list[str]:
+    """A sentence about the last thing of each picture: 'a large red disc on the left'."""
+    told = []
+    for kind, tint, x, radius in zip(*(value[:, -1].tolist() for value in (things.kind, things.colour, things.x, things.radius))):
+        words = ["a", SIZES[radius > 0.35], [*COLOURS][tint] if colour else "", KINDS[kind], "on the", SIDES[x > 0]]
+        told.append(" ".join(filter(None, words)))
+    return told
