@@ -1,11 +1,15 @@
 """Augmentation: changes to a whole training batch at once, drawing only from the generator it is given.
 
-Each function here returns `change(batch, generator) -> Batch`.  x is (B, C, H, W), or (B, anything) for noise.
+Each function here returns `change(batch, generator) -> Batch`.  x is (B, C, H, W), or (B, anything) for noise and mixup.
 No loop over examples: a shift or crop is one padding and one gather from a strided view of all windows.
+
+Mixtures of two examples (mixup, cutmix) leave the label of the one in y, that of the other in `other`, and how much the
+first one counts in `share`; the objective `Mixed` reads them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -100,6 +104,103 @@ def cutout(size: int) -> Change:
         return batch.replace(x=x_BCHW.masked_fill(hole_BHW[:, None], 0.0))
 
     return apply
+
+
+def rotate(degrees: float) -> Change:
+    """Turns each image about its centre by up to `degrees` either way; between pixels linearly, the border is repeated."""
+    if not 0 < degrees <= 180:
+        raise BadInput(f"rotate needs an angle above 0 and up to 180 degrees, not {degrees}", fix="leave the rotation out for none")
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        x_BCHW = _images(batch, "rotate")
+        height, width = x_BCHW.shape[2:]
+        turn = _draw(torch.rand(len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
+        turn = (2 * turn - 1) * math.radians(degrees)
+        cos, sin, none = turn.cos(), turn.sin(), torch.zeros_like(turn)
+        # The grid counts from -1 to 1 along either side, so a pixel is a different step in x and in y.
+        rows = [cos, -sin * height / width, none, sin * width / height, cos, none]
+        grid = F.affine_grid(torch.stack(rows, 1).reshape(-1, 2, 3).to(x_BCHW.dtype), list(x_BCHW.shape), align_corners=False)
+        return batch.replace(x=F.grid_sample(x_BCHW, grid, padding_mode="border", align_corners=False))
+
+    return apply
+
+
+def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Change:
+    """Changes the light of each image: a number added, deviations from its mean and colours multiplied.
+
+    brightness: largest number added, in the units of x
+    contrast: largest share by which deviations from the image's mean grow or shrink
+    saturation: largest share by which deviations of the three colours from their grey grow or shrink
+    """
+    reach = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+    for name, value in reach.items():
+        if not 0 <= value < math.inf:
+            raise BadInput(f"{name} must be 0 or more, not {value}", where="jitter")
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        x_BCHW = _images(batch, "jitter")
+        if saturation and x_BCHW.shape[1] != 3:
+            raise BadInput(f"saturation needs three colours, not {x_BCHW.shape[1]} channels", where="jitter", fix="set saturation=0")
+        drawn = _draw(torch.rand(3, len(x_BCHW), 1, 1, 1, generator=generator, device=generator.device), x_BCHW).to(x_BCHW.dtype)
+        light, spread, colour = ((2 * part - 1) * most for part, most in zip(drawn, reach.values(), strict=True))
+        if saturation:
+            x_BCHW = torch.lerp(x_BCHW.mean(1, keepdim=True), x_BCHW, 1 + colour)
+        if contrast:
+            x_BCHW = torch.lerp(x_BCHW.mean((1, 2, 3), keepdim=True), x_BCHW, 1 + spread)
+        return batch.replace(x=x_BCHW + light if brightness else x_BCHW)
+
+    return apply
+
+
+def mixup(alpha: float = 0.2) -> Change:
+    """Every example is a weighted mean with another one of the batch; weights are drawn from Beta(alpha, alpha) [zhang2018]."""
+    _check_alpha(alpha, "mixup")
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        share, partner = _pairing(batch, alpha, generator)
+        weight = share.to(batch.x.dtype).reshape(-1, *[1] * (batch.x.dim() - 1))
+        return batch.replace(x=torch.lerp(batch.x[partner], batch.x, weight), other=batch.y[partner], share=share)
+
+    return apply
+
+
+def cutmix(alpha: float = 1.0) -> Change:
+    """A rectangle of every image comes from another image of the batch; its area is drawn from Beta(alpha, alpha) [yun2019]."""
+    _check_alpha(alpha, "cutmix")
+
+    def apply(batch: Batch, generator: Generator) -> Batch:
+        x_BCHW = _images(batch, "cutmix")
+        height, width = x_BCHW.shape[2:]
+        keep, partner = _pairing(batch, alpha, generator)
+        side = (1 - keep).sqrt()
+        place = _draw(torch.rand(2, len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
+
+        def inside(length: int, fraction: Tensor) -> Tensor:
+            centre, half = (fraction * length)[:, None], (side * length / 2)[:, None]
+            line = torch.arange(length, device=x_BCHW.device) + 0.5
+            return (line - centre).abs() < half
+
+        hole_BHW = inside(height, place[0])[:, :, None] & inside(width, place[1])[:, None, :]
+        share = 1 - hole_BHW.double().mean((1, 2)).float()  # what is really left: a rectangle ends at the border
+        return batch.replace(x=torch.where(hole_BHW[:, None], x_BCHW[partner], x_BCHW), other=batch.y[partner], share=share)
+
+    return apply
+
+
+def _pairing(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, Tensor]:
+    """How much each example keeps of itself, and which one it is mixed with."""
+    if "y" not in batch or "share" in batch:
+        what = "there are no targets to mix" if "y" not in batch else "examples are mixed already"
+        raise BadInput(what, where="augmentation", fix="use one of mixup and cutmix, on data with targets")
+    many, device = len(batch), generator.device
+    first, second = torch._standard_gamma(torch.full((2, many), alpha, dtype=torch.float64, device=device), generator).clamp_min(1e-300)
+    partner = torch.randperm(many, generator=generator, device=device)
+    return _draw((first / (first + second)).float(), batch.x), _draw(partner, batch.x)
+
+
+def _check_alpha(alpha: float, what: str) -> None:
+    if not 0 < alpha < math.inf:
+        raise BadInput(f"{what} needs an alpha above 0, not {alpha}", fix=f"leave {what} out for none")
 
 
 def _windows(x_BCHW: Tensor, height: int, width: int, generator: Generator) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -75,9 +75,9 @@ def shapes(
         x = torch.where(inside[:, i, None], shade[:, i, :, None, None], x)
         mask = torch.where(inside[:, i], things.kind[:, i, None, None] + 1, mask)
     x += noise * torch.randn(x.shape, generator=dice)
-    names, reader = KINDS, None
-    y = things.kind[:, -1]
-    more = {}
+    names: tuple[str, ...] = KINDS
+    y, reader = things.kind[:, -1], None
+    more: dict[str, Any] = {}
     if target == "mask":
         y, names = mask, ("ground", *KINDS)
     elif target == "caption":

@@ -109,7 +109,8 @@ class WindowSource:
         stride = stride or length
         if len(tokens) < length + 1:
             raise BadInput(
-                f"{len(tokens)} tokens are too few for one window of {length} and its next token", fix="use a smaller length or more text"
+                f"{len(tokens)} tokens are too few for one window of {length} and its next token",
+                fix="use a smaller length ('context' in a recipe) or more text",
             )
         self.tokens, self.length, self.stride = tokens.contiguous(), length, stride
         self._windows = self.tokens.unfold(0, length + 1, stride)  # a view: overlapping windows cost no memory

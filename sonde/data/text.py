@@ -81,13 +81,15 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
     text = decode(path)
+    if not text:
+        raise BadInput(f"'{path.name}' is empty", where=str(path.parent), fix="give a file with text")
     n_valid, n_test = size(len(text), valid, "valid"), size(len(text), test, "test")
     n_train = len(text) - n_valid - n_test
     least = length + 1
     if n_train < least or 0 < n_valid < least or 0 < n_test < least:
         raise BadInput(
             f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
-            fix="use a smaller length or a longer text",
+            fix="use a smaller length ('context' in a recipe) or a longer text",
         )
     return windows(
         (text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most, specials

@@ -15,6 +15,10 @@ CHANGES = {
     "flip": augment.flip(),
     "noise": augment.noise(0.3),
     "cutout": augment.cutout(3),
+    "rotate": augment.rotate(30),
+    "jitter": augment.jitter(0.2, 0.3, 0.4),
+    "mixup": augment.mixup(0.4),
+    "cutmix": augment.cutmix(),
     "all": augment.compose(augment.shift(1), augment.flip(), augment.noise(0.1), augment.cutout(2)),
 }
 
@@ -106,12 +110,73 @@ def test_cutout_is_one_square_in_all_channels() -> None:
     assert max(sizes) == (3, 3) and min(sizes) == (2, 2)  # cut off at a border, never gone
 
 
+def test_rotation_equals_scipy_inside_the_image() -> None:
+    """An image that is not square, turned by an angle that is found again from how its centre of mass moves."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    across, down = torch.arange(31) - 15.0, torch.arange(23) - 11.0
+    x = torch.exp(-((across[None, :] - 5) ** 2 + (down[:, None] - 2) ** 2) / 18)[None, None].repeat(6, 1, 1, 1)
+    got = augment.rotate(40)(Batch(x=x), draw(3)).x
+    for image in got[:, 0]:
+        turned = torch.atan2((image.sum(1) @ down) / image.sum(), (image.sum(0) @ across) / image.sum()) - np.arctan2(2, 5)
+        assert 0.01 < abs(turned) < np.radians(40) + 0.01
+        wanted = ndimage.rotate(x[0, 0].numpy(), -np.degrees(float(turned)), reshape=False, order=1)
+        assert np.abs(image.numpy() - wanted)[6:-6, 8:-8].max() < 0.02  # the angle is found to a fraction of a degree
+
+
+def test_jitter_changes_what_it_says() -> None:
+    x = torch.rand(50, 3, 6, 5, generator=draw(1), dtype=torch.float64)
+    bright = augment.jitter(brightness=0.3)(Batch(x=x), draw()).x - x
+    assert (bright.amax((1, 2, 3)) - bright.amin((1, 2, 3))).max() < 1e-12 and 0.2 < bright.abs().max() <= 0.3
+    spread = augment.jitter(contrast=0.5)(Batch(x=x), draw()).x
+    assert torch.allclose(spread.mean((1, 2, 3)), x.mean((1, 2, 3)))
+    ratio = spread.std((1, 2, 3)) / x.std((1, 2, 3))
+    assert 0.5 <= ratio.min() < 0.6 and 1.4 < ratio.max() <= 1.5
+    colour = augment.jitter(saturation=0.5)(Batch(x=x), draw()).x
+    assert torch.allclose(colour.mean(1), x.mean(1)) and not torch.allclose(colour, x)
+
+
+def test_mixup_is_a_weighted_mean_of_two_examples() -> None:
+    given = batch(60)
+    got = augment.mixup(0.7)(given, draw())
+    for i in range(60):
+        share = got.share[i].item()
+        wanted = share * given.x[i] + (1 - share) * given.x[got.other[i]]  # labels are the numbers of the examples
+        assert torch.allclose(got.x[i], wanted, rtol=1e-5)
+    assert torch.equal(got.y, given.y) and sorted(got.other.tolist()) == list(range(60))
+
+
+def test_shares_are_drawn_from_a_beta_distribution() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    shares = augment.mixup(0.4)(Batch(x=torch.zeros(4000, 1), y=torch.zeros(4000)), draw()).share
+    assert stats.kstest(shares.numpy(), stats.beta(0.4, 0.4).cdf).pvalue > 0.01
+
+
+def test_cutmix_counts_the_pixels_it_really_took() -> None:
+    many = 80
+    x = torch.arange(many, dtype=torch.float32).reshape(many, 1, 1, 1).expand(many, 2, 9, 7).contiguous()
+    got = augment.cutmix()(Batch(x=x, y=torch.arange(many)), draw())
+    for i in range(many):
+        own, other = got.x[i] == i, got.x[i] == got.other[i]
+        assert (own | other).all() and own.float().mean().item() == pytest.approx(got.share[i].item(), abs=1e-6) or got.other[i] == i
+        if (hole := ~own[0]).any():
+            assert hole.sum() == hole.any(1).sum() * hole.any(0).sum()
+    assert got.share.min() < 0.25 and got.share.max() > 0.8
+
+
 def test_wrong_use_is_named() -> None:
     with pytest.raises(BadInput, match="shift needs images"):
         augment.shift(1)(Batch(x=torch.ones(4, 3)), draw())
     with pytest.raises(BadInput, match="crop of 9 pixels does not fit into 8 x 7"):
         augment.crop(9, padding=1)(batch(), draw())
+    with pytest.raises(BadInput, match="three colours"):
+        augment.jitter(saturation=0.1)(batch(channels=2), draw())
+    with pytest.raises(BadInput, match="mixed already"):
+        augment.compose(augment.mixup(), augment.cutmix())(batch(), draw())
     for make in (
+        lambda: augment.rotate(0),
+        lambda: augment.jitter(contrast=-1),
+        lambda: augment.mixup(0),
+        lambda: augment.cutmix(-1),
         lambda: augment.shift(0),
         lambda: augment.crop(0),
         lambda: augment.crop(3, -1),

@@ -44,6 +44,11 @@ def test_short_text_and_wrong_options(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("short")
     with pytest.raises(BadInput, match="'a.txt' has 5 characters, too few for windows of 128"):
         load_file(tmp_path / "a.txt")
+    with pytest.raises(BadInput, match="smaller length .'context' in a recipe. or a longer text"):
+        load_file(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("")
+    with pytest.raises(BadInput, match="'b.txt' is empty"):
+        load_file(tmp_path / "b.txt")
     with pytest.raises(BadInput, match="has no target column"):
         load_file(tmp_path / "a.txt", target="y")
     with pytest.raises(BadInput, match="'length'"):
