@@ -1,0 +1,118 @@
+"""U-Net: down to few large channels, up again, each level joined with what the way down saw there; an answer for every pixel.
+
+Ronneberger, Fischer and Brox, U-Net, 2015.  Without padding every 3 x 3 convolution takes a border of one pixel away, so what
+the way down saw is cut to the middle before it is joined, and 572 x 572 pixels give 388 x 388 answers.
+
+B batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+
+LOST = 4
+"""pixels of a side that two convolutions without padding take away"""
+
+
+@final
+class UNet(nn.Module):
+    """An answer for every pixel of an image (B, C, H, W), as (B, H, W, classes).
+
+    channels: of the image
+    classes: numbers at the output for each pixel
+    width: channels of the first level; each level below has twice as many
+    depth: how often the image is halved
+    padded: zeros around each level, so that there are as many answers as pixels; otherwise only pixels whose whole
+        surroundings are inside the image get one
+    norm: normalise over the batch after each convolution
+    """
+
+    def __init__(
+        self,
+        channels: Annotated[int, Range(least=1)] = 1,
+        classes: Annotated[int, Range(least=1)] = 2,
+        width: Annotated[int, Range(least=1)] = 64,
+        depth: Annotated[int, Range(1, 16)] = 4,
+        padded: bool = False,
+        norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.channels, self.depth, self.padded = channels, depth, padded
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.down = nn.ModuleList(_pair(before, after, padded, norm) for before, after in zip((channels, *widths), widths))
+        self.pool = nn.MaxPool2d(2)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, stride=2) for each in widths[:-1])
+        self.join = nn.ModuleList(_pair(2 * each, each, padded, norm) for each in widths[:-1])
+        self.output = nn.Conv2d(width, classes, 1)
+        for part in self.modules():
+            if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)):  # half of what ReLU sees is cut off, so twice the variance
+                nn.init.kaiming_normal_(part.weight, mode="fan_in", nonlinearity="relu")
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, H, W) -> (B, H', W', classes); H' and W' are those of `answers`."""
+        self._check(x)
+        seen: list[Tensor] = []
+        for level, convolve in enumerate(self.down):
+            x = convolve(x if level == 0 else self.pool(x))
+            seen.append(x)
+        for level in reversed(range(self.depth)):
+            x = self.up[level](x)
+            x = self.join[level](torch.cat([central(seen[level], (x.shape[2], x.shape[3])), x], 1))
+        return self.output(x).permute(0, 2, 3, 1)
+
+    def answers(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the answers to an image of this height and width."""
+        step, lost = 2**self.depth, self.lost
+        least = step if self.padded else min(step, 4)  # without padding there are 4 answers more than a multiple of 2^depth
+        for side in size:
+            if side < lost + least or (side - lost - least) % step:
+                near = lost + least + max((side - lost - least) // step, 0) * step
+                told = f"a U-Net of depth {self.depth}{'' if self.padded else ' without padding'} does not take images of {_size(size)}"
+                raise _wrong(told, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
+        return size[0] - lost, size[1] - lost
+
+    @property
+    def lost(self) -> int:
+        """Pixels of a side that get no answer: 4 at the bottom, and each level above doubles them and takes 4 before and 4 after."""
+        return 0 if self.padded else 2 * LOST * (2**self.depth - 1) + LOST * 2**self.depth
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != 4:
+            raise _wrong(f"layer 'down.0' takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+        if x.shape[1] != self.channels:
+            raise _wrong(f"layer 'down.0' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+        self.answers((x.shape[2], x.shape[3]))
+
+
+def central(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """The middle of the last two axes: of features that are joined, or of a mask (B, H, W) where only the middle gets answers."""
+    top, left = ((have - want) // 2 for have, want in zip(x.shape[-2:], size))
+    return x[..., top : top + size[0], left : left + size[1]]
+
+
+def _pair(before: int, after: int, padded: bool, norm: bool) -> nn.Sequential:
+    """Two convolutions with ReLU; a norm's own shift takes the place of their biases."""
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, channels in enumerate((before, after), 1):
+        parts[f"conv{i}"] = nn.Conv2d(channels, after, 3, padding=int(padded), bias=not norm)
+        if norm:
+            parts[f"norm{i}"] = nn.BatchNorm2d(after)
+        parts[f"relu{i}"] = nn.ReLU()
+    return nn.Sequential(parts)
+
+
+def _wrong(what: str, fix: str) -> BadInput:
+    return BadInput(what, where="UNet", fix=fix)
+
+
+def _size(size: tuple[int, int]) -> str:
+    return "x".join(map(str, size))
