@@ -18,7 +18,7 @@ from sonde.core.dials import dials, resolve
 from sonde.core.recipe import Recipe
 
 NAMES = shelf.names("recipes")
-DOWNLOADED = {"fashion_cnn": "fashion-mnist", "mnist_cnn": "mnist", "cifar_cnn": "cifar10"}
+DOWNLOADED = {"fashion_cnn": "fashion-mnist", "mnist_cnn": "mnist", "cifar_cnn": "cifar10", "cifar_resnet": "cifar10"}
 """recipe -> folder of SONDE_DATA that must be there"""
 
 

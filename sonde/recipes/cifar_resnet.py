@@ -1,0 +1,60 @@
+"""A residual network on CIFAR-10's small colour photographs, with flips, shifts and mixtures of images."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.resnet import ResNet
+from ..objectives.categorical import Categorical
+from ..objectives.mixed import Mixed
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+
+
+def recipe(
+    blocks: Annotated[int, Range(1, 200)] = 1,
+    width: Annotated[int, Range(1, 1024)] = 32,
+    shortcut: Literal["projection", "pad"] = "pad",
+    activation: Literal["post", "pre"] = "post",
+    smoothing: Annotated[float, Range(least=0, below=1)] = 0.05,
+    shift: Annotated[int, Range(1, 16)] = 4,
+    mixture: Literal["none", "mixup", "cutmix"] = "none",
+    alpha: Annotated[float, Range(above=0)] = 0.5,
+    batch: Annotated[int, Range(least=1)] = 128,
+    lr: Annotated[float, Range(above=0)] = 4e-3,
+    weight_decay: Annotated[float, Range(least=0)] = 0.05,
+    epochs: Annotated[float, Range(above=0)] = 30,
+) -> Recipe:
+    """A residual network on CIFAR-10, colour photographs of 32 x 32 pixels; 3 blocks of width 16 are ResNet-20.
+
+    blocks: residual blocks of each of three stages, two convolutions each
+    width: channels of the first stage; each further one has twice as many on a quarter of the pixels
+    shortcut: between stages, zeros for missing channels (pad) or a small convolution (projection)
+    activation: norm and ReLU after each convolution (post) or before it (pre)
+    smoothing: share of each target spread over all classes
+    shift: largest shift of a training image in pixels
+    mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
+    alpha: how even mixtures are; small keeps most images nearly as they were
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    weight_decay: pull of the weights towards 0
+    epochs: passes over the training data
+    """
+    mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}
+    return Recipe(
+        model=partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True),
+        data=partial(load, "cifar10"),
+        objective=Mixed(Categorical(classes=10, smoothing=smoothing)),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        schedule=warmup_cosine(),
+        augment=augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture]),
+        batch=batch,
+        drop_last=True,  # batch norm needs more than a handful of examples
+        epochs=epochs,
+        channels_last=True,
+    )
