@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from ..core.errors import BadInput
 from ..data.tokeniser import UNKNOWN, Tokeniser, special
 from ..nn.recurrence import State
 from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
@@ -96,10 +97,23 @@ def complete(
     stream: given (row, piece of text) as it comes
     weights, sampling: as in `generate`
     """
-    rows = [tokeniser.encode(prompt).long() for prompt in prompts]
+    rows = [read_prompt(tokeniser, prompt) for prompt in prompts]
     stop = stop or Stop()
     stop = replace(stop, barred=(*stop.barred, *no_text(tokeniser)))
     return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokeniser, stop, stream)
+
+
+def read_prompt(tokeniser: Tokeniser, text: str, where: str = "complete") -> Tensor:
+    """Tokens of a prompt, or an error that says what of it the model never saw."""
+    tokens = tokeniser.encode(text).long()
+    if not len(tokens):
+        raise BadInput("the prompt is empty", where=where, fix="give at least one character")
+    unknown = tokeniser.specials.get("unknown")
+    if unknown in tokens.tolist():
+        parts = list(text) if tokeniser.level == "char" else text.split()
+        strange = next((part for part in parts if unknown in tokeniser.encode(part).tolist()), text)
+        raise BadInput(f"the model never saw {strange!r} of the prompt", where=where, fix="use what its text was made of")
+    return tokens
 
 
 def written(

@@ -93,6 +93,21 @@ def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
     assert answer.code == 2 and "never saw 'Pferd' of the prompt" in answer.err
 
 
+def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable, sonde: Callable) -> None:
+    for prompt, told in (
+        ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on stretches of 16"),
+        ("the cat sat on t", ""),
+    ):
+        for more in ((), ("--samples", "2"), ("--beams", "2")):
+            answer = sonde("generate", run, "--prompt", prompt, "--length", "3", *more)
+            assert answer.code == 0 and answer.err.startswith(told) and answer.err.count("\n") == bool(told), answer
+    tokeniser = tokeniser_of("char", ["the cat sat"], size=99)
+    model = LanguageModel(tokeniser.size, width=16, depth=1, positions="learned", places=8)
+    answer = sonde("generate", opened(model, vocabulary=tokeniser, length=8), "--prompt", "the cat sat")
+    assert answer.code == 2 and answer.err.count("\n") == 1 and not answer.out
+    assert "a prompt of 11 tokens does not fit into the 8 places of the model" in answer.err
+
+
 def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
     for words, told in {
         (): "needs a run",

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sonde.core.errors import BadInput
 from sonde.data.tokeniser import Vocabulary, train
 from sonde.generate import Stop, Writer, beam, complete, generate
 from sonde.generate.stop import no_text
@@ -93,6 +94,14 @@ def test_texts_go_on_as_their_tokens_do():
     stop = Stop(texts=texts[1][7:9], tokeniser=BYTES)
     stopped = complete(model, BYTES, prompts, 30, seed=2, stop=stop)
     assert stopped == [text.split(texts[1][7:9])[0] for text in texts]
+
+
+def test_what_the_model_never_saw_is_named():
+    tokeniser = train("char", ["the cat sat"], size=99)
+    model = LanguageModel(tokeniser.size, width=8, depth=1, mixer="gla")
+    for prompt, told in (("the dog", "never saw 'd' of the prompt"), ("", "the prompt is empty")):
+        with pytest.raises(BadInput, match=told):
+            complete(model, tokeniser, ["the cat", prompt], 3)
 
 
 def test_tokens_that_are_no_text_never_come():

@@ -379,7 +379,7 @@ def test_numbers_too_large_for_the_precision_asked_for(stored):
     "model, words",
     [
         (lambda: nn.Linear(2, 2), "no Hugging Face family has models like Linear"),
-        (lambda: LanguageModel(9, 8, 1, "gla heads=2"), "no Hugging Face family has models like LanguageModel"),
+        (lambda: LanguageModel(9, 8, 1, "gla heads=2"), "no Hugging Face family has models like LanguageModel with mixer 'gla'"),
         (lambda: LanguageModel(9, 8, 1, "attention heads=2 positions=alibi"), "llama checkpoint has no place for 'alibi' positions"),
         (lambda: LanguageModel(9, 8, 1, "attention heads=2", style="gpt2"), "gpt2 checkpoint has no place for linear maps without bias"),
         (lambda: EncoderDecoder(9, 8, 1, 2), "t5 checkpoint has no place for embeddings that are multiplied"),

@@ -11,8 +11,6 @@ from ...core.errors import BadInput
 from .._options import by_name, flag, option, parse, usable
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...data.tokeniser import Tokeniser
 
 USAGE = "RUN --prompt TEXT [--length N] [options]"
@@ -63,21 +61,22 @@ def run(words: list[str]) -> int:
     from ...data.tokeniser import check_fits
 
     check_fits(tokeniser, getattr(model, "vocabulary", tokeniser.size), f"run '{trained.name}'")
-    source = getattr(trained.data.reader, "source", tokeniser)
-    print("\n---\n".join(_texts(model, source, tokeniser, asked)))
+    print("\n---\n".join(_texts(model, trained.data.reader, asked)))
     return 0
 
 
-def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str, Any]) -> list[str]:
+def _texts(model: Any, reader: Any, asked: dict[str, Any]) -> list[str]:
     """The texts asked for; a single one is shown as it comes, and only its rest returned."""
     from ...generate import Sampling, Stop, beam, steps
     from ...generate.sample import places
     from ...generate.stop import no_text
-    from ...generate.text import begun, spelt, written
+    from ...generate.text import begun, read_prompt, spelt, written
 
+    tokeniser: Tokeniser = reader.vocabulary
+    source: Tokeniser = getattr(reader, "source", tokeniser)
     text, beams = asked["prompt"] or "", asked["beams"]
     answers = hasattr(model, "begin")
-    rows = _read(text, source if answers else tokeniser).repeat(1 if beams else asked["samples"], 1)
+    rows = read_prompt(source if answers else tokeniser, text, "--prompt").repeat(1 if beams else asked["samples"], 1)
     state, shown = None, text
     if answers:
         rows, state = begun(model, [text] * len(rows), source, tokeniser)
@@ -86,6 +85,7 @@ def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str,
     texts = tuple(one.replace("\\n", "\n") for one in asked["stop"])
     stop = Stop(end=ends, texts=texts, tokeniser=tokeniser, barred=no_text(tokeniser))
     most = places(model)
+    _warn_of_length(rows.shape[1], getattr(reader, "length", None), most)
     new = asked["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
     if beams is not None:
         found = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=asked["weights"])
@@ -104,14 +104,8 @@ def _texts(model: Any, source: Tokeniser, tokeniser: Tokeniser, asked: dict[str,
     return ["".join(waiting)]
 
 
-def _read(text: str, tokeniser: Tokeniser) -> Tensor:
-    """Tokens of the prompt, or an error that says what of it the run never saw."""
-    tokens = tokeniser.encode(text).long()
-    if not len(tokens):
-        raise BadInput("the prompt is empty", where="--prompt", fix="give at least one character: --prompt TEXT")
-    unknown = tokeniser.specials.get("unknown")
-    if unknown in tokens.tolist():
-        parts = list(text) if tokeniser.level == "char" else text.split()
-        strange = next((part for part in parts if unknown in tokeniser.encode(part).tolist()), text)
-        raise BadInput(f"the run never saw {strange!r} of the prompt", where="--prompt", fix="use characters of its text")
-    return tokens
+def _warn_of_length(tokens: int, context: int | None, most: int | None) -> None:
+    """Say where a prompt is longer than what the run was trained on; one longer than the model can read is an error of its own."""
+    if context is not None and context < tokens <= (most or tokens):
+        told = f"the prompt has {tokens} tokens and the run was trained on stretches of {context}; what follows may be poor"
+        print(f"warning: {told}", file=sys.stderr)

@@ -26,6 +26,7 @@ from ...core.errors import BadInput, DataUnusable, ResourceFault, nearest
 from ...core.tensors import Stored, encode, encoded_size
 from ...data import tokeniser as tokenisers
 from ...data.tokeniser import Tokeniser
+from ...nn.mixers import Mixer
 from ._layout import Fields, Row, owner
 
 SHELF = "models.hf"
@@ -45,6 +46,10 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
     folder = Path(folder)
     if not folder.is_dir():
         raise BadInput(f"there is no folder '{folder.name}'", where=str(folder.parent), fix="give one with a config.json")
+    if not (folder / CONFIG).exists():
+        lacks = " and no ".join([CONFIG, *([] if any((folder / name).exists() for name in (WEIGHTS, INDEX)) else [WEIGHTS])])
+        told = f"'{folder.name}' is no checkpoint in Hugging Face layout: it has no {lacks}"
+        raise BadInput(told, where=str(folder.parent), fix="give a folder with both; `sonde hf save RUN FOLDER` writes one")
     config = read_config(folder / CONFIG)
     family = _family(config)
     stored = _Files(folder)
@@ -68,9 +73,9 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
     """Write a folder that `load` and the transformers package read; it appears whole or not at all."""
     family = next((one for one in families().values() if one.owns(model)), None)
     if family is None:
-        raise BadInput(
-            f"no Hugging Face family has models like {type(model).__name__}", where="save", fix=f"there are {', '.join(families())}"
-        )
+        mixer = next((part for part in model.modules() if isinstance(part, Mixer)), None)
+        told = type(model).__name__ + (f" with mixer '{type(mixer).__module__.rpartition('.')[2]}'" if mixer is not None else "")
+        raise BadInput(f"no Hugging Face family has models like {told}", where="save", fix=f"there are {', '.join(families())}")
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"'{folder.name}' is already there", where=str(folder.parent), fix="choose a new folder")
