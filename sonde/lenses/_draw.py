@@ -14,7 +14,11 @@ What each kind expects (beside `title` and `note`):
              extra["share"] = "row" shades each entry by its share of the row; extra["diagonal"] sets what lies off the
              diagonal in a second colour; extra["words"] [[...], ...] are written into the cells instead of their numbers
     table    values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
-    images   values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1; extra["labels"], extra["details"] are captions
+    images   values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1, None for a place left free; extra["labels"],
+             extra["details"] are captions; extra["across"] pictures stand in a row and extra["rows"] names the rows;
+             extra["size"] is the longer side of a picture in inches.  Over each picture: extra["heat"] [matrix or None, ...]
+             of any size, clear at 0, in one colour above and another below, strongest at extra["top"], else at its own largest;
+             extra["frames"] [{name: [top, left, height, width]}, ...] are boxes in pixels, named beside the pictures
     scatter  values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colours the points, extra["diagonal"] draws y = x;
              extra["labels"] are written at the points, those that would cover an earlier one left out;
              with three names in axes it is drawn in 3-D, and extra["view"] = [elevation, azimuth] turns it
@@ -87,6 +91,8 @@ SMALLEST = 3.0
 """points of the smallest number that is written into a cell"""
 WORD = 7.0
 """points of a word in a cell"""
+OPAQUE = 0.85
+"""how much the warmest place hides of the picture below it"""
 LETTER = 9 / 72 * 0.602
 """inches of a letter of a running text"""
 LETTERS = 72
@@ -592,33 +598,71 @@ def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     from matplotlib.patches import Rectangle
 
     pictures: list[Any] = next(iter(reading.values.values()), [])
-    if not len(pictures):
+    first = next((picture for picture in pictures if picture is not None), None)
+    if first is None:
         return _nothing(sheet)
     labels, details = reading.extra.get("labels", []), reading.extra.get("details", [])
-    tall, wide = len(pictures[0]), len(pictures[0][0])
-    each = 0.5 if reading.extra.get("dense") else 0.86
-    gap = 0.08 if reading.extra.get("dense") else 0.22
+    heat, frames = reading.extra.get("heat", []), reading.extra.get("frames", [])
+    row_names = [short(name, 22) for name in reading.extra.get("rows", [])]
+    legend = {name: place for place, name in enumerate(dict.fromkeys(name for boxes in frames for name in boxes))}
+    indent = _inches(row_names, 7.5) + 0.12 if row_names else 0.0
+    beside = _inches([short(name) for name in legend], 7.5) + 0.1 if legend else 0.0
+    tall, wide = len(first), len(first[0])
+    dense, room = bool(reading.extra.get("dense")), WIDE - 0.2 - indent - beside
+    gap = 0.08 if dense else 0.22
+    each = reading.extra.get("size", 0.5 if dense else 0.86)
+    if across := int(reading.extra.get("across", 0)):
+        each = min(each, max(room / across - gap, 0.1))
     caption = (0.16 if labels else 0.0) + (0.14 if details else 0.0)
     width, height = each * min(1.0, wide / tall), each * min(1.0, tall / wide)
-    across = max(1, min(len(pictures), int((WIDE - 0.2) / (each + gap))))
+    across = across or max(1, min(len(pictures), int(room / (each + gap))))
+    step = (width if "across" in reading.extra else each) + gap  # a table of pictures has no free space between its columns
     down = math.ceil(len(pictures) / across)
     cell = height + caption + gap
-    sheet.open(max(0.2 + across * (each + gap), NARROW), down * cell - gap + 0.1)
+    sheet.open(max(0.2 + indent + across * step + beside, NARROW), max(down * cell - gap, 0.2 * len(legend)) + 0.1)
     left = 0.0 if sheet.bare else 0.14
-    area_width, area_height = sheet.width - left, down * cell - gap
+    area_width, area_height = sheet.width - left, max(down * cell - gap, 0.2 * len(legend))
     axes = sheet.axes(left, 0.05, area_width, area_height)
     axes.set_axis_off()
     for index, picture in enumerate(pictures):
-        x, y = (index % across) * (each + gap), area_height - (index // across) * cell
-        axes.imshow(picture, cmap="gray", vmin=0, vmax=1, extent=(x, x + width, y - height, y), interpolation="nearest", aspect="auto")
+        if picture is None:
+            continue
+        x, y = indent + (index % across) * step, area_height - (index // across) * cell
+        extent = (x, x + width, y - height, y)
+        axes.imshow(picture, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest", aspect="auto")
+        if index < len(heat) and heat[index] is not None:
+            axes.imshow(_warmth(heat[index], reading.extra.get("top"), theme), extent=extent, interpolation="nearest", aspect="auto")
         axes.add_patch(Rectangle((x, y - height), width, height, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
+        for name, (top, start, high, broad) in frames[index].items() if index < len(frames) else ():
+            box = (x + start * width / wide, y - (top + high) * height / tall), broad * width / wide, high * height / tall
+            place = legend[name]
+            axes.add_patch(
+                Rectangle(
+                    *box, fill=False, ec=_colour(theme, place), ls=_dash(theme, place), lw=1.4, clip_on=False, zorder=2.5 - 0.01 * place
+                )
+            )
         for position, (words, colour) in enumerate(((labels, theme.ink), (details, theme.muted))):
             if index < len(words):
                 size = 7.5 - position
-                text = short(words[index], int((each + gap * 0.7) / (size * 0.0076)))
+                text = short(words[index], int((step - gap * 0.3) / (size * 0.0076)))
                 axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=colour)
+    for index, name in enumerate(row_names[:down]):
+        axes.text(0, area_height - index * cell - height / 2, name, size=7.5, va="center", color=theme.ink)
+    for name, place in legend.items():
+        spot = indent + across * step, area_height - 0.2 * place - 0.1
+        axes.text(*spot, short(name), size=7.5, va="center", color=_colour(theme, place))
     axes.set_xlim(0, area_width)
     axes.set_ylim(0, area_height)
+
+
+def _warmth(values: Any, top: float | None, theme: Theme) -> list[list[tuple[float, ...]]]:
+    """A matrix as colours to lay over a picture: the larger a number, the less is seen through it."""
+    from matplotlib.colors import to_rgb
+
+    cells = [_floats(row) for row in values]
+    largest = top or max((abs(v) for row in cells for v in row if v == v), default=0.0) or 1.0
+    above, below = to_rgb(theme.palette[1]), to_rgb(theme.palette[0])
+    return [[(*(below if v < 0 else above), OPAQUE * min(abs(v) / largest, 1.0) if v == v else 0.0) for v in row] for row in cells]
 
 
 def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:

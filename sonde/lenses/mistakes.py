@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
+from ._pictures import picture
 from ._untouched import answers, need, not_classes
 
 
@@ -44,14 +45,6 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
             "ids": [int(ids[i]) if ids is not None else i for i in places],
         },
     )
-
-
-def picture(image: Any) -> Any:
-    """One image (C, H, W) as (H, W) or (H, W, 3), stretched to 0..1 for the eye."""
-    image = image.detach().float()
-    low, high = image.min(), image.max()
-    image = (image - low) / (high - low) if high > low else image * 0
-    return image[0] if len(image) == 1 else image.permute(1, 2, 0)
 
 
 def tiny() -> Subject:

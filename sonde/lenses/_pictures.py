@@ -1,0 +1,217 @@
+"""What lenses over images share: pictures for the eye, and the maps that a network makes of an image, layer by layer.
+
+B batch, C channels, H height, W width of an image; h, w those of a map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..core.errors import BadInput, nearest
+from ..core.reading import Subject
+from ._untouched import hooked, no_model
+
+
+def no_images(subject: Subject) -> str:
+    """Why there is no image to look at, or ''."""
+    if missing := no_model(subject):
+        return missing
+    x = subject.batch.x
+    if x.dim() == 4 and x.is_floating_point() and x.numel():
+        return ""
+    return f"the inputs are not images (examples of size {tuple(x.shape[1:])})"
+
+
+def no_maps(subject: Subject) -> str:
+    """Why the network makes no maps of an image, or ''."""
+    if missing := no_images(subject):
+        return missing
+    return "" if _mapping(subject.model) else "the model has neither convolution nor patches"
+
+
+def _mapping(model: Any) -> bool:
+    from torch import nn
+
+    return hasattr(model, "patch") or any(isinstance(part, nn.Conv2d) for part in model.modules())
+
+
+def stretched(images: Any) -> Any:
+    """Images of any shape as numbers from 0 to 1, all by the same scale."""
+    images = images.detach().float()
+    low, high = images.min(), images.max()
+    return (images - low) / (high - low) if high > low else images * 0
+
+
+def picture(image: Any) -> Any:
+    """One image (C, H, W) as (H, W) or (H, W, 3), stretched to 0..1 for the eye; other numbers of channels as their mean."""
+    return flat(stretched(image if len(image) in (1, 3) else image.mean(0, keepdim=True)))
+
+
+def flat(image: Any) -> Any:
+    """One image (C, H, W) as it is drawn, (H, W) or (H, W, 3)."""
+    return image.permute(1, 2, 0) if len(image) == 3 else image.mean(0)
+
+
+def check(what: str, value: int, count: int) -> None:
+    """Refuse an example or a channel that is not there."""
+    if value >= count:
+        raise BadInput(f"there is no {what} {value}", where="the batch" if what == "example" else "", fix=f"choose 0 to {count - 1}")
+
+
+def spaced(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many, from the first to the last."""
+    n = min(most, len(items))
+    return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
+
+
+def maps(model: Any, batch: Any) -> dict[str, Any]:
+    """Outputs of all layers that are images, (B, C, h, w), in the order in which they run.
+
+    The tokens of a transformer's blocks are laid out as the patches they stand for.  A layer that changed nothing, such as
+    dropout outside training, is left out.  With gradients on, the maps are those through which the output depends on x.
+    Called inside `untouched`, which must last until the gradients are taken.
+    """
+    from ..core.batch import ask
+
+    found: dict[str, Any] = {}
+    with gathering(model, batch.x, found):
+        ask(model, batch)
+    return found
+
+
+def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
+    """The same for images `x` of another size, as far as some part of the network that is given the image takes them.
+
+    A classifier for images of one size may refuse others only where its maps end, or before they begin; then the part that
+    makes the maps is asked alone.
+    """
+    from ..core.batch import ask
+
+    best: dict[str, Any] = {}
+    for part in _given_images(model, batch):
+        found: dict[str, Any] = {}
+        try:
+            with gathering(model, x, found):
+                ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
+        except Exception:  # noqa: S110  whatever layer stops it, the maps before it stand
+            pass
+        best = max(best, found, key=len)
+    return best
+
+
+def _given_images(model: Any, batch: Any) -> list[Any]:
+    """The parts of a network that get the image itself, the outermost first."""
+    import torch
+
+    from ..core.batch import ask
+
+    one, given = batch[:1], []
+
+    def look(module: Any, inputs: tuple[Any, ...]) -> None:
+        if inputs and inputs[0] is one.x:
+            given.append(module)
+
+    handles = [module.register_forward_pre_hook(look) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            ask(model, one)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return given
+
+
+@contextmanager
+def gathering(model: Any, x: Any, found: dict[str, Any]) -> Iterator[None]:
+    """While it lasts, every map of images x is noted in `found`, as `maps` tells; a layer that runs again gets a number."""
+    import torch
+
+    from ..nn.block import Block
+
+    side, last = getattr(model, "patch", None), x
+
+    def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        nonlocal last
+        block = isinstance(module, Block)
+        own = output[0] if block else output
+        shown = laid_out(own, x.shape[-2:], side) if block and side else own
+        if not torch.is_tensor(shown) or shown.dim() != 4 or (last.shape == shown.shape and torch.equal(last, shown)):
+            return None
+        again = sum(other.split(" ")[0] == (name or "output") for other in found)
+        found[f"{name or 'output'} ({again + 1})" if again else name or "output"] = last = shown
+        # What comes after depends on what was noted, and layers that work in place do not change it.
+        return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
+
+    with hooked(_outside_blocks(model), note):
+        yield
+
+
+def _outside_blocks(model: Any) -> dict[str, Any]:
+    """All modules by name but those inside the blocks of a transformer."""
+    from ..nn.block import Block
+
+    inside = {part for block in model.modules() if isinstance(block, Block) for part in block.modules() if part is not block}
+    return {name: part for name, part in model.named_modules() if part not in inside}
+
+
+def laid_out(tokens: Any, size: Sequence[int], side: Any) -> Any:
+    """Tokens (B, T, D) as a map (B, D, h, w) of patches with a side, row by row; None where there are fewer.
+
+    What stands before the patches, such as a class token, is no part of the image.
+    """
+    h, w = patches(size, side)
+    if tokens.dim() != 3 or tokens.shape[1] < h * w:
+        return None
+    return tokens[:, tokens.shape[1] - h * w :].mT.unflatten(2, (h, w))
+
+
+def patches(size: Sequence[int], side: Any) -> tuple[int, int]:
+    """How many patches an image has, down and across."""
+    high, wide = side if isinstance(side, (tuple, list)) else (side, side)
+    return size[0] // high, size[1] // wide
+
+
+def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """How many pixels apart neighbours of each map are, down and across.
+
+    From how much a map grows with the image; where the network takes no other size, from the map's share of the image.
+    """
+    import torch
+
+    size = batch.x.shape[-2:]
+    with torch.no_grad():
+        larger = maps_of(model, batch, batch.x[:1].repeat(1, 1, 2, 2))
+
+    def jump(name: str, axis: int) -> float:
+        n = found[name].shape[axis]
+        if name in larger and larger[name].shape[axis] > n:
+            return float(round(size[axis] / (larger[name].shape[axis] - n)))
+        return size[axis] / n
+
+    return {name: (jump(name, -2), jump(name, -1)) for name in found}
+
+
+def chosen(name: str, found: dict[str, Any], default: str) -> str:
+    """The layer that is asked for, or the default."""
+    if name and name not in found:
+        raise BadInput(f"the model has no layer '{name}' that makes maps", fix=nearest(name, found))
+    return name or default
+
+
+def convolved(model: Any, found: dict[str, Any]) -> str:
+    """The last convolution among the maps; of a network without any, its last map."""
+    from torch import nn
+
+    kinds = {name for name, part in model.named_modules() if isinstance(part, nn.Conv2d)}
+    return next((name for name in reversed(found) if name in kinds), list(found)[-1])
+
+
+@contextmanager
+def sloped() -> Iterator[None]:
+    """Gradients are on, wherever this is called from."""
+    import torch
+
+    with torch.inference_mode(False), torch.enable_grad():
+        yield

@@ -1,0 +1,69 @@
+"""Feature maps: what the layers of a network make of one image, a row for each layer from the first to the last."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._pictures import check, maps, no_maps, picture, spaced, stretched
+from ._untouched import need, untouched
+
+
+def why_not(subject: Subject) -> str:
+    return no_maps(subject)
+
+
+def read(
+    subject: Subject,
+    example: Annotated[int, Range(0)] = 0,
+    layers: Annotated[int, Range(1, 64)] = 8,
+    channels: Annotated[int, Range(1, 16)] = 8,
+) -> Reading:
+    """The maps of each layer that vary most over the image, each stretched from its least value (black) to its largest (white).
+
+    example: which of the batch, from 0
+    layers: how many to show, from the first to the last
+    channels: maps of each layer
+    """
+    import torch
+
+    need(__name__, subject, example=example, layers=layers, channels=channels)
+    check("example", example, len(subject.batch))
+    batch = subject.batch[example : example + 1]
+    with untouched(subject.model), torch.no_grad():
+        found = maps(subject.model, batch)
+    shown = spaced(list(found.items()), layers)
+    rows = [_row(own[0], channels) for _, own in shown]
+    pictures = [[picture(batch.x[0])], *([stretched(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]
+    labels = [[""], *([str(i) for i in which] for which in rows)]
+    sizes = ", ".join(f"{name} {' × '.join(map(str, own.shape[1:]))}" for name, own in shown)
+    return Reading(
+        "Feature maps",
+        "images",
+        {"images": [each for row in pictures for each in _padded(row, channels, None)]},
+        axes=["map", "row", "column"],
+        note=f"Of example {example}; {len(shown)} of {len(found)} layers, of each the maps that vary most over the image, with the number "
+        f"of their channel. Each goes from its least value (black) to its largest (white). Sizes: {sizes}.",
+        extra={
+            "across": channels,
+            "rows": ["image", *(name for name, _ in shown)],
+            "labels": [each for row in labels for each in _padded(row, channels, "")],
+        },
+    )
+
+
+def _row(own: Any, most: int) -> list[int]:
+    """Channels of maps (C, h, w) that vary most, in their order."""
+    spread = own.flatten(1).double().std(1, correction=0)
+    return sorted(spread.argsort(descending=True, stable=True)[:most].tolist())
+
+
+def _padded(row: list[Any], length: int, blank: Any) -> list[Any]:
+    return row + [blank] * (length - len(row))
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

@@ -1,0 +1,100 @@
+"""Attention over the image: which patches a vision transformer's answer looks at, in its last layer and through all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._pictures import no_images, patches, picture
+from ._untouched import hooked, need, untouched
+
+
+def why_not(subject: Subject) -> str:
+    if missing := no_images(subject):
+        return missing
+    return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model does not attend to patches of the image"
+
+
+def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated[int, Range(0, 16)] = 4) -> Reading:
+    """A row for each image: the weights of the last layer, the rollout of all layers, and single heads of the last one.
+
+    n: how many images, the first of the batch
+    heads: how many to draw, the first
+    """
+    need(__name__, subject, n=n, heads=heads)
+    batch = subject.batch[:n]
+    layers = weights(subject.model, batch)
+    h, w = patches(batch.x.shape[-2:], subject.model.patch)
+    heads, own = min(heads, layers[0].shape[1]), layers[0].shape[-1] > h * w
+    views = [looks(layers, h * w, i, heads).unflatten(1, (h, w)) for i in range(len(batch))]
+    names = ["image", "last layer", "rollout", *(f"head {i + 1}" for i in range(heads))]
+    return Reading(
+        "Attention over the image",
+        "images",
+        {"images": [picture(image) for image in batch.x for _ in names]},
+        axes=["picture", "row", "column"],
+        note=f"Heat is the share that each patch of {_side(subject.model.patch)} pixels has in what "
+        f"{'the token of the answer' if own else 'the mean of all tokens'} takes: in the last of {len(layers)} layers (all heads, then "
+        "single ones), and through all layers, each passing on half of what it had (rollout). Each picture has its own scale.",
+        extra={
+            "across": len(names),
+            "labels": names * len(batch),
+            "heat": [each for view in views for each in (None, *view.tolist())],
+            "rows": [str(i) for i in range(len(batch))],
+        },
+    )
+
+
+def weights(model: Any, batch: Any) -> list[Any]:
+    """(B, H, T, T) for each attention layer, in the order in which they run."""
+    import torch
+
+    from ..core.batch import ask
+
+    found: list[Any] = []
+    with untouched(model), torch.no_grad(), hooked(_layers(model), lambda name, module, given, _: found.append(module.weights(given[0]))):
+        ask(model, batch)
+    return [each.double() for each in found]
+
+
+def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
+    """(2 + heads, patches) what the answer takes of each patch: in the last layer, by rollout, and by single heads of the last.
+
+    A token before the patches is the one the answer is made of; without any it is the mean of all tokens.
+    """
+    import torch
+
+    from .rollout import rolled
+
+    each, last = [layer[example] for layer in layers], layers[-1][example]
+    found = torch.stack([last.mean(0), rolled(each), *last[:heads]])
+    asking = found[:, 0] if found.shape[-1] > count else found.mean(1)
+    return asking[:, found.shape[-1] - count :]
+
+
+def _side(side: Any) -> str:
+    return " × ".join(map(str, side if isinstance(side, (tuple, list)) else (side, side)))
+
+
+def _layers(model: Any) -> dict[str, Any]:
+    from ..nn.mixers.attention import Attention
+
+    return {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
+
+
+def tiny() -> Subject:
+    from dataclasses import replace
+
+    import torch
+
+    from ..models.vit import ViT
+    from ._tiny import images
+    from ._untouched import untouched
+
+    subject = images()
+    with untouched():
+        torch.manual_seed(0)
+        model = ViT(image=(8, 6), patch=2, width=8, depth=2, heads=2, classes=5, channels=1, ffn=1.0)
+        torch.nn.init.normal_(model.head.weight)
+    return replace(subject, model=model)

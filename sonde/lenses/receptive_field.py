@@ -1,0 +1,211 @@
+"""Receptive field: which pixels a unit of each layer sees, by the formula, measured from gradients, and drawn on the image.
+
+By the formula a unit of layer L sees 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m pixels on each axis (`lenses/cost.py` owns it).
+Measured it is the box around all pixels on which the middle unit has a gradient that is not 0, for some image and channel.
+Most of that gradient lies in the middle of the box: the effective receptive field (Luo et al., Understanding the Effective
+Receptive Field in Deep Convolutional Neural Networks, 2016).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from ..core.dials import Range
+from ..core.reading import Reading, Subject
+from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced
+from ._untouched import need, untouched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST = 256
+"""side of the largest image that is generated to measure a field"""
+PIXELS = 2**15
+"""of the images that are differentiated at once"""
+
+
+class Box(NamedTuple):
+    """A rectangle of pixels; it may reach over the edges of the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Field(NamedTuple):
+    """The field of the units of one layer: that of unit (i, j) begins at start + jump (i, j)."""
+
+    start: tuple[float, float]
+    size: tuple[int, int]
+    jump: tuple[float, float]
+    whole: bool
+    """False where it reaches over the edges of every image that was tried, so that it is larger than measured"""
+
+    def at(self, row: int, column: int) -> Box:
+        top, left = (round(start + i * jump) for start, i, jump in zip(self.start, (row, column), self.jump, strict=True))
+        return Box(top, left, *self.size)
+
+
+def why_not(subject: Subject) -> str:
+    return no_maps(subject)
+
+
+def read(
+    subject: Subject,
+    example: Annotated[int, Range(0)] = 0,
+    layer: str = "",
+    layers: Annotated[int, Range(1, 100)] = 24,
+    probes: Annotated[int, Range(1, 256)] = 8,
+) -> list[Reading]:
+    """A table of the field of each layer, and the image with the fields of the middle units and the gradient of one of them.
+
+    example: the image to draw on, which of the batch, from 0
+    layer: whose gradient is shown; none is the last
+    layers: how many to measure, from the first to the last
+    probes: random images from which a field is measured, and images of the batch over which the gradient is averaged
+    """
+    import torch
+
+    from .cost import by, cost
+
+    need(__name__, subject, example=example, layer=layer, layers=layers, probes=probes)
+    check("example", example, len(subject.batch))
+    model, batch = subject.model, subject.batch
+    with untouched(model), torch.no_grad():
+        found = maps(model, batch[example : example + 1])
+    layer = chosen(layer, found, list(found)[-1])
+    formula = {row.name: row.field for row in cost(model, batch).rows if row.field}
+    names = spaced(_growing(list(found), formula), layers)
+    fields = measured(subject, [*names, layer], probes)
+    shown = {name: fields[name] for name in names}
+    middle = {name: fields[name].at(*(n // 2 for n in found[name].shape[-2:])) for name in fields}
+    images = batch.x[example : example + probes]
+    _, heat = gradient(model, batch[:1], images, [layer])[layer]
+    known = {name: field for name, field in shown.items() if name in formula and field.whole}
+    wrong = [name for name, field in known.items() if field.size != formula[name]]
+    agree = f"Of {len(known)} layers where both are known, {len(known) - len(wrong)} agree"
+    table = Reading(
+        "Receptive field of each layer",
+        "table",
+        {
+            "layer": list(shown),
+            "output": [by(found[name].shape[1:]) for name in shown],
+            "formula": [by(formula[name]) if name in formula else None for name in shown],
+            "measured": [_told(field) for field in shown.values()],
+            "jump": [by([round(step) for step in field.jump]) for field in shown.values()],
+        },
+        axes=["layer"],
+        note=f"In pixels. Measured: the box around all gradients of the middle unit over {probes} random images, as large as it takes for "
+        f"the box to end inside. {agree}{'; not ' + ', '.join(wrong) if wrong else ''}. Layers that see no more than the one before are "
+        "left out; the formula is known for chains of convolutions, pools and what works on single entries.",
+    )
+    size = batch.x.shape[-2:]
+    mass = heat.flatten().sort(descending=True).values.cumsum(0)
+    half = int((mass < 0.5 * mass[-1]).sum()) + 1
+    view = Reading(
+        "Receptive fields on the image",
+        "images",
+        {"images": [picture(batch.x[example])] * 2},
+        axes=["picture", "row", "column"],
+        note=f"Example {example}. Left: what the middle unit of each layer sees, as far as it lies on the image. Right: mean size of the "
+        f"gradient of the middle unit of '{layer}' over {len(images)} examples; half of it lies on {half} of "
+        f"{heat.numel():,} pixels.",
+        extra={
+            "size": 2.3,
+            "labels": ["fields", f"gradient of {layer}"],
+            "heat": [None, heat / heat.max().clamp_min(1e-30)],
+            "frames": [{name: list(_cut(middle[name], size)) for name in shown}, {}],
+        },
+    )
+    return [table, view]
+
+
+def _told(field: Field) -> str:
+    from .cost import by
+
+    return "no gradient" if not field.size[0] else ("" if field.whole else "at least ") + by(field.size)
+
+
+def _growing(names: list[str], formula: dict[str, Any]) -> list[str]:
+    """Layers whose field may differ from that of the layer before."""
+    return [name for name, before in zip(names, ["", *names]) if formula.get(name) is None or formula.get(name) != formula.get(before)]
+
+
+def _cut(box: Box, size: tuple[int, int]) -> Box:
+    """The part of a box that lies on the image."""
+    (top, height), (left, width) = (
+        (max(start, 0), max(min(start + length, whole) - max(start, 0), 0))
+        for start, length, whole in zip(box[:2], box[2:], size, strict=True)
+    )
+    return Box(top, left, height, width)
+
+
+def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[str, Field]:
+    """The receptive field of some layers, from gradients by random images that grow until every box ends inside them."""
+    import torch
+
+    model, seen = _exact(subject.model), subject.batch.x.double()
+    batch = subject.batch[:1].replace(x=seen[:1])
+    with torch.no_grad():
+        apart = jumps(model, batch, maps(model, batch))
+    mean, spread = seen.mean((0, 2, 3), keepdim=True), seen.std(correction=0).clamp_min(1e-6)
+    dice, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
+    found: dict[str, Field] = {}
+    left = list(dict.fromkeys(layers))
+    while left and (not found or max(size) <= LARGEST):
+        x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=dice, dtype=torch.float64)
+        slopes = gradient(model, batch, x, left)
+        for name, (unit, slope) in slopes.items():
+            start, length = _extent(slope)
+            inside = all(s > 0 and s + n < whole for s, n, whole in zip(start, length, size, strict=True))
+            jump = apart[name]
+            origin = tuple(s - i * j for s, i, j in zip(start, unit, jump, strict=True))
+            found[name] = Field(origin, length, jump, inside)  # type: ignore[arg-type]
+        left = [name for name in slopes if not found[name].whole]
+        size = (2 * size[0], 2 * size[1])
+    return found
+
+
+def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[str, tuple[tuple[int, int], Tensor]]:
+    """For each layer its middle unit and the mean size of that unit's gradient by each pixel of the images x, (H, W).
+
+    The channels of a unit are mixed at random, which takes one backward pass for all of them.  Layers that the network does
+    not reach with images of this size are left out.
+    """
+    import torch
+
+    dice = torch.Generator().manual_seed(1)
+    found: dict[str, tuple[tuple[int, int], Tensor]] = {}
+    for part in x.split(max(1, PIXELS // x[0, 0].numel())):
+        with untouched(model), sloped():
+            part = part.detach().clone().requires_grad_()
+            made = maps_of(model, batch, part)
+            for name in (name for name in layers if name in made):
+                own = made[name]
+                unit = own.shape[-2] // 2, own.shape[-1] // 2
+                mixed = own[:, :, *unit] @ torch.randn(own.shape[1], generator=dice, dtype=own.dtype)
+                (slope,) = torch.autograd.grad(mixed.sum(), part, retain_graph=True)
+                before = found[name][1] if name in found else 0
+                found[name] = unit, before + slope.abs().sum((0, 1)) / len(x)
+    return found
+
+
+def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where the entries that are not 0 begin and how far they reach, down and across."""
+    touched = slope > 0
+    lines = [touched.any(axis).nonzero().flatten().tolist() or [0, -1] for axis in (1, 0)]
+    return (lines[0][0], lines[1][0]), (lines[0][-1] - lines[0][0] + 1, lines[1][-1] - lines[1][0] + 1)
+
+
+def _exact(model: Any) -> Any:
+    """A copy in double precision, where torch computes convolutions so that what is 0 comes out as 0."""
+    return copy.deepcopy(model).double().eval()
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()

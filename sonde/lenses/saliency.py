@@ -1,0 +1,153 @@
+"""Saliency: which pixels a classifier's answer rests on, by gradient, integrated gradients or Grad-CAM, as heat over the image.
+
+gradient     the largest size over the channels of the slope of the score by a pixel (Simonyan et al., Deep Inside
+             Convolutional Networks, 2014)
+integrated   (x - x0) times the mean slope on the way from a baseline x0 to x; the pixels' shares sum to f(x) - f(x0)
+             (Sundararajan et al., Axiomatic Attribution for Deep Networks, 2017)
+grad-cam     positive part of the sum over channels of a layer's maps, each times the mean of the score's slope by it
+             (Selvaraju et al., Grad-CAM, 2017)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ..core.batch import ask
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..core.reading import Reading, Subject
+from ._pictures import chosen, convolved, gathering, no_images, picture, sloped
+from ._untouched import need, untouched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def why_not(subject: Subject) -> str:
+    import torch
+
+    if missing := no_images(subject):
+        return missing
+    try:
+        with untouched(subject.model), torch.no_grad():
+            out = ask(subject.model, subject.batch[:1])
+    except Exception as error:  # whatever stops it here would stop the lens too
+        return f"the model cannot be asked: {' '.join(str(error).split())[:120]}"
+    return "" if torch.is_tensor(out) and out.dim() == 2 else "the model does not give one score for each class"
+
+
+def read(
+    subject: Subject,
+    method: Literal["gradient", "integrated", "grad-cam"] = "integrated",
+    n: Annotated[int, Range(1, 64)] = 8,
+    of: Literal["answer", "label"] = "answer",
+    layer: str = "",
+    baseline: float = 0.0,
+    steps: Annotated[int, Range(1, 4096)] = 64,
+) -> Reading:
+    """Images of the batch with the heat of one method over them, each stretched to its own largest.
+
+    method: how pixels are judged
+    n: how many images, the first of the batch
+    of: whose score, that of the class the model says or of the true one
+    layer: whose maps Grad-CAM weighs; none is the last convolution
+    baseline: value of all pixels of the image from which gradients are integrated
+    steps: places on the way at which they are taken
+    """
+    import torch
+
+    need(__name__, subject, method=method, n=n, of=of, layer=layer, baseline=baseline, steps=steps)
+    model, batch = subject.model, subject.batch[:n]
+    with untouched(model), torch.no_grad():
+        out = ask(model, batch)
+    said = out.argmax(1)
+    classes = said if of == "answer" else _labels(batch, out.shape[1])
+    told, details = "", []
+    if method == "gradient":
+        heat = gradient(model, batch, classes).abs().amax(1)
+        told = "Heat is the size of the slope of the score by a pixel."
+    elif method == "integrated":
+        share = integrated(model, batch, classes, baseline, steps)
+        heat, shift = share.sum(1), _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes)
+        off = float((share.flatten(1).sum(1) - shift).abs().max() / shift.abs().max().clamp_min(1e-12))
+        details = [f"score {value:+.2f}" for value in shift.tolist()]
+        told = (
+            f"Heat is a pixel's share of the score over that of an image of {baseline:g}: orange speaks for the class, blue against it; "
+            f"below is their sum, exact to {off:.1%} with {steps} steps."
+        )
+    else:
+        heat, layer = grad_cam(model, batch, classes, layer)
+        told = f"Heat is where the maps of '{layer}' that raise the score are large."
+    names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
+    return Reading(
+        f"Saliency: {method}",
+        "images",
+        {"images": [picture(image) for image in batch.x]},
+        axes=["example", "row", "column"],
+        note=f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {told}",
+        extra={"labels": [names[i] for i in classes.tolist()], "details": details, "heat": heat.tolist(), "size": 1.05},
+    )
+
+
+def _labels(batch: Any, count: int) -> Tensor:
+    y = batch.get("y")
+    if y is None or y.numel() != len(batch) or y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= count:
+        raise BadInput("the batch has no label for each image", where="lens 'saliency'", fix="use of=answer")
+    return y.flatten()
+
+
+def _chosen_scores(out: Tensor, classes: Tensor) -> Tensor:
+    return out.gather(1, classes.unsqueeze(1)).squeeze(1)
+
+
+def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:
+    import torch
+
+    with untouched(model), torch.no_grad():
+        return _chosen_scores(ask(model, batch), classes).double()
+
+
+def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
+    """(B, C, H, W) slope of the score of each example's class by its pixels."""
+    import torch
+
+    with untouched(model), sloped():
+        x = batch.x.detach().clone().requires_grad_()
+        out = ask(model, batch.replace(x=x))
+        return torch.autograd.grad(_chosen_scores(out, classes).sum(), x)[0]
+
+
+def integrated(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, steps: int = 64) -> Tensor:
+    """(B, C, H, W) integrated gradients along the straight way from a flat image, by the midpoint rule, summed in double precision."""
+    import torch
+
+    way = batch.x.double() - baseline
+    total = torch.zeros_like(way)
+    for step in range(steps):
+        here = baseline + way * ((step + 0.5) / steps)
+        total += gradient(model, batch.replace(x=here.to(batch.x)), classes).double() / steps
+    return way * total
+
+
+def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[Tensor, str]:
+    """(B, H, W) heat of a layer's maps, smoothly enlarged to the image, and the name of the layer."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    with untouched(model), sloped():
+        found: dict[str, Any] = {}
+        x = batch.x.detach().clone().requires_grad_()
+        with gathering(model, x, found):
+            out = ask(model, batch.replace(x=x))
+        if not found:
+            raise BadInput("the model makes no maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
+        layer = chosen(layer, found, convolved(model, found))
+        (slope,) = torch.autograd.grad(_chosen_scores(out, classes).sum(), found[layer])
+        heat = (slope.mean((2, 3), keepdim=True) * found[layer].detach()).sum(1, keepdim=True).relu()
+    return interpolate(heat, size=batch.x.shape[-2:], mode="bilinear", align_corners=False).squeeze(1), layer
+
+
+def tiny() -> Subject:
+    from ._tiny import images
+
+    return images()
