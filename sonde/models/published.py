@@ -38,6 +38,11 @@ def _mamba2(width: int, depth: int, tokens: int = 50288) -> dict[str, Any]:
     return {"model_type": "mamba2", "vocab_size": tokens, "state_size": 128, "n_groups": 1, "tie_word_embeddings": True, **sizes}
 
 
+def _vit(patch: int, width: int, depth: int, heads: int) -> dict[str, Any]:
+    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": heads, "intermediate_size": 4 * width}
+    return {"model_type": "vit", "image_size": 224, "patch_size": patch, "num_labels": 1000, **sizes}
+
+
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt2": _gpt(768, 12, 12),
     "gpt2_medium": _gpt(1024, 24, 16),
@@ -52,6 +57,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "llama2_13b": _llama(5120, 40, 40, 13824),
     "mamba2_130m": _mamba2(768, 24),
     "mamba2_2_7b": _mamba2(2560, 64),
+    "vit_b16": _vit(16, 768, 12, 12),
+    "vit_b32": _vit(32, 768, 12, 12),
+    "vit_l16": _vit(16, 1024, 24, 16),
 }
 """fields of config.json; those that are left out have the family's usual values"""
 

@@ -19,9 +19,12 @@ SIZES = {
     "t5_base": 222_903_552,
     "llama2_7b": 6_738_415_616,
     "llama2_13b": 13_015_864_320,
+    "vit_b16": 86_567_656,
+    "vit_b32": 88_224_232,
+    "vit_l16": 304_326_632,
 }
 CLASSES = {"gpt2": ("GPT2", "LMHeadModel"), "bert": ("Bert", "ForPreTraining"), "t5": ("T5", "ForConditionalGeneration")}
-CLASSES |= {"llama": ("Llama", "ForCausalLM"), "mamba2": ("Mamba2", "ForCausalLM")}
+CLASSES |= {"llama": ("Llama", "ForCausalLM"), "mamba2": ("Mamba2", "ForCausalLM"), "vit": ("ViT", "ForImageClassification")}
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -102,9 +102,10 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     "turned": (lambda x: x.mT, lambda x: x.mT),
     "flipped": (lambda x: x.flip(0), lambda x: x.flip(0)),
     "taps": (lambda x: x.mT.unsqueeze(1), lambda x: x.squeeze(1).mT),
+    "alone": (lambda x: x.unsqueeze(0), lambda x: x.squeeze(0)),
 }
 """how a tensor lies in a file: from ours to theirs and back.  'turned' is (in, out) for our (out, in), 'flipped' has the rows
-in the other order, 'taps' is (channels, 1, taps) for our (taps, channels)"""
+in the other order, 'taps' is (channels, 1, taps) for our (taps, channels), 'alone' has one more axis of length 1 in front"""
 
 
 @final
