@@ -1,0 +1,80 @@
+"""Contractive penalty: reconstruction plus lambda * sum_i norm(grad_x h_i)^2, so that the code moves little when x does.
+
+    one sigmoid layer:  sum_i (h_i (1 - h_i))^2 norm(W_i)^2          any other encoder: by automatic differentiation
+
+Rifai and others, Contractive Auto-Encoders, 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Term, Terms
+from ._coder import Coder, examples
+from .reconstruction import Reconstruction
+
+
+@final
+class Contractive:
+    """The objective's own terms and 'contraction', the bare penalty.
+
+    The model has `encode` and `decode`; one with `sigmoid_weights` (K, D) that are not None has one sigmoid layer for encoder,
+    and the closed form is used.  Each code may depend on its own example alone.
+
+    factor: lambda
+    objective: what judges the output
+    """
+
+    def __init__(self, factor: float, objective: Any = None) -> None:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
+            raise BadInput(f"the factor must be a number >= 0, not {factor!r}", where="contractive")
+        self.factor = float(factor)
+        self.objective = Reconstruction() if objective is None else objective
+
+    def __call__(self, model: Any, batch: Batch) -> Terms:
+        code = model.encode(batch.x)
+        found = self.objective.terms(model.decode(code), batch)
+        weights = getattr(model, "sigmoid_weights", None)
+        each = slope(model.encode, batch.x) if weights is None else sigmoid_slope(code, weights)
+        return found + Terms(contraction=Term(each.sum(), float(len(batch)), self.factor))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {**self.objective.counts(batch), "contraction": float(len(batch))}
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return self.objective.measures(output, batch)
+
+    def check(self, batch: Batch) -> None:
+        self.objective.check(batch)
+
+    def predict(self, output: Tensor) -> Tensor:
+        return self.objective.predict(output)
+
+
+def sigmoid_slope(code_BK: Tensor, weights_KD: Tensor) -> Tensor:
+    """sum_i norm(grad_x h_i)^2 of h = sigmoid(W x + b), for each example (B,)."""
+    return (code_BK * (1 - code_BK)).square() @ weights_KD.square().sum(1)
+
+
+def slope(encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """sum_i norm(grad_x h_i)^2 of any encoder, for each example (B,); one backward pass for each number of the code."""
+    learning = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        code = encode(x).flatten(1)
+        total = x.new_zeros(len(x))
+        for i in range(code.shape[1]):
+            (gradient,) = torch.autograd.grad(code[:, i].sum(), x, create_graph=learning, retain_graph=True)
+            total = total + gradient.flatten(1).square().sum(1)
+    return total if learning else total.detach()
+
+
+def tiny() -> tuple[Contractive, nn.Module, Batch]:
+    """A small working instance with input."""
+    return Contractive(0.1), Coder(), examples()

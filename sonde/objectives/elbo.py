@@ -1,0 +1,94 @@
+"""Evidence lower bound: what a variational auto-encoder is trained by, in nats per example.
+
+    log p(x) >= ELBO = E_q log p(x; h) - KL(q(h; x), p(h)),    q = N(mean, diag(exp(log_variance))),  p(h) = N(0, I)
+    KL = 1/2 sum (mean^2 + variance - 1 - log variance)        exact;  the expectation by one draw h = mean + deviation * noise
+
+    log p(x) >= E log (1/K) sum_k p(x; h_k) p(h_k) / q(h_k; x)  tighter with K, for reports (Burda and others 2016)
+
+Kingma and Welling 2014; a factor beta on the KL: Higgins and others 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Term, Terms
+from ._coder import Coder, examples
+from ._noise import normal
+from .bernoulli import Bernoulli
+from .gaussian import Gaussian
+
+
+@final
+class Elbo:
+    """Terms 'nll', -log p(x; h) with nothing dropped, and 'kl'; with beta 1 their sum is minus the ELBO, per example.
+
+    The model has `encode(x) -> (mean, log_variance)` and `decode(h)`, the raw output of p(x; h).
+
+    likelihood: p(x; h), Bernoulli() for pixels that are 0 or 1, Gaussian(variance) for values
+    beta: factor of the KL; below 1 for closer reconstructions, above 1 for simpler codes
+    """
+
+    def __init__(self, likelihood: Any = None, beta: float = 1.0) -> None:
+        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < float("inf"):
+            raise BadInput(f"beta must be a number >= 0, not {beta!r}", where="elbo")
+        self.likelihood, self.beta = Bernoulli() if likelihood is None else likelihood, float(beta)
+
+    def __call__(self, model: Any, batch: Batch) -> Terms:
+        mean, log_variance = model.encode(batch.x)
+        h = mean + (log_variance / 2).exp() * normal(model, batch, mean.shape)
+        costs = {"nll": -self.log_p(model.decode(h), batch.x), "kl": kl(mean, log_variance)}
+        share, count = batch.get("weight"), self.counts(batch)
+        sums = {name: cost.sum() if share is None else (cost * share).sum() for name, cost in costs.items()}
+        return Terms(nll=Term(sums["nll"], count["nll"]), kl=Term(sums["kl"], count["kl"], self.beta))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        count = float(batch.weight.sum(dtype=torch.float64)) if "weight" in batch else float(len(batch))
+        return {"nll": count, "kl": count}
+
+    def log_p(self, output: Tensor, x: Tensor) -> Tensor:
+        """log p(x; h) of each example (B,), from the raw output."""
+        output = output.to(torch.promote_types(output.dtype, torch.float32))  # sums of logarithms lose too much in 16 bits
+        each = self.likelihood.factor * self.likelihood.each(output, x) + self.likelihood.constant(x)
+        return -each.flatten(1).sum(1)
+
+    @torch.no_grad()
+    def log_likelihood(self, model: Any, x: Tensor, samples: int = 100, generator: Generator | None = None) -> Tensor:
+        """The importance-weighted bound on log p(x) of each example (B,), from so many codes drawn from q."""
+        mean, log_variance = model.encode(x)
+        weights = []
+        for _ in range(samples):
+            noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+            h = mean + (log_variance / 2).exp() * noise
+            # log p(h) - log q(h; x): their log(2 pi) cancels
+            ratio = 0.5 * (noise.square() - h.square() + log_variance).sum(1)
+            weights.append(self.log_p(model.decode(h), x) + ratio)
+        return torch.stack(weights).logsumexp(0) - math.log(samples)
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        """Of the reconstruction through the mean code."""
+        return Gaussian().measures(self.predict(output), Batch(y=batch.x))
+
+    def check(self, batch: Batch) -> None:
+        self.likelihood.check(batch.replace(y=batch.x))
+
+    def predict(self, output: Tensor) -> Tensor:
+        """The mean of every value."""
+        return self.likelihood.predict(output)
+
+
+def kl(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, diag(exp(log_variance))), N(0, I)) of each example (B,)."""
+    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).flatten(1).sum(1)
+
+
+def tiny() -> tuple[Elbo, nn.Module, Batch]:
+    """A small working instance with input."""
+    batch = examples()
+    return Elbo(Gaussian(0.5)), Coder(drawn=True), batch.replace(noise=torch.linspace(-2, 2, 28).sin().reshape(7, 4))

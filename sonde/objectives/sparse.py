@@ -1,0 +1,88 @@
+"""Code penalty: reconstruction plus lambda * Omega(h), a price on the code of each example.
+
+    l1   sum_i |h_i|            l2   sum_i h_i^2
+    kl   sum_i rate log(rate / r_i) + (1 - rate) log((1 - rate) / (1 - r_i)),   r_i = mean of h_i over the batch, h in (0, 1)
+
+With a price a code may have more numbers than the example: few of them are used at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Term, Terms
+from ._coder import Coder, examples
+from ._likelihood import positive
+from .reconstruction import Reconstruction
+
+
+@final
+class Sparse:
+    """The objective's own terms, those of 'l1', 'l2' and 'kl' whose factors are not 0, and 'active', the share of values in use.
+
+    The model has `encode` and `decode`.  The kl looks at the mean over the examples it is given at once; so unlike the other
+    penalties, that of a batch cut into parts is the mean over the parts.
+
+    objective: what judges the output
+    l1, l2, kl: factors of the penalties
+    rate: share of the examples that should use a number of the code, for kl
+    above: a value of the code larger than this is in use
+    """
+
+    def __init__(  # noqa: PLR0913  one factor for each penalty of the formula
+        self, objective: Any = None, l1: float = 0.0, l2: float = 0.0, kl: float = 0.0, rate: float = 0.05, above: float = 0.0
+    ) -> None:
+        for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)):
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
+                raise BadInput(f"{name} must be a number >= 0, not {factor!r}", where="sparse")
+        if not 0 < positive(rate, "rate") < 1:
+            raise BadInput(f"rate must lie between 0 and 1, not {rate!r}", where="sparse")
+        self.objective = Reconstruction() if objective is None else objective
+        self.factors = {name: float(factor) for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)) if factor}
+        self.rate, self.above = float(rate), above
+
+    def __call__(self, model: Any, batch: Batch) -> Terms:
+        code = model.encode(batch.x)
+        found = self.objective.terms(model.decode(code), batch)
+        if not self.factors:
+            return found
+        count, share = float(len(batch)), (code.detach() > self.above).to(code.dtype).flatten(1).mean(1).sum()
+        penalties = {name: Term(self._omega(name, code.flatten(1)), count, factor) for name, factor in self.factors.items()}
+        return found + Terms(**penalties, active=Term(share, count, 0.0))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        more = dict.fromkeys((*self.factors, "active"), float(len(batch))) if self.factors else {}
+        return {**self.objective.counts(batch), **more}
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return self.objective.measures(output, batch)
+
+    def check(self, batch: Batch) -> None:
+        self.objective.check(batch)
+
+    def predict(self, output: Tensor) -> Tensor:
+        return self.objective.predict(output)
+
+    def _omega(self, name: str, code_BK: Tensor) -> Tensor:
+        """A penalty, summed over the examples."""
+        if name == "l1":
+            return code_BK.abs().sum()
+        if name == "l2":
+            return code_BK.square().sum()
+        mean = code_BK.mean(0)
+        if bool(((mean < 0) | (mean > 1)).any()):
+            raise BadInput("a rate needs codes between 0 and 1", where="sparse", fix="use a sigmoid code, or l1 in place of kl")
+        mean, rate = (
+            mean.clamp(1e-6, 1 - 1e-6),
+            mean.new_tensor(self.rate),
+        )  # a number that is always or never in use costs much, not infinity
+        return len(code_BK) * (rate * (rate / mean).log() + (1 - rate) * ((1 - rate) / (1 - mean)).log()).sum()
+
+
+def tiny() -> tuple[Sparse, nn.Module, Batch]:
+    """A small working instance with input."""
+    return Sparse(l1=0.1, l2=0.2, above=0.5), Coder(), examples()
