@@ -1,0 +1,54 @@
+"""Pairs of images and texts: two encoders into one space, where an image lies near the text about it.
+
+Radford and others, Learning Transferable Visual Models From Natural Language Supervision (CLIP), 2021.
+
+B batch, T time, D numbers of a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+
+STEEPEST = 100.0
+"""largest factor of the scores, as published: beyond it one pair decides a step"""
+
+
+@final
+class Clip(nn.Module):
+    """Unit vectors of images and texts, and the factor of their inner products.
+
+    image: images (B, C, H, W) -> (B, D): a CNN or ViT whose classes are the numbers of a vector
+    text: tokens (B, T) and their lengths (B,) -> (B, D): such as Seq2Vec
+    temperature: what inner products are divided by at first; it is learned
+    """
+
+    reads = ("x", "text", "lengths")
+
+    def __init__(self, image: nn.Module, text: nn.Module, temperature: Annotated[float, Range(above=0)] = 0.07) -> None:
+        super().__init__()
+        self.image, self.text = image, text
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+
+    @property
+    def scale(self) -> Tensor:
+        """One over the temperature."""
+        return self.log_scale.clamp_max(math.log(STEEPEST)).exp()
+
+    def forward(self, x: Tensor, text: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
+        """Images x (B, C, H, W) and texts (B, T) -> 'image' and 'text' (B, D), and the 'scale' of their inner products."""
+        return {"image": self.images(x), "text": self.texts(text, lengths), "scale": self.scale}
+
+    def images(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> unit vectors (B, D)."""
+        return F.normalize(self.image(x), dim=-1)
+
+    def texts(self, text: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T), of each row the first `lengths` -> unit vectors (B, D)."""
+        return F.normalize(self.text(text, lengths), dim=-1)

@@ -1,0 +1,118 @@
+"""Autoregressive images: pixel levels as tokens, row by row, each after the ones before it.
+
+    log p(x; label) = sum_i log p(x_i; x_1 .. x_i-1, label)
+
+The chain rule is exact, so is the likelihood; what it costs is a sequence as long as the image has pixels.
+van den Oord, Kalchbrenner and Kavukcuoglu, Pixel Recurrent Neural Networks, 2016; as a transformer: Chen and others, Image GPT, 2020.
+
+B batch, H height, W width, L levels, D width of a token.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.recurrence import State
+from .language_model import Count, LanguageModel, Share
+
+INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+@final
+class Pixels(nn.Module):
+    """A language model over the levels of pixels: x (B, H, W), whole numbers from 0 -> logits (B, H, W, levels) of the same x.
+
+    The sequence is moved on by one place inside, so x is the model's input and its target.
+
+    image: height and width
+    levels: different values of a pixel
+    classes: kinds of images that can be asked for; 0 for one kind
+    width: numbers per pixel inside
+    depth: blocks
+    mixer: what moves information along the pixels, by name
+    dropout: share of numbers set to 0 while training
+    """
+
+    reads = ("x", "label")
+
+    def __init__(
+        self,
+        image: Annotated[tuple[int, ...], Range(least=1)] = (8, 8),
+        levels: Annotated[int, Range(least=2)] = 17,
+        classes: Annotated[int, Range(least=0)] = 0,
+        width: Count = 64,
+        depth: Count = 2,
+        mixer: str = "attention",
+        dropout: Share = 0.0,
+    ) -> None:
+        super().__init__()
+        if len(image) != 2 or image[0] * image[1] < 2:
+            raise _wrong(f"image must be height and width of two pixels or more, not {tuple(image)}", "write image=(8, 8)")
+        self.image, self.levels, self.classes = (image[0], image[1]), levels, classes
+        self.body = LanguageModel(levels, width, depth, mixer, 4.0, "learned", image[0] * image[1], dropout)
+        # The kind of image stands where a text has its start token.
+        self.start = nn.Embedding(max(classes, 1), width)
+
+    def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
+        """x (B, H, W) and the kind of each image (B,) -> logits (B, H, W, levels), each from the pixels before it."""
+        if tuple(x.shape[1:]) != self.image or x.dtype not in INTEGERS:
+            told = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+            height, width = self.image
+            raise _wrong(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {told}", "use levels_of(x, n)")
+        before = self.body.embed(x.flatten(1)[:, :-1].long())
+        found, _ = self.body.through(torch.cat([self._start(label, len(x)), before], 1))
+        return self.body.logits(found).unflatten(1, self.image)
+
+    def log_prob(self, x: Tensor, label: Tensor | None = None) -> Tensor:
+        """(B,) log-probability of each image, in nats."""
+        chosen = self(x, label).log_softmax(-1).gather(-1, x.long().unsqueeze(-1))
+        return chosen.flatten(1).sum(1)
+
+    @torch.no_grad()
+    def sample(self, n: int, label: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """n images (n, H, W), drawn pixel after pixel; `label` (n,) says of which kind."""
+        if n < 1 or (label is not None and len(label) != n):
+            raise _wrong(f"there are no {n} samples of {'any kind' if label is None else len(label)}", "ask for one label for each")
+        training = self.training
+        self.eval()
+        state: State | None = None
+        x, found = self._start(label, n), []
+        try:
+            for _ in range(self.image[0] * self.image[1]):
+                h, state = self.body.through(x, state)
+                chances = self.body.logits(h[:, -1]).softmax(-1)
+                found.append(torch.multinomial(chances, 1, generator=generator))
+                x = self.body.embed(found[-1])
+        finally:
+            self.train(training)
+        return torch.cat(found, 1).unflatten(1, self.image)
+
+    def _start(self, label: Tensor | None, n: int) -> Tensor:
+        """(n, 1, D)."""
+        if (label is None) != (self.classes == 0):
+            asked = "needs a label for each image" if label is None else "has images of one kind and takes no labels"
+            raise _wrong(f"a pixel model of {self.classes} classes {asked}", "give labels (B,), or build it with other classes")
+        place = torch.zeros(n, dtype=torch.long, device=self.start.weight.device) if label is None else label
+        try:
+            return self.start(place).unsqueeze(1)
+        except IndexError:
+            low, high = (int(end) for end in place.aminmax())
+            raise _wrong(f"there is no class {low if low < 0 else high}", f"use 0 to {self.classes - 1}") from None
+
+
+def levels_of(x: Tensor, levels: int) -> Tensor:
+    """Grey images (B, 1, H, W) of numbers from 0 to 1 -> the nearest of so many levels (B, H, W), as whole numbers."""
+    if x.ndim != 4 or x.shape[1] != 1:
+        raise _wrong(f"levels are those of grey images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colours first")
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise _wrong("levels are those of numbers from 0 to 1", "do not standardise the images")
+    return (x.squeeze(1) * (levels - 1)).round().long()
+
+
+def _wrong(what: str, fix: str) -> BadInput:
+    return BadInput(what, where="Pixels", fix=fix)

@@ -1,0 +1,117 @@
+"""Contrastive likelihood of pairs: which of the texts belongs to an image, and which of the images to a text (InfoNCE).
+
+    s_ij = scale * image_i . text_j
+    cost of pair i = 1/2 (-log softmax_j(s_ij) at j = i) + 1/2 (-log softmax_j(s_ji) at j = i)
+
+van den Oord, Li and Vinyals, 2018; in both directions: Radford and others (CLIP), 2021.  Before training it is about log N for
+N pairs.
+
+The others of its group are the wrong answers of a pair, so the loss depends on who is in it: a batch cut through a group is
+another objective.  Groups are the values of a field `group` where the batch has one; else so many pairs in a row, or all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.batch import Batch, ask
+from ..core.dials import Range
+from ..core.errors import BadInput, nearest
+from ..core.terms import Terms
+
+
+@final
+class Contrastive:
+    """The model gives 'image' and 'text', unit vectors (B, D), and 'scale', one number.  Drops nothing.
+
+    group: pairs in a row that are compared with each other; a batch that is cut at multiples of it, between processes or to
+        save memory, keeps its loss.  0 is all that come together
+    same: a field of the batch; pairs that agree in it, such as by their text, are no wrong answers for each other
+    """
+
+    name = "contrastive"
+
+    def __init__(self, group: Annotated[int, Range(least=0)] = 0, same: str | None = None) -> None:
+        if group < 0:
+            raise BadInput(f"a group has 1 pair or more, not {group}", where=self.name, fix="0 compares all")
+        self.group, self.same = group, same
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        return self.terms(ask(model, batch), batch)
+
+    def terms(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
+        """The same from an output that is already there."""
+        scores = self._scores(output, batch)
+        own = torch.arange(len(scores), device=scores.device)
+        cost = F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.mT, own, reduction="sum")
+        return Terms(nll=(cost, float(len(scores)), 1.0, 0.5))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        """One for each pair."""
+        return {"nll": float(len(batch))}
+
+    def measures(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
+        """How often the right text of its group is found for an image, and the right image for a text."""
+        scores = self._scores(output, batch).detach()
+        own = torch.arange(len(scores), device=scores.device)
+        found = {"texts_found": scores.argmax(1) == own, "images_found": scores.argmax(0) == own}
+        return Terms(**{name: (right.to(scores.dtype).sum(), float(len(own))) for name, right in found.items()})
+
+    def check(self, batch: Batch) -> None:
+        if self.same is not None and self.same not in batch:
+            raise BadInput(f"pairs are to be told apart by a field '{self.same}'", where=self.name, fix=nearest(self.same, batch))
+
+    def predict(self, output: Mapping[str, Tensor]) -> Tensor:
+        """(B, B) the probability of each text for each image."""
+        return (output["scale"] * output["image"] @ output["text"].mT).softmax(-1)
+
+    def _scores(self, output: Any, batch: Batch) -> Tensor:
+        """(B, B), -inf for pairs that are not compared."""
+        if not isinstance(output, Mapping) or not {"image", "text", "scale"} <= output.keys():
+            raise BadInput("pairs need a model that gives 'image', 'text' and 'scale'", where=self.name, fix="use models.clip.Clip")
+        image, text = output["image"], output["text"]
+        if image.ndim != 2 or image.shape != text.shape:
+            told = f"images become {tuple(image.shape)} and texts {tuple(text.shape)}"
+            raise BadInput(told, where=self.name, fix="give both encoders as many outputs")
+        with torch.autocast(image.device.type, enabled=False):
+            wide = torch.promote_types(image.dtype, torch.float32)
+            scores = output["scale"].to(wide) * image.to(wide) @ text.to(wide).mT
+        apart = self._apart(batch, len(image), image.device)
+        return scores if apart is None else scores.masked_fill(apart, float("-inf"))
+
+    def _apart(self, batch: Batch, n: int, device: torch.device) -> Tensor | None:
+        """(B, B) which pairs are not compared; None where all are."""
+        group = batch.get("group")
+        if group is None and 0 < self.group < n:
+            group = torch.arange(n, device=device) // self.group
+        apart = None if group is None else group != group.unsqueeze(1)
+        if self.same is not None:
+            field = batch.fields[self.same].flatten(1) if batch.fields[self.same].ndim > 1 else batch.fields[self.same].unsqueeze(1)
+            alike = (field == field.unsqueeze(1)).all(-1).fill_diagonal_(False)
+            apart = alike if apart is None else apart | alike
+        return apart
+
+
+def tiny() -> tuple[Contrastive, nn.Module, Batch]:
+    """A small working instance with input."""
+
+    class Two(nn.Module):
+        """Half of the numbers of an example are its image, half its text."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.image, self.text, self.log_scale = nn.Linear(3, 4), nn.Linear(3, 4), nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            image, text = x.chunk(2, -1)
+            vectors = {"image": self.image(image), "text": self.text(text)}
+            return {name: F.normalize(vector, dim=-1) for name, vector in vectors.items()} | {"scale": self.log_scale.exp()}
+
+    x = torch.linspace(0, 9, 42).reshape(7, 6).sin()
+    # Groups of 1, 4 and 2 pairs, in which the batch may be cut without a change.
+    return Contrastive(), Two(), Batch(x=x, group=torch.tensor([0, 1, 1, 1, 1, 2, 2]))
