@@ -51,8 +51,8 @@ class Callback:
     def evaluated(self, run: Any, step: int, row: Mapping[str, float]) -> None:
         """After an evaluation."""
 
-    def finish(self, run: Any) -> None:
-        """After the last step, before the report."""
+    def finish(self, run: Any, step: int, model: nn.Module) -> None:
+        """After the last step, with the trained model, before the report."""
 
     def state(self) -> dict[str, Any]:
         return {}

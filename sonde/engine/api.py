@@ -26,7 +26,7 @@ from .job import Job, building, settled_torch
 from .launch import launch, tell
 from .loop import Loop
 from .options import Options
-from .progress import now
+from .progress import hushed, now
 from .record import Record
 from .rundir import RunDirectory
 from .signals import StopAtOnce
@@ -270,7 +270,7 @@ def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     assert options.threads is not None
     # Several processes are told to stop by their launcher, all at one step.
     alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
-    with settled_torch(options.threads, options.device), alone:
+    with settled_torch(options.threads, options.device), alone, hushed(options.quiet or not world.is_main):
         try:
             _execute(asked, options, path, world)
         finally:
@@ -395,7 +395,7 @@ def _finish(job: Job, loop: Loop, record: Record) -> None:
         record.row({"step": loop.step, "epoch": loop.epoch, **tests, "model_step": step})
         record.metrics.sync()
         for callback in loop.callbacks:
-            callback.finish(record)
+            callback.finish(record, loop.step, job.model)
         record.event("finish", loop.step)
         record.events.sync()
         record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "figures": _finite(figures)})

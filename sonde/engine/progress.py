@@ -12,7 +12,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+_hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
 
 def now() -> str:
@@ -36,6 +39,16 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except OSError:
         return
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Where quiet, no progress inside is shown, whoever makes it: a recipe may fit word vectors and never hear of --quiet."""
+    before = _hushed.set(quiet or _hushed.get())
+    try:
+        yield
+    finally:
+        _hushed.reset(before)
 
 
 class Pace:
@@ -67,8 +80,8 @@ class Progress:
     """A live line for a loop of known length; `tick` is cheap enough to call at every step."""
 
     def __init__(self, title: str, steps: int, start: int = 0, unit: str = "step", quiet: bool = False) -> None:
-        self.title, self.steps, self.start, self.unit, self.quiet = title, steps, start, unit, quiet
-        self.live = not quiet and sys.stderr.isatty()
+        self.title, self.steps, self.start, self.unit, self.quiet = title, steps, start, unit, quiet or _hushed.get()
+        self.live = not self.quiet and sys.stderr.isatty()
         self.pace = Pace()
         self.pace.mark(start)
         self.figures: dict[str, float] = {}

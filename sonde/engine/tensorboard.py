@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..core.errors import BadInput
 from ..core.recipe import Callback
 
@@ -31,5 +33,5 @@ class TensorBoard(Callback):
     def evaluated(self, run: Any, step: int, row: Mapping[str, float]) -> None:
         self.step(run, step, row)
 
-    def finish(self, run: Any) -> None:
+    def finish(self, run: Any, step: int, model: nn.Module) -> None:
         self.writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, final
 
 from torch import nn
@@ -14,28 +15,18 @@ from ..models.language_model import mixer_of
 
 @final
 class Shown(Callback):
-    """Builds the model of a run, and says what `show(model, folder of the run)` finds in it once it is trained.
+    """Says what `show(model, folder of the run)` finds in the trained model.
 
-    `show` returns short texts by name; they stand on the terminal and in the report, under "What happened".  Give this to a
-    recipe twice, as its `model` and among its `callbacks`: that is how it knows the model that was trained.
+    `show` returns short texts by name; they stand on the terminal and in the report, under "What happened".
     """
 
-    def __init__(self, build: Callable[[], Any], show: Callable[[Any, Any], Mapping[str, str]]) -> None:
-        self.build, self.show = build, show
-        self.model: nn.Module | None = None
-        self.last = 0
+    def __init__(self, show: Callable[[Any, Path], Mapping[str, str]]) -> None:
+        self.show = show
 
-    def __call__(self) -> Any:
-        self.model = self.build()
-        return self.model
-
-    def step(self, run: Any, step: int, row: Mapping[str, float]) -> None:
-        self.last = step
-
-    def finish(self, run: Any) -> None:
-        assert self.model is not None
-        for name, text in self.show(self.model, run.path).items():
-            run.event(name, self.last, text=text)
+    def finish(self, run: Any, step: int, model: nn.Module) -> None:
+        run.say("looking at what was learnt ...")
+        for name, text in self.show(model, run.path).items():
+            run.event(name, step, text=text)
             run.say(f"{name}: {text}")
 
 

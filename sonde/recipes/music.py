@@ -54,8 +54,8 @@ def recipe(
     told, every = tunes(file)
     data = _windows(told, every, context)
     places = max(context, len(PROMPT) + LENGTH)
-    shown = Shown(network(mixer, width, depth, len(data.classes), places), partial(_played, data, every[:200], seed))
-    return training(shown, data, batch, lr, steps).replace(callbacks=(shown,))
+    made = training(network(mixer, width, depth, len(data.classes), places), data, batch, lr, steps)
+    return made.replace(callbacks=(Shown(partial(_played, data, every[:200], seed)),))
 
 
 PROMPT = "\nM:4/4\n"

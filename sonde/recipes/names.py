@@ -48,8 +48,8 @@ def recipe(
     causal(mixer, width)
     data = _lines(file, seed)
     longest = max(LONGEST, *(len(row) for row in _rows(data.train)))
-    shown = Shown(network(mixer, width, depth, len(data.classes), longest), partial(_made_up, data, seed))
-    return training(shown, data, batch, lr, steps).replace(callbacks=(shown,))
+    made = training(network(mixer, width, depth, len(data.classes), longest), data, batch, lr, steps)
+    return made.replace(callbacks=(Shown(partial(_made_up, data, seed)),))
 
 
 def _lines(file: Path | None, seed: int) -> Data:

@@ -79,11 +79,10 @@ def recipe(
     made = made_up(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
     size = made.reader.vocabulary.size
     dropout, hidden = (usual * (which != "toy") if asked is None else asked for asked, usual in ((dropout, 0.3), (hidden, 0.1)))
-    build = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
+    model = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
     unknown = special(made.reader.vocabulary, "unknown")
-    shown = Shown(build, partial(_beside, made, size))
     return Recipe(
-        model=shown,
+        model=model,
         data=made,
         objective=Categorical(classes=2),
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
@@ -95,7 +94,7 @@ def recipe(
         epochs=epochs,
         watch="-valid/accuracy",
         restore_best=True,
-        callbacks=(shown,),
+        callbacks=(Shown(partial(_beside, made, size)),),
     )
 
 

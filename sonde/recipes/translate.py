@@ -84,11 +84,10 @@ def recipe(
     else:
         heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
         build = partial(EncoderDecoder, size, width, depth, heads, decoder=mixer or f"attention heads={heads}", dropout=dropout)
-    shown = Shown(build, partial(report, data, beams))
     plain = Categorical(size, smoothing=0.1)
     objective = Scheduled(plain, linear(steps, sampling)) if sampling else plain
     return Recipe(
-        model=shown,
+        model=build,
         data=data,
         objective=objective,
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.01, betas=(0.9, 0.98)),
@@ -98,7 +97,7 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         evaluate_batch=AT_ONCE,
-        callbacks=(shown,),
+        callbacks=(Shown(partial(report, data, beams)),),
     )
 
 

@@ -188,6 +188,39 @@ def test_training_leaves_the_caller_alone(tmp_path):
     assert before[1:] == (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
 
 
+class Last(Callback):
+    """Keeps what it is given at the end."""
+
+    def finish(self, run, step, model):
+        self.step, self.weights = step, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_a_callback_is_given_the_trained_model_also_after_a_resume(tmp_path):
+    last = Last()
+    with pytest.raises(sonde.core.errors.Preempted):
+        sonde.train(line().replace(steps=6, log_every=1, callbacks=(StopAt(3), last)), run=tmp_path / "r", quiet=True)
+    recipe = line().replace(steps=6, log_every=1, callbacks=(Callback(), last))
+    run = sonde.train(recipe, run=tmp_path / "r", quiet=True)
+    assert last.step == 6
+    for name, tensor in sonde.open_run(run.path, recipe).model().state_dict().items():
+        assert torch.equal(last.weights[name], tensor)
+
+
+def test_quiet_reaches_whatever_a_recipe_does(tmp_path, capsys):
+    """First weights from an estimator that shows its progress."""
+    from sonde.engine.progress import Progress
+
+    def begin(model):
+        with Progress("vectors", 2) as progress:
+            progress.say("half way")
+
+    recipe = line().replace(steps=2, initialise=begin)
+    sonde.train(recipe, run=tmp_path / "a", quiet=True)
+    assert capsys.readouterr().err == ""
+    sonde.train(recipe, run=tmp_path / "b")
+    assert "half way" in capsys.readouterr().err
+
+
 def test_tensorboard_writes_what_metrics_hold(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = sonde.train(line, run=tmp_path / "r", quiet=True, steps=6, tensorboard=True)

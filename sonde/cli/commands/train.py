@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def run(words: list[str]) -> int:
     _, given = parse(rest, _names.merged(own, recipe), recipe.owner)
     from ...engine.api import train
 
-    return _tell(train(recipe.target, **given))
+    return _tell(train(recipe.target, **given), given)
 
 
 def _resume(names: list[str], given: dict) -> int:
@@ -60,14 +61,16 @@ def _resume(names: list[str], given: dict) -> int:
     place = usable(Path(names[0]), "RUN") if names else given.pop("run", True)
     from ...engine.api import train
 
-    return _tell(train(resume=place, **given))
+    return _tell(train(resume=place, **given), given)
 
 
-def _tell(run: Run) -> int:
+def _tell(run: Run, given: dict) -> int:
     """What a person wants to know at the end: what was reached, and where to look."""
     if os.environ.get("RANK", "0") != "0":
         return 0  # one process of several under torchrun; the first one speaks
     from ...lenses._words import number
 
+    if not given.get("quiet"):
+        print("writing the report ...", file=sys.stderr, flush=True)
     print(columns([*((name, number(value)) for name, value in run.result.get("figures", {}).items()), ("report", str(run.report()))]))
     return 0
