@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..core.batch import ask
 from ..core.errors import clean
 from ._untouched import hooked
 from ._words import bytes_, si
-from .cost import Cost, by, cost, on_meta, remark
+from .cost import Cost, Row, by, cost, on_meta, remark
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..nn.recurrence import Steps
+
+
+R = TypeVar("R")
+MANY = 3
+"""equal blocks from which on they are not shown one by one"""
 
 
 def explain_model(model: nn.Module | Callable[[], nn.Module], example: Any, title: str, **options: Any) -> RenderableType:
@@ -91,9 +98,60 @@ def _forms(taken: Sequence[Taken]) -> RenderableType:
     table = Table(title=Text("How the mixers are computed", "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in Taken._fields:
         table.add_column(head, justify="right" if head == "steps" else "left", overflow="fold")
-    for row in taken:
+    for row in _folded_forms(taken):
         table.add_row(*(Text(clean(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
     return table
+
+
+def _folded(rows: Iterable[Row]) -> list[Row]:
+    """Of equal blocks that follow each other the first, and one row with the sums of the others."""
+    shown: list[Row] = []
+    for run in _alike(rows, lambda row: row.name, lambda row: replace(row, name="")):
+        one, others = run[0], run[1:]
+        every = [row for block in others for row in block]
+        shown += one
+        if len(run) < MANY:
+            shown += every
+            continue
+        flops = None if any(row.flops is None for row in every) else sum(row.flops or 0 for row in every)
+        name, kind = _span(others[0][0].name, others[-1][0].name)[0], f"{len(others)} × block {_place(one[0].name)[1]}"
+        sums = {what: sum(getattr(row, what) for row in every) for what in ("weights", "biases", "memory")}
+        output = next((row.output for row in reversed(every) if row.output), ())
+        shown.append(Row(name, kind, output, flops=flops, **sums))
+    return shown
+
+
+def _folded_forms(taken: Iterable[Taken]) -> list[Taken]:
+    """Of equal blocks that follow each other one, with the numbers of all in the name."""
+    shown: list[Taken] = []
+    for run in _alike(taken, lambda row: row.layer, lambda row: row[1:]):
+        if len(run) >= MANY:
+            shown += [one._replace(layer="".join(_span(one.layer, last.layer))) for one, last in zip(run[0], run[-1], strict=True)]
+        else:
+            shown += [row for block in run for row in block]
+    return shown
+
+
+def _alike(rows: Iterable[R], name: Callable[[R], str], bare: Callable[[R], Any]) -> list[list[list[R]]]:
+    """Rows by block, and blocks that follow each other and differ in their number alone together."""
+
+    def looks(block: list[R]) -> list[Any]:
+        return [(_place(name(row))[::2], bare(row)) for row in block]
+
+    blocks = [list(block) for _, block in groupby(rows, lambda row: _place(name(row))[:2])]
+    return [list(run) for _, run in groupby(blocks, looks)]
+
+
+def _place(name: str) -> tuple[str, str, str]:
+    """'stack.blocks.3.ffn.up' -> 'stack.blocks.', '3', '.ffn.up'."""
+    found = re.match(r"((?:[^.]*[^.\d][^.]*\.)*)(\d+)((?:\..*)?)$", name)
+    return (found[1], found[2], found[3]) if found else (name, "", "")
+
+
+def _span(first: str, last: str) -> tuple[str, str]:
+    """Name of the blocks from one to another, and what follows the number: 'stack.blocks.0–11', '.mixer'."""
+    (head, start, tail), end = _place(first), _place(last)[1]
+    return f"{head}{start}–{end}", tail
 
 
 def explain(found: Cost, title: str) -> RenderableType:
@@ -109,7 +167,7 @@ def explain(found: Cost, title: str) -> RenderableType:
     for head, total in zip(heads, totals, strict=True):
         to_right = head in ("weights", "biases", "FLOPs", "memory")
         table.add_column(head, total, justify="right" if to_right else "left", overflow="fold", no_wrap=to_right)
-    for row in found.rows:
+    for row in _folded(found.rows):
         kind = row.kind if row.calls == 1 else f"{row.kind} ({row.calls} calls)"
         cells: Sequence[str] = (
             *(row.name, kind, by(row.output) if row.calls else "-"),

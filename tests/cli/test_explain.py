@@ -35,7 +35,7 @@ def test_a_recipe_with_a_mixer(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", "char_lm", "--mixer", name, "--input", "50"]) == 0
     costs, _, forms = capsys.readouterr().out.partition("How the mixers are computed")
     assert "50 × " in costs and "Unknown FLOPs" not in costs
-    assert f"blocks.1.mixer   {name.replace('_', '')}" in forms.lower()
+    assert f"blocks.0–4.mixer   {name.replace('_', '')}" in forms.lower()
 
 
 def test_a_model_of_tokens(sonde: Callable) -> None:

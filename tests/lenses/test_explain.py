@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sonde.core.batch import Batch
 from sonde.kernels.delta import delta
 from sonde.kernels.separable import separable
-from sonde.lenses._explain import explain_model, forms_taken
+from sonde.lenses._explain import _folded, _folded_forms, _place, explain_model, forms_taken
 from sonde.lenses.cost import _written_out, cost
 from sonde.nn.mixers import mixer
 from sonde.nn.recurrence import Steps, choose
@@ -105,3 +105,38 @@ def test_flops_of_a_cell_are_those_of_its_steps(name: str, dials: dict) -> None:
         cell = mixer(name, 6, hidden=5, **dials)
     fused = counted(lambda: cell.use("fused")(meta(2, 7, 6)))
     assert fused == counted(lambda: cell.use("step")(meta(2, 7, 6))) > 0
+
+
+def test_equal_blocks_are_folded() -> None:
+    """The first in full, the others as one row with their sums; blocks that differ, and two of a kind, stay."""
+    sizes = [4, 4, 4, 4, 8, 8, 4]
+    model = Stack(*(mixer("attention", 4, heads=2, each=each, positions="none") for each in sizes))
+    found = cost(model, (10, 4))
+    rows = _folded(found.rows)
+    names = [row.name for row in rows]
+    assert names.count("mixers.1–3") == 1 and not any(name.startswith(("mixers.1.", "mixers.2.", "mixers.3.")) for name in names)
+    for kept in (0, 4, 5, 6):
+        assert [n for n in names if n.startswith(f"mixers.{kept}.")] == [r.name for r in found.rows if r.name.startswith(f"mixers.{kept}.")]
+    (folded,) = (row for row in rows if row.name == "mixers.1–3")
+    assert folded.kind == "3 × block 0" and folded.output == (10, 4)
+    assert folded.weights == 3 * sum(row.weights for row in found.rows if row.name.startswith("mixers.0"))
+    for what in ("weights", "biases", "flops", "memory"):
+        assert sum(getattr(row, what) for row in rows) == getattr(found, what)
+    forms = _folded_forms(forms_taken(model, (10, 4)))
+    assert [row.layer for row in forms] == ["mixers.0–6"]  # sizes are no part of it
+    twice = Stack(*(mixer("gsa", 16, heads=2) for _ in range(3)))
+    assert [row.layer for row in _folded_forms(forms_taken(twice, (30, 16)))] == ["mixers.0–2"] * 2
+
+
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("stack.blocks.11.ffn.up", ("stack.blocks.", "11", ".ffn.up")),
+        ("3", ("", "3", "")),
+        ("a.0.b.1", ("a.", "0", ".b.1")),
+        ("blocks.conv1", ("blocks.conv1", "", "")),
+        ("conv2d.0", ("conv2d.", "0", "")),
+    ],
+)
+def test_the_number_of_a_block(name: str, place: tuple[str, str, str]) -> None:
+    assert _place(name) == place
