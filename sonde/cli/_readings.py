@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import clean
-from ._text import bold, table, wide
+from ._text import bold, coloured, table, wide, width
 
 if TYPE_CHECKING:
     from ..core.reading import Reading
 
 ROWS = 40
 COLUMNS = 16
+LEVELS = 5
+"""colours of a running text"""
+LARGEST = 8
+"""tokens of a running text that are told with their numbers"""
 
 
 def text(reading: Reading) -> str:
@@ -74,6 +79,38 @@ def _plane(reading: Reading) -> str:
     return _cut(["panel", "points", "lowest", "highest"], rows)
 
 
+def _running(reading: Reading) -> str:
+    """The text itself, each token on a colour that tells its number; what the colours mean; and the largest numbers."""
+    from rich.console import Console
+    from rich.text import Text
+
+    tokens, unit = [clean(token) for token in reading.values["token"]], reading.axes[1]
+    values = [math.nan if value is None else float(value) for value in reading.values[unit]]
+    known = [value for value in values if not math.isnan(value)]
+    top = float(reading.extra.get("top", max(known, default=0.0)))
+
+    def style(value: float) -> str:
+        if math.isnan(value):
+            return "dim"
+        level = round((LEVELS - 1) * min(max(value / top, 0.0), 1.0)) if top > 0 else 0
+        return f"black on rgb(255,{250 - 35 * level},{240 - 50 * level})"
+
+    shown = Text()
+    for token, value in zip(tokens, values, strict=True):
+        shown.append(token, style(value))
+        shown.append("\n" if token.endswith("\u21b5") else "")
+    console = Console(width=width(), force_terminal=coloured(), no_color=not coloured(), highlight=False)
+    with console.capture() as taken:
+        console.print(shown)
+        if coloured():
+            steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
+            console.print(f"{clean(unit)}:", *(Text(f" {value:.2g} ", style(value)) for value in steps))
+    most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
+    spoken = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
+    told = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)
+    return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {told}" if told else "")
+
+
 def _counted(what: str) -> Any:
     return lambda reading: f"{len(next(iter(reading.values.values()), []))} {what}"
 
@@ -96,5 +133,5 @@ SHAPES = {
     "scatter": _counted("points"),
     "images": _counted("pictures"),
     "graph": _counted("boxes"),
-    "text": _table,
+    "text": _running,
 }

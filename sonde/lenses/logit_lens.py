@@ -51,7 +51,8 @@ def read(
             "heat",
             {"probability": [*chances.tolist(), [math.nan] * len(right)]},
             axes=["after", "input token"],
-            note=f"The likeliest token, darker where it is likelier, at the first {len(right)} places of example {example}.",
+            note=f"The likeliest token at the first {len(right)} places of example {example}, darker where it is likelier: "
+            f"without colour 0, the darkest {float(chances.max()):.2g}.",
             extra={
                 "rows": [*rows, "right"],
                 "columns": named(row.x[0, :tokens], names),

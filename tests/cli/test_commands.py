@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def figures(shown: str) -> dict[str, str]:
 
 def test_train_ends_with_figures_and_a_report(sonde: Callable, mine: str, here: Path) -> None:
     answer = sonde("train", mine, "--lr", "0.1", "--width=7", "--no-bias", "--seed", "3", "--quiet")
-    assert answer.code == 0, answer.err
+    assert answer.code == 0 and answer.err == "", answer.err
     shown = figures(answer.out)
     run = open_run("mine-001")
     assert run.info["dials"] == {"width": 7, "lr": 0.1, "widths": [3, 4], "bias": False, "way": "up", "text": None}
@@ -41,6 +42,7 @@ def test_train_ends_with_figures_and_a_report(sonde: Callable, mine: str, here: 
     assert float(shown["test/loss"]) == pytest.approx(run.result["figures"]["test/loss"], rel=1e-3)
     assert (here / shown["report"]).is_file()
     assert [path.name for path in here.iterdir()] == ["runs"]
+    assert sonde("train", mine, "--run", "loud").err.endswith("writing the report ...\n")
 
 
 @pytest.mark.usefixtures("plain_report")
@@ -322,3 +324,24 @@ def test_a_run_that_may_not_be_read_is_a_row(sonde: Callable, here: Path) -> Non
 
 def test_no_runs_yet(sonde: Callable) -> None:
     assert sonde("runs") == (0, "no runs under runs; `sonde train NAME` makes one\n", "")
+
+
+def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sonde.cli import _readings, _text
+
+    words = [*"the cat ", "sat↵", "\x1b[31mon"]
+    reading = Reading("t", "text", {"token": words, "bits": [float("nan"), *range(len(words) - 1)]}, axes=["token", "bits"])
+    plain = _readings._running(reading)
+    assert plain.splitlines()[:2] == ["the cat sat↵", "\\x1b[31mon"] and "\x1b" not in plain
+    assert plain.splitlines()[2].startswith("most bits: '\\x1b[31mon' 8, 'sat↵' 7, ")
+    for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(_readings, "coloured", lambda: True)
+    colour = _readings._running(reading)
+    first, second, scale, _ = colour.splitlines()
+    assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not asked for, then the least
+    assert "48;2;255;110;40m" in second and "48;2;255;110;40m 8 " in scale and scale.startswith("bits:")
+    long = Reading("t", "text", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])
+    lines = re.sub(r"\x1b\[[\d;]*m", "", _readings._running(long)).splitlines()[:-2]
+    assert len(lines) > 2 and all(len(line) <= _text.width() for line in lines) and "".join(lines).count("word") == 60
