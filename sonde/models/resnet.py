@@ -1,0 +1,212 @@
+"""Residual networks for images [he2016a, he2016b]: every block adds a correction to what it is given.
+
+    H(x) = F(x) + skip * shortcut(x)             activation 'post': ReLU after the sum, F = norm conv ReLU norm conv
+                                                 activation 'pre': nothing after it,  F = conv ReLU norm conv ReLU norm
+
+(F is read from right to left.)  Where a stage halves the image and doubles the channels, the shortcut is a convolution of side
+1 with a norm ('projection'), or has no weights ('pad'): every second pixel, and zeros for the channels that are missing.
+
+    cifar(20)          269,722 numbers; 32, 44, 56, 110
+    imagenet(50)    25,557,032 numbers; 18, 34, 101, 152
+
+Parameters have the names of torchvision and timm, so a state dict of one loads into the other.
+
+B batch, C channels, H height, W width
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal, final, get_args
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.dials import Range
+from ..core.errors import BadInput, nearest
+
+Activation = Literal["post", "pre"]
+Shortcut = Literal["projection", "pad"]
+Count = Annotated[int, Range(least=1)]
+
+IMAGENET: dict[int, tuple[tuple[int, ...], bool]] = {
+    18: ((2, 2, 2, 2), False),
+    34: ((3, 4, 6, 3), False),
+    50: ((3, 4, 6, 3), True),
+    101: ((3, 4, 23, 3), True),
+    152: ((3, 8, 36, 3), True),
+}
+"""layers -> blocks of each stage, and whether they are bottlenecks"""
+
+
+def cifar(depth: int = 20, classes: int = 10, shortcut: Shortcut = "pad", **others: object) -> ResNet:
+    """The network for images of 32 x 32 with 6n + 2 layers: 20, 32, 44, 56 or 110 in the paper."""
+    if depth < 8 or (depth - 2) % 6:
+        raise BadInput(f"a ResNet for CIFAR has 6n + 2 layers, not {depth}", where="resnet.cifar", fix="such as 20, 32, 44, 56 or 110")
+    return ResNet(((depth - 2) // 6,) * 3, classes, width=16, large=False, shortcut=shortcut, **others)  # type: ignore[arg-type]
+
+
+def imagenet(depth: int = 50, classes: int = 1000, **others: object) -> ResNet:
+    """The network for images of 224 x 224 with 18, 34, 50, 101 or 152 layers."""
+    if depth not in IMAGENET:
+        known = ", ".join(map(str, IMAGENET))
+        raise BadInput(f"no ResNet for ImageNet has {depth} layers", where="resnet.imagenet", fix=f"choose from {known}")
+    blocks, bottleneck = IMAGENET[depth]
+    return ResNet(blocks, classes, bottleneck=bottleneck, **others)  # type: ignore[arg-type]
+
+
+@final
+class ResNet(nn.Module):
+    """A residual network for images (B, channels, H, W) of any size: the last maps are averaged.
+
+    blocks: residual blocks of each stage; each stage but the first halves the image and doubles the channels
+    classes: numbers at the output
+    channels: of the image
+    width: channels of the first stage
+    bottleneck: blocks of three convolutions of sides 1, 3, 1, the last with four times the channels; else two of side 3
+    large: begin with a stride of 2 and pooling, for images of 224 x 224; else with a convolution of side 3, for 32 x 32
+    activation: ReLU and norm after each convolution (post), or before it (pre)
+    shortcut: what a block adds to where sizes change: projection has weights, pad has none
+    skip: factor of the shortcut in every sum
+    zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
+    """
+
+    def __init__(  # noqa: PLR0913  a dial for each way in which published residual networks differ
+        self,
+        blocks: Annotated[tuple[int, ...], Range(least=1)] = (2, 2, 2, 2),
+        classes: Count = 1000,
+        channels: Count = 3,
+        width: Count = 64,
+        bottleneck: bool = False,
+        large: bool = True,
+        activation: Activation = "post",
+        shortcut: Shortcut = "projection",
+        skip: float = 1.0,
+        zero: bool = False,
+    ) -> None:
+        super().__init__()
+        if not blocks or min(*blocks, classes, channels, width) < 1:
+            raise _wrong(f"blocks, classes, channels and width must be >= 1, not {tuple(blocks)}, {classes}, {channels}, {width}")
+        for name, value, known in (("activation", activation, get_args(Activation)), ("shortcut", shortcut, get_args(Shortcut))):
+            if value not in known:
+                raise _wrong(f"no {name} '{value}'", nearest(value, known))
+        self.channels, self.image = channels, (224, 224) if large else (32, 32)
+        """channels of an image, and the size it usually has; others will do"""
+        self.pre = activation == "pre"
+        self.conv1 = _conv(channels, width, 7, 2) if large else _conv(channels, width, 3)
+        self.bn1 = nn.BatchNorm2d(_widths(width, bottleneck, len(blocks))[-1] if self.pre else width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
+        self.stages = [f"layer{i}" for i in range(1, len(blocks) + 1)]
+        into = width
+        for i, (name, out) in enumerate(zip(self.stages, _widths(width, bottleneck, len(blocks)), strict=True)):
+            make = partial(Block, out=out, bottleneck=bottleneck, pre=self.pre, shortcut=shortcut, skip=skip)
+            rest = [make(out, stride=1) for _ in range(blocks[i] - 1)]
+            self.add_module(name, nn.Sequential(make(into, stride=2 if i else 1), *rest))
+            into = out
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(into, classes)
+        self.halving = ["conv1", "maxpool"] * large + self.stages[1:]
+        """layers that halve the image, in order"""
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):  # He's variances, counted over what a convolution writes
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        for part in self.modules():
+            if zero and isinstance(part, Block):
+                nn.init.zeros_(part.last.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the last layer reads: (B, channels of the last stage)."""
+        self._check(x)
+        x = self.conv1(x)
+        x = self.maxpool(x if self.pre else self.relu(self.bn1(x)))
+        for name in self.stages:
+            x = getattr(self, name)(x)
+        return self.avgpool(self.relu(self.bn1(x)) if self.pre else x).flatten(1)
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != 4:
+            raise _wrong(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+        if x.shape[1] != self.channels:
+            raise _wrong(f"conv1 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+        # A side of n becomes ceil(n / 2), so the layer after i others is given one pixel where n <= 2^i.
+        side, most = min(x.shape[2:]), 1 << max(len(self.halving) - 1, 0)
+        if side <= most and self.halving:
+            first = next(name for i, name in enumerate(self.halving) if side <= 1 << i)
+            told = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
+            raise _wrong(told, f"give images of at least {most + 1}x{most + 1}")
+
+
+@final
+class Block(nn.Module):
+    """F(x) + skip * shortcut(x), of convolutions conv1, conv2 ... with a norm for each."""
+
+    def __init__(self, into: int, out: int, stride: int, bottleneck: bool, pre: bool, shortcut: Shortcut, skip: float) -> None:
+        super().__init__()
+        thin = out // 4
+        if bottleneck:
+            sizes = [(into, thin, 1, 1), (thin, thin, 3, stride), (thin, out, 1, 1)]
+        else:
+            sizes = [(into, out, 3, stride), (out, out, 3, 1)]
+        for i, (a, b, side, step) in enumerate(sizes, 1):
+            self.add_module(f"conv{i}", _conv(a, b, side, step))
+            self.add_module(f"bn{i}", nn.BatchNorm2d(a if pre else b))
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride > 1 or into != out:
+            norm = () if pre else (nn.BatchNorm2d(out),)
+            self.downsample = Pad(stride, out - into) if shortcut == "pad" else nn.Sequential(_conv(into, out, 1, stride), *norm)
+        self.pre, self.skip, self.count = pre, skip, len(sizes)
+
+    @property
+    def last(self) -> nn.Module:
+        """The last layer of F with weights."""
+        return getattr(self, f"{'conv' if self.pre else 'bn'}{self.count}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = [(getattr(self, f"conv{i}"), getattr(self, f"bn{i}")) for i in range(1, self.count + 1)]
+        shortcut = y = x
+        for i, (conv, norm) in enumerate(pairs):
+            if self.pre:
+                y = self.relu(norm(y))
+                if i == 0 and isinstance(self.downsample, nn.Sequential):
+                    shortcut = y  # a projection reads what the branch reads
+                y = conv(y)
+            else:
+                y = norm(conv(y))
+                y = y if i == self.count - 1 else self.relu(y)
+        if self.downsample is not None:
+            shortcut = self.downsample(shortcut)
+        y = y.add_(shortcut, alpha=self.skip)
+        return y if self.pre else self.relu(y)
+
+
+@final
+class Pad(nn.Module):
+    """A shortcut without weights: every stride-th pixel, and zeros for the channels that are missing."""
+
+    def __init__(self, stride: int, extra: int) -> None:
+        super().__init__()
+        self.stride, self.extra = stride, extra
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+
+    def extra_repr(self) -> str:
+        return f"stride={self.stride}, extra={self.extra}"
+
+
+def _widths(width: int, bottleneck: bool, stages: int) -> list[int]:
+    """Channels after each stage."""
+    return [(4 if bottleneck else 1) * width << i for i in range(stages)]
+
+
+def _conv(into: int, out: int, side: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(into, out, side, stride, side // 2, bias=False)
+
+
+def _wrong(what: str, fix: str = "") -> BadInput:
+    return BadInput(what, where="ResNet", fix=fix)

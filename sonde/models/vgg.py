@@ -1,0 +1,88 @@
+"""VGG networks [simonyan2015]: convolutions of side 3, halved by pooling, and three wide dense layers that hold most weights.
+
+    VGG(19)      143,667,240 numbers, 86 % of them in the dense layers
+
+Parameters have the names of torchvision: features.0, features.2, ..., classifier.0, classifier.3, classifier.6.
+
+B batch, H height, W width
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+
+Count = Annotated[int, Range(least=1)]
+DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+"""layers -> convolutions before each pooling; three more layers are dense"""
+WIDTHS = (64, 128, 256, 512, 512)
+LEAST = 1 << len(WIDTHS)
+"""smallest side of an image that survives all pooling"""
+
+
+@final
+class VGG(nn.Module):
+    """A plain deep network for images (B, channels, H, W); maps of any size are averaged to 7 x 7.
+
+    depth: layers with weights
+    classes: numbers at the output
+    channels: of the image
+    hidden: width of the two dense layers before the output
+    norm: normalise over the batch after each convolution
+    dropout: share of values set to 0 after each of these two while training
+    """
+
+    def __init__(
+        self,
+        depth: Literal[11, 13, 16, 19] = 19,
+        classes: Count = 1000,
+        channels: Count = 3,
+        hidden: Count = 4096,
+        norm: bool = False,
+        dropout: Annotated[float, Range(least=0, below=1)] = 0.5,
+    ) -> None:
+        super().__init__()
+        if depth not in DEPTHS:
+            raise _wrong(f"no VGG has {depth} layers", f"choose from {', '.join(map(str, DEPTHS))}")
+        self.channels, self.image = channels, (224, 224)
+        """channels of an image, and the size it usually has; others will do"""
+        self.features = nn.Sequential()
+        into = channels
+        for count, width in zip(DEPTHS[depth], WIDTHS, strict=True):
+            for _ in range(count):
+                self.features.append(nn.Conv2d(into, width, 3, padding=1))
+                if norm:
+                    self.features.append(nn.BatchNorm2d(width))
+                self.features.append(nn.ReLU(inplace=True))
+                into = width
+            self.features.append(nn.MaxPool2d(2))
+        self.avgpool = nn.AdaptiveAvgPool2d(7)
+        self.classifier = nn.Sequential(
+            *(nn.Linear(49 * into, hidden), nn.ReLU(inplace=True), nn.Dropout(dropout)),
+            *(nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout(dropout)),
+            nn.Linear(hidden, classes),
+        )
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(part.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise _wrong(f"features.0 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+        if x.shape[1] != self.channels:
+            raise _wrong(f"features.0 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+        if (side := min(x.shape[2:])) < LEAST:
+            pools = [f"features.{i}" for i, part in enumerate(self.features) if isinstance(part, nn.MaxPool2d)]
+            first = next(name for i, name in enumerate(pools, 1) if side < 1 << i)
+            told = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
+            raise _wrong(told, f"give images of at least {LEAST}x{LEAST}")
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def _wrong(what: str, fix: str = "") -> BadInput:
+    return BadInput(what, where="VGG", fix=fix)

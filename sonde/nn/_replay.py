@@ -1,0 +1,199 @@
+"""A forward pass written down as a list of torch's own operations, joined where one call can do several, and run again.
+
+    y = relu(conv(x) + z)         three passes over memory in eager torch, one here
+
+A list belongs to one size of input: sizes that Python code computed stand in it as numbers.  Joined are convolutions of
+images with a bias, a sum and a ReLU, by oneDNN, with weights laid out once as its kernel for that size wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+RELU = (aten.relu.default, aten.relu_.default)
+SUM = (aten.add.Tensor, aten.add_.Tensor)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value of the pass stands, by number."""
+
+    number: int
+
+
+@dataclass
+class Step:
+    """One call; values of the pass stand in its arguments as places."""
+
+    call: Callable[..., Any]
+    args: list[Any]
+    named: dict[str, Any]
+    out: list[int | None]
+    """places of its results"""
+    plain: bool = False
+    """its result is one tensor, not several"""
+
+    def reads(self) -> list[int]:
+        return [one.number for one in _flat([self.args, list(self.named.values())]) if isinstance(one, Place)]
+
+    def writes(self) -> bool:
+        """Does it change what it is given?"""
+        schema = getattr(self.call, "_schema", None)
+        return schema is not None and schema.is_mutable
+
+
+@final
+class Tape(TorchDispatchMode):
+    """Writes down every operation while it is entered; `given` is the input, place 0."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.values = [given]
+        """the tensor of each place, held so that no other gets its identity"""
+        self.places = {id(given): 0}
+        self.fixed = True
+        """no Python number was made of values, so the same steps serve other values"""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = [self._place(one) for one in args], {name: self._place(one) for name, one in kwargs.items()}
+        result = func(*args, **kwargs)
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        step = Step(func, *known, out=[self._new(one) for one in results], plain=isinstance(result, Tensor))
+        self.fixed &= all(isinstance(one, Tensor) or one is None for one in results)
+        self.steps.append(step)
+        return result
+
+    def readers(self, number: int) -> list[Step]:
+        return [step for step in self.steps if number in step.reads()]
+
+    def _place(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._place(one) for one in value]
+        number = self.places.get(id(value)) if isinstance(value, Tensor) else None
+        return value if number is None else Place(number)
+
+    def _new(self, value: Any) -> int | None:
+        if not isinstance(value, Tensor):
+            return None
+        if id(value) not in self.places:  # a step that works in place gives back what it was given
+            self.places[id(value)] = len(self.values)
+            self.values.append(value)
+        return self.places[id(value)]
+
+
+@final
+class Program:
+    """The steps of a tape, joined; called with an input of the same size it gives the output."""
+
+    def __init__(self, tape: Tape, output: Tensor) -> None:
+        self.output = tape.places[id(output)]
+        joined = _Joiner(tape, self.output)
+        self.joined = joined.count
+        """convolutions that were joined with their bias and what follows them"""
+        last: dict[int, int] = {}
+        for i, step in enumerate(joined.steps):
+            last |= dict.fromkeys([*step.reads(), *(n for n in step.out if n is not None)], i)
+        last.pop(self.output, None)
+        self.steps = [(step, [n for n, end in last.items() if end == i]) for i, step in enumerate(joined.steps)]
+        self.places = len(tape.values)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        held: list[Tensor | None] = [None] * self.places
+        held[0] = x
+
+        def fill(value: Any) -> Any:
+            if type(value) is Place:
+                return held[value.number]
+            return [fill(one) for one in value] if type(value) is list else value
+
+        for step, ended in self.steps:
+            result = step.call(*map(fill, step.args), **{name: fill(value) for name, value in step.named.items()})
+            for number, one in zip(step.out, [result] if step.plain else result, strict=True):
+                if number is not None:
+                    held[number] = one
+            for number in ended:  # memory is free again as early as it would be in the layers
+                held[number] = None
+        found = held[self.output]
+        assert found is not None
+        return found
+
+
+class _Joiner:
+    """The steps of a tape with convolutions joined to a sum and a ReLU that follow them."""
+
+    def __init__(self, tape: Tape, output: int) -> None:
+        self.tape, self.output, self.count = tape, output, 0
+        self.steps = list(tape.steps)
+        for step in tape.steps:
+            if self._fits(step):
+                self._join(step)
+                self.count += 1
+
+    def _fits(self, step: Step) -> bool:
+        """A convolution of images whose weights are no values of the pass."""
+        if step.call is not aten.convolution.default:
+            return False
+        x, weight, bias, transposed = step.args[0], step.args[1], step.args[2], step.args[6]
+        fixed = isinstance(weight, Tensor) and weight.ndim == 4 and (bias is None or isinstance(bias, Tensor))
+        return fixed and isinstance(x, Place) and not transposed
+
+    def _join(self, conv: Step) -> None:
+        x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
+        at, out = self.steps.index(conv), conv.out[0]
+        other, last = None, at
+        if (found := self._next(at, out, SUM)) is not None and self._summed(conv, found):
+            step = self.steps[found]
+            other = next(one for one in step.args[:2] if one != Place(out))
+            out, last = step.out[0], found
+        relu = self._next(last, out, RELU)
+        out = out if relu is None else self.steps[relu].out[0]
+        sizes = [padding, stride, dilation, groups]
+        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(self.tape.values[x.number].shape))
+        if other is None:
+            call, args = torch.ops.mkldnn._convolution_pointwise.default, [x, packed, bias, *sizes, "none" if relu is None else "relu", [], ""]
+        else:
+            call = torch.ops.mkldnn._convolution_pointwise.binary
+            args = [x, other, packed, bias, *sizes, "add", 1.0, None if relu is None else "relu", [], None]
+        self.steps[last] = Step(call, args, {}, [out], plain=True)
+        for gone in sorted({at, relu} - {last, None}, reverse=True):
+            del self.steps[gone]
+
+    def _next(self, at: int, number: int | None, calls: tuple[Any, ...]) -> int | None:
+        """The step that reads a value first, if it is one of these and nobody else sees the value as it was before."""
+        after = [i for i in range(at + 1, len(self.steps)) if number in self.steps[i].reads()]
+        if not after or self.steps[after[0]].call not in calls:
+            return None
+        step = self.steps[after[0]]
+        # In place: all later ones read the result anyway.
+        alone = step.args[0] == Place(number) if step.writes() else len(after) == 1 and number != self.output  # type: ignore[arg-type]
+        return after[0] if alone else None
+
+    def _summed(self, conv: Step, found: int) -> bool:
+        """May the convolution wait for the sum?"""
+        step, values = self.steps[found], self.tape.values
+        a, b = step.args[:2]
+        if step.named.get("alpha", 1) != 1 or a == b or not (isinstance(a, Place) and isinstance(b, Place)):
+            return False
+        if values[a.number].shape != values[b.number].shape or values[a.number].dtype != values[b.number].dtype:
+            return False
+        home = values[conv.args[0].number].untyped_storage().data_ptr()
+        between = self.steps[self.steps.index(conv) + 1 : found]
+        changed = (values[n].untyped_storage().data_ptr() for one in between if one.writes() for n in one.reads())
+        return home not in changed
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _flat(one)
+    else:
+        yield value

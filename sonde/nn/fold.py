@@ -1,0 +1,165 @@
+"""Norms folded into the layers before them, for inference: the same numbers with fewer operations.
+
+In evaluation a batch norm is an affine map with fixed numbers, and so is the convolution or linear layer it reads:
+
+    norm(W x + b) = (g / s) W x + (g / s) (b - mean) + shift          s = sqrt(variance + eps)
+
+Which norm reads which layer is seen by running the model once.  On a CPU the folded model then runs as a list of torch's
+operations with images laid out channels last and convolution, bias, sum and ReLU in one call (see _replay), written down
+anew for each size of input; whoever watches the layers with hooks, or asks for gradients, gets the layers themselves.
+
+    fast = fold(model, images[:1])
+    fast(images)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from itertools import chain
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from ..core.errors import BadInput, SondeError
+from ._replay import Program, Tape
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+KEPT = 4
+"""sizes of input whose lists are kept; each holds a copy of the weights"""
+CLOSE = 1e-4
+"""largest difference, as a share of the largest output, that rounding explains; a wrong fold gives far more"""
+
+
+def fold(model: nn.Module, example: Tensor) -> Folded:
+    """A copy of a model in evaluation mode without the norms that another layer can take over.
+
+    example: an input; a batch of one will do
+    """
+    if not isinstance(model, nn.Module) or not isinstance(example, Tensor):
+        raise _wrong(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    expected, pairs = _pairs(model, example)
+    for layer, norm in pairs:
+        parts = model.get_submodule(layer), model.get_submodule(norm)
+        model.set_submodule(layer, _joined(*parts))  # type: ignore[arg-type]
+        model.set_submodule(norm, nn.Identity())
+    with torch.no_grad():
+        if not _equal(model(example), expected):
+            raise _wrong("the folded model gives other numbers", "its output must be finite and depend on its input alone")
+    return Folded(model, pairs)
+
+
+@final
+class Folded(nn.Module):
+    """A model for inference, and the faster way to run it."""
+
+    def __init__(self, model: nn.Module, pairs: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.model, self.pairs = model, pairs
+        """the layers, and which of them took over which norm"""
+        self._programs: dict[Any, Program | None] = {}
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self._plain(x):
+            return self.model(x)
+        with torch.no_grad():
+            key = x.shape, *(_state(one) for one in chain(self.parameters(), self.buffers()))
+            x = x.contiguous(memory_format=torch.channels_last)
+            if key not in self._programs:
+                return self._written(x, key)
+            program = self._programs[key]
+            return self.model(x) if program is None else program(x)
+
+    def _plain(self, x: Tensor) -> bool:
+        """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
+        if not isinstance(x, Tensor) or x.ndim != 4 or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
+            return False
+        if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu"):
+            return False
+        return torch.backends.mkldnn.is_available() and not any(_watched(part) for part in self.model.modules())
+
+    def _written(self, x: Tensor, key: Any) -> Tensor:
+        """The output, from the layers, with the list of operations kept for the next time if it gives the same."""
+        with Tape(x) as tape:
+            output = self.model(x)
+        program = None
+        if tape.fixed and isinstance(output, Tensor) and id(output) in tape.places:
+            program = Program(tape, output)
+            program = program if program.joined and _equal(program(x), output) else None
+        while len(self._programs) >= KEPT:
+            del self._programs[next(iter(self._programs))]
+        self._programs[key] = program
+        return output
+
+    def __getstate__(self) -> dict[str, Any]:  # lists of operations are written again where a copy lives
+        return {**self.__dict__, "_programs": {}}
+
+
+def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, str]]]:
+    """The output of a model, and each layer with the norm that alone reads what it writes."""
+    names = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
+    kinds = (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, *NORMS)
+    # Exact types: what a class made of these does besides is not known.  One that is there twice belongs to other readers too.
+    parts = {name: part for name, part in model.named_modules() if type(part) in kinds and names[id(part)] == 1 and not _watched(part)}
+    calls: Counter[str] = Counter()
+    wrote: dict[int, str] = {}
+    read: dict[str, Tensor] = {}
+    hooks = []
+    for name, part in parts.items():
+
+        def seen(_: nn.Module, given: tuple[Any, ...], result: Any, name: str = name) -> None:
+            calls[name] += 1
+            if given:
+                wrote[id(result)], read[name] = name, given[0]
+
+        hooks.append(part.register_forward_hook(seen))
+    try:
+        with torch.no_grad(), Tape(example) as tape:
+            output = model(example)
+    except SondeError:
+        raise
+    except Exception as error:
+        raise _wrong(f"the model does not run on the example: {str(error).splitlines()[0][:120]}", "give one as in training") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(output, Tensor):
+        raise _wrong(f"the model gives {type(output).__name__}, not a tensor", "fold the part of it that gives one")
+    found = []
+    for name, norm in parts.items():
+        layer = wrote.get(id(read.get(name))) if type(norm) in NORMS else None
+        if layer is None or type(parts[layer]) in NORMS or calls[layer] != 1 or calls[name] != 1 or norm.running_mean is None:
+            continue
+        number = tape.places[id(read[name])]
+        if len(tape.readers(number)) == 1 and tape.places.get(id(output)) != number:
+            found.append((layer, name))
+    return output, found
+
+
+def _joined(layer: Any, norm: Any) -> nn.Module:
+    if isinstance(layer, nn.Linear):
+        return fuse_linear_bn_eval(layer, norm)
+    return fuse_conv_bn_eval(layer, norm, transpose=type(layer) in TRANSPOSED)
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    """What changes when somebody changes the numbers."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+def _watched(part: nn.Module) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() <= CLOSE * b.abs().max())
+
+
+def _wrong(what: str, fix: str = "") -> BadInput:
+    return BadInput(what, where="fold", fix=fix)
