@@ -1,0 +1,69 @@
+"""Autoregressive density of points: each number after the ones before it, as a mixture of normal distributions.
+
+    p(x) = p(x_1) p(x_2; x_1) ... p(x_D; x_1 .. x_D-1),   p(x_i; earlier) = sum_k w_k N(x_i; m_k, s_k)
+
+One network says w, m and s for every place: it reads the earlier numbers and which place is asked for.  The chain rule holds
+for any density, so nothing is given up but the order.  Uria, Murray and Larochelle, RNADE, 2013.
+
+B batch, D numbers of a point, K parts of a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from . import _shape
+from .mlp import MLP
+
+Count = Annotated[int, Range(least=1)]
+
+
+@final
+class Autoregressive(nn.Module):
+    """A density over points: `model(x)` is log p(x) (B,), `sample` draws from it, number after number.
+
+    size: numbers of a point
+    parts: of each mixture
+    width: of the hidden layers
+    depth: hidden layers
+    """
+
+    def __init__(self, size: Count = 2, parts: Count = 8, width: Count = 64, depth: Count = 2) -> None:
+        super().__init__()
+        self.shape, self.parts = (size,), parts
+        self.says = MLP((2 * size, *(width,) * depth, 3 * parts), "silu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.log_prob(x)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log p(x), in nats, (B,)."""
+        weights, means, log_scales = self.mixtures(x)
+        distance = (x.unsqueeze(-1) - means) * (-log_scales).exp()
+        each = weights - log_scales - 0.5 * distance.square()
+        return (each.logsumexp(-1) - 0.5 * math.log(2 * math.pi)).sum(1)
+
+    def mixtures(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logarithms of the weights, means, and logarithms of the scales, each (B, D, K), of every number given the ones before it."""
+        (size,) = self.shape
+        seen = _shape.fits(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(size, size, device=x.device, dtype=x.dtype).tril(-1)
+        place = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
+        said = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
+        weights, means, log_scales = said.chunk(3, -1)
+        return weights.log_softmax(-1), means, log_scales
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n points."""
+        noise = _shape.noise(self, n, self.shape, generator)
+        x = torch.zeros_like(noise)
+        for i in range(x.shape[1]):
+            weights, means, log_scales = (each[:, i] for each in self.mixtures(x))
+            part = torch.multinomial(weights.exp(), 1, generator=generator)
+            x[:, i] = (means.gather(1, part) + log_scales.gather(1, part).exp() * noise[:, i : i + 1]).squeeze(1)
+        return x

@@ -1,0 +1,196 @@
+"""Diffusion: data drowned in noise step by step, and a network that tells the noise, so that the steps can be taken back.
+
+    x_t = sqrt(a_t) x + sqrt(1 - a_t) e,   e ~ N(0, I),   a_t = product of (1 - beta_1) .. (1 - beta_t)
+    loss = |e - e_model(x_t, t)|^2
+
+A step back from t to s < t says what x was meant, x = (x_t - sqrt(1 - a_t) e_model) / sqrt(a_t), and goes to the noise of s:
+
+    x_s = sqrt(a_s) x + sqrt(1 - a_s - v) e_model + sqrt(v) n,   v = eta^2 (1 - a_s) / (1 - a_t) (1 - a_t / a_s)
+
+eta = 1 over all steps is the ancestral sampler (Ho, Jain and Abbeel, 2020); eta = 0 adds no noise and may leave steps out
+(Song, Meng and Ermon, DDIM, 2021).
+
+Trained by `objectives.denoised`.  B batch, T steps, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ..nn.positions import sinusoidal
+from ._shape import Shape, fits, noise, numbers, quarters
+from .mlp import MLP
+
+Count = Annotated[int, Range(least=1)]
+Schedule = Literal["cosine", "linear"]
+
+
+def kept(steps: int, schedule: Schedule = "cosine") -> Tensor:
+    """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
+
+    cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
+    linear: beta from 1e-4 to 0.02 for 1000 steps, and in proportion larger for fewer, so that as much noise comes together
+    """
+    if schedule == "cosine":
+        angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + 0.008) / 1.008 * math.pi / 2
+        wave = angle.cos().square()
+        betas = (1 - wave[1:] / wave[:-1]).clamp(max=0.999)
+    elif schedule == "linear":
+        betas = (torch.linspace(1e-4, 0.02, steps, dtype=torch.float64) * 1000 / steps).clamp(max=0.999)
+    else:
+        raise BadInput(f"no schedule '{schedule}'", where="diffusion", fix="choose from cosine, linear")
+    return torch.cat([betas.new_ones(1), (1 - betas).cumprod(0)])
+
+
+@final
+class Diffusion(nn.Module):
+    """`model(x_t, t)` tells the noise in x_t, shaped like it; `noised` puts noise in, `sample` begins with noise alone.
+
+    denoiser: (x_t, t) -> noise; t (B,) are floats from 1 to T
+    shape: of one example
+    steps: T
+    schedule: how fast the data drown
+    span: lowest and highest value of the data, which the network sees as -1 and 1; none leaves them as they are
+    """
+
+    kept: Tensor
+
+    def __init__(
+        self,
+        denoiser: nn.Module,
+        shape: Shape,
+        steps: int = 100,
+        schedule: Schedule = "cosine",
+        span: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        if steps < 1:
+            raise BadInput(f"steps must be a number >= 1, not {steps!r}", where="Diffusion")
+        self.denoiser, self.shape, self.steps, self.span = denoiser, tuple(shape), steps, span
+        self.register_buffer("kept", kept(steps, schedule).float())
+
+    def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
+        """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
+        at = x.new_ones(len(x)) if time is None else time.to(x.dtype)
+        return self.denoiser(fits(x, self.shape, "Diffusion"), at)
+
+    def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+        """Data x (B, *shape) after `time` (B,) steps, with this noise."""
+        a = self._left(time, x)
+        return a.sqrt() * self._scaled(fits(x, self.shape, "Diffusion")) + (1 - a).sqrt() * noise
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None, steps: int | None = None, eta: float = 1.0) -> Tensor:
+        """n examples.
+
+        steps: how many of the T are taken, evenly spread; by default all
+        eta: share of fresh noise in each, 1 for ancestral sampling and 0 for none
+        """
+        taken = self.steps if steps is None else steps
+        if not (1 <= taken <= self.steps and 0 <= eta <= 1):
+            raise BadInput(f"{taken} steps with eta {eta:g} cannot be taken", where="sample", fix=f"use 1 to {self.steps} and 0 to 1")
+        x = noise(self, n, self.shape, generator)
+        times = torch.linspace(self.steps, 0, taken + 1).round().long().tolist()
+        for now, then in zip(times, times[1:]):
+            fresh = noise(self, n, self.shape, generator) if eta and then else None
+            x = self.back(x, now, then, fresh, eta)
+        if self.span is None:
+            return x
+        low, high = self.span
+        return low + (x.clamp(-1, 1) + 1) / 2 * (high - low)
+
+    def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
+        """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
+        found = self(x, torch.full((len(x),), now, device=x.device))
+        a, b = self.kept[now], self.kept[then]
+        clean = (x - (1 - a).sqrt() * found) / a.sqrt()
+        if self.span is not None:  # a network that is a little wrong asks for values that no data have
+            clean = clean.clamp(-1, 1)
+            found = (x - a.sqrt() * clean) / (1 - a).sqrt()
+        variance = eta**2 * (1 - b) / (1 - a) * (1 - a / b) if fresh is not None else torch.zeros_like(b)
+        x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * found
+        return x if fresh is None else x + variance.sqrt() * fresh
+
+    def _left(self, time: Tensor, x: Tensor) -> Tensor:
+        return self.kept[time].view(-1, *(1,) * (x.ndim - 1))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if self.span is None:
+            return x
+        low, high = self.span
+        return (x - low) / (high - low) * 2 - 1
+
+
+@final
+class PointDenoiser(nn.Module):
+    """A perceptron that reads a point and waves of the time."""
+
+    def __init__(self, size: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.waves = width
+        self.says = MLP((size + width, *(width,) * depth, size), "silu")
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return self.says(torch.cat([x, sinusoidal(time, self.waves).to(x.dtype)], 1))
+
+
+@final
+class ImageDenoiser(nn.Module):
+    """A small U-shaped network: two halvings, two doublings, each told what the way down saw at its size; all know the time."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.clock = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
+        self.first = nn.Conv2d(channels, width, 3, padding=1)
+        self.down1, self.down2 = Residual(width, width, 4 * width), Residual(width, 2 * width, 4 * width)
+        self.middle = Residual(2 * width, 2 * width, 4 * width)
+        self.up2, self.up1 = Residual(4 * width, width, 4 * width), Residual(2 * width, width, 4 * width)
+        self.last = nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, channels, 3, padding=1))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        clock = self.clock(sinusoidal(time, self.width).to(x.dtype))
+        whole = self.down1(self.first(x), clock)
+        half = self.down2(nn.functional.avg_pool2d(whole, 2), clock)
+        quarter = self.middle(nn.functional.avg_pool2d(half, 2), clock)
+        half = self.up2(torch.cat([_doubled(quarter), half], 1), clock)
+        return self.last(self.up1(torch.cat([_doubled(half), whole], 1), clock))
+
+
+@final
+class Residual(nn.Module):
+    """Two convolutions beside a straight way, the time added between them."""
+
+    def __init__(self, inputs: int, outputs: int, clock: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.GroupNorm(1, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
+        self.time = nn.Linear(clock, outputs)
+        self.after = nn.Sequential(nn.GroupNorm(1, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
+        self.straight = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor, clock: Tensor) -> Tensor:
+        return self.straight(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
+
+
+def _doubled(x: Tensor) -> Tensor:
+    return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
+def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: Schedule = "cosine") -> Diffusion:
+    """For points with so many coordinates, best of a spread near 1; a perceptron tells the noise."""
+    return Diffusion(PointDenoiser(numbers((size,), "diffusion.points"), width, depth), (size,), steps, schedule)
+
+
+def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: Schedule = "cosine") -> Diffusion:
+    """For images with values in 0..1 and sides that are multiples of 4; a small U-shaped network tells the noise.
+
+    width: channels at the full size
+    """
+    channels, _, _ = quarters(shape, "diffusion.images")
+    return Diffusion(ImageDenoiser(channels, width), shape, steps, schedule, span=(0.0, 1.0))

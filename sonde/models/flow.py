@@ -1,0 +1,148 @@
+"""Normalising flow: noise of a known density, bent into the data by steps that can be undone, so the density is known exactly.
+
+    log p(x) = log N(z; 0, I) + log |det dz/dx|,   z = f(x)
+
+Affine coupling (Dinh and others, Real NVP, 2017): some numbers stay as they are and say how the others are scaled and moved,
+
+    z_keep = x_keep,   z_rest = x_rest * exp(s(x_keep)) + t(x_keep),   log |det| = sum of s
+
+so undoing it needs no inverse of s and t.  Step 2k keeps the numbers whose index has bit k at 0, step 2k + 1 the others: in
+a plane they take turns, in an image neighbours are parted first and halves last, and any two numbers are parted some time.
+
+Images of whole levels have no density.  Uniform noise within each level makes them continuous, and the mean of the density
+over the cell of an image is its probability times the number of cells, levels^D: that log-volume is taken off.
+
+B batch, D numbers of an example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from . import _shape
+from ._shape import Shape
+from .mlp import MLP
+
+Count = Annotated[int, Range(least=1)]
+EDGE = 0.02
+"""share of the unit interval that is left free on both sides, so that no pixel is infinitely far out"""
+STEEP = 2.0
+"""largest |s| of one step: a factor of e^2"""
+
+
+@final
+class Coupling(nn.Module):
+    """One step: the numbers where `keep` is true say how the others are scaled and moved."""
+
+    keep: Tensor
+
+    def __init__(self, keep: Tensor, width: int, depth: int) -> None:
+        super().__init__()
+        size = len(keep)
+        self.register_buffer("keep", keep)
+        self.says = MLP((size, *(width,) * depth, 2 * size), "silu")
+        for weight in self.says.layers[-1].parameters():
+            nn.init.zeros_(weight)  # a flow begins as the identity
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """z (B, D) and log |det dz/dx| (B,)."""
+        s, t = self._scale_and_shift(x)
+        return x * s.exp() + t, s.sum(1)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        s, t = self._scale_and_shift(z)
+        return (z - t) * (-s).exp()
+
+    def _scale_and_shift(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of every number; 0 and 0 for those that are kept."""
+        s, t = self.says(x * self.keep).chunk(2, 1)
+        return STEEP * torch.tanh(s / STEEP) * ~self.keep, t * ~self.keep
+
+
+@final
+class Flow(nn.Module):
+    """A density over points or images: `model(x)` is log p(x) (B,), `sample` draws from it.
+
+    shape: of one example
+    steps: couplings
+    width: of the hidden layers of each
+    depth: hidden layers of each
+    levels: of a pixel, for images with values 0, 1 / (levels - 1), ..., 1, of which a probability is told; 0 for numbers
+        that are continuous by themselves
+    """
+
+    reads = ("x", "noise")
+
+    def __init__(
+        self,
+        shape: Annotated[Shape, Range(least=1)] = (2,),
+        steps: Count = 6,
+        width: Count = 64,
+        depth: Count = 2,
+        levels: Annotated[int, Range(least=0)] = 0,
+    ) -> None:
+        super().__init__()
+        size = _shape.numbers(shape, "Flow")
+        if size < 2:
+            raise BadInput("a coupling needs two numbers or more", where="Flow", fix="give shape=(2,) or larger")
+        if levels == 1 or levels < 0:
+            raise BadInput(f"levels must be 0 or 2 or more, not {levels}", where="Flow", fix="pixels of 8 bits have levels=256")
+        self.shape, self.levels = tuple(shape), levels
+        bits, index = (size - 1).bit_length(), torch.arange(size)
+        self.steps = nn.ModuleList(Coupling((index >> (i // 2 % bits)) % 2 == i % 2, width, depth) for i in range(steps))
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.log_prob(x, noise)
+
+    def log_prob(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """log p(x), in nats, (B,).  Of images the logarithm of a draw whose mean over noise is their probability.
+
+        noise: standard normal numbers like x, which say where in its level each pixel lies; none takes the middle
+        """
+        z, change = self.to_noise(self.within(x, noise) if self.levels else x)
+        density = -0.5 * (z.square().flatten(1).sum(1) + z[0].numel() * math.log(2 * math.pi)) + change
+        return density - z[0].numel() * math.log(self.levels) if self.levels else density
+
+    def within(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """Pixels of whole levels -> numbers in the unit interval, each somewhere in the cell of its level."""
+        place = 0.5 if noise is None else torch.special.ndtr(noise)
+        return (x * (self.levels - 1) + place) / self.levels
+
+    def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """z like x, and log |det dz/dx| (B,); with levels, x lies in the unit interval."""
+        h = _shape.fits(x, self.shape, "Flow").flatten(1)
+        change = h.new_zeros(len(h))
+        if self.levels:
+            u = EDGE + (1 - 2 * EDGE) * h
+            h = u.logit()
+            change = (math.log(1 - 2 * EDGE) - u.log() - (-u).log1p()).sum(1)
+        for step in self.steps:
+            h, more = step(h)
+            change = change + more
+        return h.view_as(x), change
+
+    def from_noise(self, z: Tensor) -> Tensor:
+        """x of which `to_noise` makes z."""
+        h = z.flatten(1)
+        for step in _backwards(self.steps):
+            h = step.inverse(h)
+        if self.levels:
+            h = (h.sigmoid() - EDGE) / (1 - 2 * EDGE)
+        return h.view_as(z)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n examples; images in whole levels."""
+        x = self.from_noise(_shape.noise(self, n, self.shape, generator))
+        return (x * self.levels).floor().clamp(0, self.levels - 1) / (self.levels - 1) if self.levels else x
+
+
+def _backwards(steps: Iterable[nn.Module]) -> list[Coupling]:
+    return [step for step in reversed(list(steps)) if isinstance(step, Coupling)]

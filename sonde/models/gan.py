@@ -1,0 +1,88 @@
+"""Generative adversarial network: a generator makes examples of noise, a discriminator tells them from real ones.
+
+    min over G, max over D of   E_x log D(x) + E_z log(1 - D(G(z))),   D(x) = sigmoid(logit of x)
+
+For a fixed G the best D is p(x) / (p(x) + q(x)) with p the density of the data and q that of G(z): 1/2 everywhere once they
+are the same.  There is no density to ask for, only samples.  Goodfellow and others, Generative Adversarial Nets, 2014.
+
+Trained by `objectives.adversarial`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.dials import Range
+from ..core.errors import BadInput
+from ._shape import Shape, fits, noise, quarters
+from .mlp import MLP
+
+Count = Annotated[int, Range(least=1)]
+
+
+@final
+class GAN(nn.Module):
+    """Both players as one model: `model(x)` is the logit of "x is real" (B,), `generate` and `sample` make examples.
+
+    generator: noise (B, latent) -> examples (B, *shape)
+    discriminator: examples -> (B, 1)
+    latent: numbers of noise per example
+    shape: of one example
+    """
+
+    def __init__(self, generator: nn.Module, discriminator: nn.Module, latent: int, shape: Shape) -> None:
+        super().__init__()
+        if latent < 1:
+            raise BadInput(f"latent must be a number >= 1, not {latent!r}", where="GAN")
+        self.generator, self.discriminator = generator, discriminator
+        self.latent, self.shape = latent, tuple(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.discriminator(fits(x, self.shape, "GAN")).flatten()
+
+    def generate(self, noise: Tensor) -> Tensor:
+        """Examples of noise (B, latent)."""
+        return self.generator(noise)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n examples."""
+        return self.generate(noise(self, n, (self.latent,), generator))
+
+
+def points(size: Count = 2, latent: Count = 2, width: Count = 64, depth: Count = 2) -> GAN:
+    """For points with so many coordinates: both players are perceptrons with so many hidden layers of one width."""
+    hidden = (width,) * depth
+    generator, discriminator = MLP((latent, *hidden, size), "silu"), MLP((size, *hidden, 1), "silu")
+    return GAN(generator, discriminator, latent, (size,))
+
+
+def images(shape: Shape = (1, 8, 8), latent: Count = 32, width: Count = 32) -> GAN:
+    """For images with values in 0..1 and sides that are multiples of 4: two convolutions halve the image, two others double it.
+
+    width: channels at the full size; twice as many at half of it
+    """
+    channels, high, wide = quarters(shape, "gan.images")
+    generator = nn.Sequential(
+        nn.Linear(latent, 4 * width * high * wide),
+        nn.ReLU(),
+        nn.Unflatten(1, (4 * width, high, wide)),
+        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(width, channels, 3, padding=1),
+        nn.Sigmoid(),
+    )
+    discriminator = nn.Sequential(
+        nn.Conv2d(channels, width, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Linear(2 * width * high * wide, 1),
+    )
+    return GAN(generator, discriminator, latent, shape)

@@ -1,0 +1,73 @@
+"""The loss of a diffusion model: how far the noise it tells is from the noise that was put in, at a random step.
+
+loss = |e - model(x_t, t)|^2 per number,   t uniform over 1 .. T,   e ~ N(0, I)      (Ho, Jain and Abbeel, 2020)
+
+0 for a model that always knows, 1 for one that always says 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import BadInput
+from ..core.terms import Terms
+from . import _unlabelled
+from ._noise import normal
+
+
+@final
+class Denoised:
+    """Term 'noise', the mean squared error per number; 'told' is the mean square of the answer.
+
+    The model has `steps` (T) and `noised(x, noise, t)`; `model(x_t, t)` tells the noise.  Where it says what is best to
+    say, the mean of the noise given x_t, loss and 'told' add up to 1, the variance of the noise.
+    """
+
+    def __call__(self, model: Any, batch: Batch) -> Terms:
+        x, n = batch.x, len(batch)
+        drawn = normal(model, batch, (n, 1 + x[0].numel()))  # of one draw: time and noise must not know each other
+        time = (torch.special.ndtr(drawn[:, 0]) * model.steps).long().clamp(max=model.steps - 1) + 1
+        noise = drawn[:, 1:].reshape(x.shape)
+        found = model(model.noised(x, noise, time), time)
+        if found.shape != x.shape:
+            raise BadInput(f"the model gives {tuple(found.shape)} for noise {tuple(x.shape)}", where="denoised", fix="tell the noise of x")
+        return Terms(noise=((found - noise).square().sum(), float(x.numel())))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"noise": float(batch.x.numel())}
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return Terms(told=(output.detach().square().sum(), float(output.numel())))
+
+    def check(self, batch: Batch) -> None:
+        _unlabelled.check(batch, "denoised")
+
+    def predict(self, output: Tensor) -> Tensor:
+        """The noise."""
+        return output
+
+
+def tiny() -> tuple[Denoised, nn.Module, Batch]:
+    """A small working instance with input."""
+
+    class Line(nn.Module):
+        """Half data, half noise, whatever the step."""
+
+        steps = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.says = nn.Linear(3, 3)
+
+        def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+            return 0.6 * x + 0.8 * noise
+
+        def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
+            return self.says(x)
+
+    x = torch.linspace(-1, 1, 21).reshape(7, 3)
+    return Denoised(), Line(), Batch(x=x, noise=torch.sin(7.0 * torch.arange(28)).reshape(7, 4))

@@ -1,0 +1,61 @@
+"""Maximum likelihood of the data themselves: -log p(x) of a model that knows its density, such as a flow.
+
+For images of whole levels the model is given noise, which says where within its level each pixel lies (dequantisation).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch, ask
+from ..core.errors import BadInput
+from ..core.terms import Terms
+from . import _unlabelled
+from ._noise import normal
+
+
+@final
+class Density:
+    """Term 'nll': -log p(x) in nats per example, where `model(x)` is log p(x) (B,); the same in bits per number beside it."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        if getattr(model, "levels", 0):
+            batch = batch.replace(noise=normal(model, batch, batch.x.shape))
+        found = ask(model, batch)
+        if found.shape != (len(batch),):
+            what = f"the model gives {tuple(found.shape)} for {len(batch)} examples"
+            raise BadInput(what, where="density", fix="it must give log p(x), one number for each")
+        return Terms(nll=(-found.sum(), float(len(batch))))
+
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"nll": float(len(batch))}
+
+    def measures(self, output: Tensor, batch: Batch) -> Terms:
+        return Terms(bits_per_number=(-output.detach().sum() / math.log(2), float(batch.x.numel())))
+
+    def check(self, batch: Batch) -> None:
+        _unlabelled.check(batch, "density")
+
+    def predict(self, output: Tensor) -> Tensor:
+        """log p(x), in nats."""
+        return output
+
+
+def tiny() -> tuple[Density, nn.Module, Batch]:
+    """A small working instance with input."""
+
+    class Normal(nn.Module):
+        """Independent normal numbers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean, self.log_scale = nn.Parameter(torch.full((3,), 0.2)), nn.Parameter(torch.full((3,), 0.1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.distributions.Normal(self.mean, self.log_scale.exp()).log_prob(x).sum(1)
+
+    return Density(), Normal(), Batch(x=torch.linspace(-1, 1, 21).reshape(7, 3))
