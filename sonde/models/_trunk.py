@@ -10,12 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput
 from ..nn.directions import Bidirectional, Stacked
 from ..nn.mixers import Mixer
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embedded, mixer_of
+from .language_model import embedded, mixer_of, refuse_ahead
 
 Kind = Literal["tokens", "numbers"]
 """what stands at each place: one token, or a row of numbers"""
@@ -45,9 +44,7 @@ def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, d
 def writer(mixer: str, width: int, depth: int, where: str, dropout: float = 0.0) -> Stacked:
     """Such layers for a model that writes: what comes out at a place has not seen the later ones, which it has to predict."""
     made = trunk(mixer, width, depth, dropout=dropout)
-    if not made.causal:
-        what = f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict"
-        raise BadInput(what, where=where, fix="choose one that does not")
+    refuse_ahead(made.causal, mixer, where)
     return made
 
 

@@ -21,7 +21,7 @@ from ..core.errors import BadInput
 from ..nn.directions import turned
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embedded, mixer_of
+from .language_model import embedded, mixer_of, refuse_ahead
 
 Count = Annotated[int, Range(least=1)]
 
@@ -44,9 +44,7 @@ class Elmo(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.ahead, self.back = (nn.ModuleList(mixer_of(mixer, width) for _ in range(depth)) for _ in range(2))
         self.head = nn.Linear(width, vocabulary)
-        if not all(layer.causal for layer in self.ahead):
-            what = f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict"
-            raise BadInput(what, where="Elmo", fix="choose one that does not")
+        refuse_ahead(all(layer.causal for layer in self.ahead), mixer, "Elmo")
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> logits (B, 2, T, vocabulary): of the token after each place, and of the one before it."""

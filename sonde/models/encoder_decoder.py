@@ -19,7 +19,7 @@ from ..nn.positions import Kind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, named
-from .language_model import Count, Share, begin_small, embedded, logits_of, mixer_of
+from .language_model import Count, Share, begin_small, embedded, logits_of, mixer_of, refuse_ahead
 
 
 @final
@@ -88,8 +88,7 @@ class EncoderDecoder(nn.Module):
             if not self.style.scaled:
                 begin_small(stack)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        if not self.decoder.causal:
-            raise BadInput(f"decoder '{decoder}' looks at later tokens", where="EncoderDecoder", fix="choose one that does not")
+        refuse_ahead(self.decoder.causal, decoder, "EncoderDecoder")
 
     def forward(self, source: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """source (B, S), of each row the first `lengths` tokens; target so far (B, T) -> logits (B, T, vocabulary)."""

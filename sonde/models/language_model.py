@@ -75,12 +75,7 @@ class LanguageModel(nn.Module):
         self.stack = Stack.of((mixer_of(mixer, width) for _ in range(depth)), ffn, self.style, dropout)
         if not self.style.scaled:
             begin_small(self.stack)
-        if not (self.causal or ahead):
-            raise BadInput(
-                f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict",
-                where="LanguageModel",
-                fix="hide tokens and predict these instead, with ahead=True",
-            )
+        refuse_ahead(self.causal or ahead, mixer, "LanguageModel", "hide tokens and predict these instead, with ahead=True")
 
     @property
     def causal(self) -> bool:
@@ -165,6 +160,12 @@ def begin_small(stack: Stack) -> None:
                     nn.init.normal_(part.weight, std=0.02 * branches**-0.5 if name in ("out", "down") else 0.02)
                     if part.bias is not None:
                         nn.init.zeros_(part.bias)
+
+
+def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one that does not") -> None:
+    """Refuse a mixer that is not causal where a model has to predict the next token."""
+    if not causal:
+        raise BadInput(f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict", where=where, fix=fix)
 
 
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:

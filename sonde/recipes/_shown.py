@@ -8,9 +8,8 @@ from typing import Any, final
 
 from torch import nn
 
-from ..core.errors import BadInput
 from ..core.recipe import Callback
-from ..models.language_model import mixer_of
+from ..models.language_model import mixer_of, refuse_ahead
 
 
 @final
@@ -32,6 +31,4 @@ class Shown(Callback):
 
 def causal(mixer: str, width: int) -> None:
     """Refuse a mixer that looks at later tokens."""
-    if not mixer_of(mixer, width).causal:
-        told = f"'{mixer}' looks at later tokens, so it would see the one it has to predict"
-        raise BadInput(told, where="--mixer", fix="choose one that does not; char_lm can hide tokens instead")
+    refuse_ahead(mixer_of(mixer, width).causal, mixer, "--mixer", "choose one that does not; char_lm can hide tokens instead")

@@ -112,7 +112,7 @@ def test_a_block_is_torchs_layer(kind, post):
 def test_what_it_cannot_do_it_says():
     with pytest.raises(BadInput, match="no source to look at"):
         model().advance(torch.zeros(1, 1, dtype=torch.long), None)
-    with pytest.raises(BadInput, match="decoder 'attention causal=false' looks at later tokens"):
+    with pytest.raises(BadInput, match="mixer 'attention causal=false' looks at later tokens"):
         model(decoder="attention causal=false")
     with pytest.raises(BadInput, match="there is a token 19"):
         model()(torch.full((1, 2), 19), torch.zeros(1, 1, dtype=torch.long))
