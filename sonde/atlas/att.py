@@ -7,6 +7,7 @@ the notes give scalar formulas, or is torch's own layer with copied weights.
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Data
+from ..core.live import Live
 from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
 from ..generate import generate
-from ..lenses._mixers import mixing
+from ..lenses._mixers import measure, mixing
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.seq2seq import Lookup
 from ..nn.block import style_of
@@ -31,7 +33,7 @@ from ..nn.stack import Stack
 from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
 Array = np.ndarray
 
@@ -442,13 +444,13 @@ def att_14(exhibit: Exhibit) -> str:
     return f"torch's decoder layer to {max(gaps):.1e}; {number:,} parameters at width 512; no leak"
 
 
-LONGEST, SYMBOLS, STEPS = 7, 8, 300
+LONGEST, SYMBOLS, STEPS, SEEDS = 5, 6, 420, range(3)
 START, PAD, COPY, REVERSE = range(SYMBOLS, SYMBOLS + 4)
 TASKS = {"copy": COPY, "reverse": REVERSE}
 
 
 def _turned(seed: int, n: int) -> Batch:
-    """Rows of 3 to 7 symbols behind a word that says whether to copy or to reverse them; padded."""
+    """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
     dice = generator(seed, "turned")
     count = torch.randint(3, LONGEST + 1, (n, 1), generator=dice)
     symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=dice), torch.randint(COPY, REVERSE + 1, (n, 1), generator=dice)
@@ -466,10 +468,10 @@ def _source(batch: Batch) -> TensorSource:
 def _tasks() -> Recipe:
     blind = "attention positions=none"
     return Recipe(
-        model=partial(EncoderDecoder, SYMBOLS + 4, 64, 2, 4, 2.0, positions="sinusoidal", encoder=f"{blind} causal=false", decoder=blind),
-        data=Data(_source(_turned(0, 20_000)), _source(_turned(1, 128)), name="copy and reverse"),
+        model=partial(EncoderDecoder, SYMBOLS + 4, 32, 1, 4, 2.0, positions="sinusoidal", encoder=f"{blind} causal=false", decoder=blind),
+        data=Data(_source(_turned(0, 10_000)), _source(_turned(1, 128)), name="copy and reverse"),
         objective=Categorical(classes=SYMBOLS + 4),
-        optimiser=optimiser("adamw", lr=4e-3),
+        optimiser=optimiser("adamw", lr=1.2e-2),
         schedule=warmup_cosine(warmup=0.1, floor=0.02),
         clip=1.0,
         batch=48,
@@ -482,16 +484,17 @@ def _tasks() -> Recipe:
 def att_15(exhibit: Exhibit) -> str:
     """Training sees all targets at once; decoding feeds each output back, with keys and values kept."""
     with torch.enable_grad():
-        model: Any = exhibit.train(_tasks(), "tasks").model().eval()
-    test, told = _turned(2, 800), []
-    found = generate(model, torch.full((len(test), 1), START), LONGEST, temperature=0, state=model.begin(test.source, test.lengths))
-    right = ((found == test.y) | ~test.mask).all(1)
+        models: list[Any] = [exhibit.train(_tasks(), f"tasks-{seed}", seed=seed).model().eval() for seed in SEEDS]
+    test, told = _turned(2, 400), []
+    starts = torch.full((len(test), 1), START)
+    found = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
     for task, word in TASKS.items():
-        share = float(right[test.source[:, 0] == word].float().mean())
+        these = test.source[:, 0] == word
+        share = [float(((one == test.y) | ~test.mask).all(1)[these].float().mean()) for one in found]
         exhibit.above(f"{task}: share of rows right to the last symbol, written one by one", share, 0.99)
-        told.append(f"{task} {share:.1%}")
+        told.append(f"{task} {spread(share, '.1%')}")
+    model = models[0].double()
     some = test[:32]
-    model.double()
     whole = model(some.source, some.x, some.lengths).log_softmax(-1)
     state, pieces = model.begin(some.source, some.lengths), []
     for step in some.x.unbind(1):
@@ -517,29 +520,43 @@ def _looks(model: Any, batch: Batch) -> dict[str, Tensor]:
 
 
 def att_16(exhibit: Exhibit) -> str:
-    """Any pair of tokens one step apart and all places at once, for work that grows as N^2."""
-    lengths = [64, 128, 256, 512]
+    """Any pair of tokens one step apart and all places at once, for work and memory that grow as N^2."""
     D = 8
     attention, recurrent = _layer(D, 2), RNN(D).double().use("step")
     depths = {"attention": [_depth(attention, n) for n in (8, 16, 32)], "RNN": [_depth(recurrent, n) for n in (8, 16, 32)]}
     exhibit.expect("longest chain of operations in attention, 8, 16 and 32 tokens", depths["attention"], [depths["attention"][0]] * 3)
     growth = (depths["RNN"][2] - depths["RNN"][1]) / 16
     exhibit.above("operations that each further token adds to the chain of an RNN", growth, 0.99)
-    flops = [mixing(attention.float(), torch.zeros(1, n, D)) for n in lengths]
-    slope = math.log2(flops[-1] / flops[0]) / math.log2(lengths[-1] / lengths[0])
-    exhibit.expect("power of N in the FLOPs between pairs", slope, 2.0, 0.05)
-    memory = [int(_pairs(n).numel()) for n in lengths]
-    exhibit.expect("power of N in the numbers of the weight matrix", math.log2(memory[-1] / memory[0]) / 3, 2.0, 1e-9)
+    lengths, attention = [128, 256, 512, 1024], attention.float()
+    flops = [mixing(attention, torch.zeros(1, n, D)) for n in lengths]
+    memory, seconds = zip(*(_cost(attention, n) for n in lengths))
+    fused = [measure("attention", attention, "parallel", n, budget=0.0).peak for n in lengths]
+    power = {
+        name: float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+        for name, values in {"FLOPs": flops, "memory": memory, "time": seconds, "fused": fused}.items()
+    }
+    exhibit.expect("power of N in the FLOPs between pairs", power["FLOPs"], 2.0, 0.05)
+    exhibit.expect("power of N in the most bytes alive at once, weights written out", power["memory"], 2.0, 0.1)
     exhibit.show(Reading("Longest chain of operations", "lines", depths, axes=["tokens", "operations"], extra={"x": [8, 16, 32]}))
-    exhibit.show(
-        Reading("FLOPs between pairs", "lines", {"attention": flops}, axes=["tokens", "FLOPs"], extra={"x": lengths, "log": ["x", "y"]})
-    )
-    return f"chain of {depths['attention'][0]} operations at any length; an RNN adds {growth:.0f} a token; FLOPs as N^{slope:.2f}"
+    bytes_ = {"weights written out": list(memory), "fused kernel, which keeps no weights": fused}
+    for name, lines in (("FLOPs", {"between pairs": flops}), ("bytes", bytes_), ("seconds", {"weights written out": list(seconds)})):
+        exhibit.show(Reading(f"Attention: {name}", "lines", lines, axes=["tokens", name], extra={"x": lengths, "log": ["x", "y"]}))
+    told = ", ".join(f"{name} N^{power[name]:.2f}" for name in ("FLOPs", "memory", "time"))
+    chain = f"chain of {depths['attention'][0]} operations at any length; an RNN adds {growth:.0f} a token"
+    return f"{chain}; {told} (memory of the fused kernel N^{power['fused']:.2f})"
 
 
-def _pairs(n: int) -> Tensor:
-    x = torch.zeros(1, 1, n, 4, device="meta")
-    return scores(x, x, torch.zeros(1, n, dtype=torch.long, device="meta"))
+@torch.no_grad()
+def _cost(layer: Attention, n: int) -> tuple[int, float]:
+    """Most bytes alive at once while the weights of n tokens are made, and the processor's seconds, the least of five times."""
+    x, seconds = _draw(1, n, layer.width).float(), []
+    with Live() as live:
+        layer.weights(x)
+    for _ in range(5):
+        started = time.process_time()
+        layer.weights(x)
+        seconds.append(time.process_time() - started)
+    return live.peak, min(seconds)
 
 
 def _depth(layer: nn.Module, n: int) -> int:

@@ -90,6 +90,7 @@ def test_a_norm_in_the_wrong_place(monkeypatch, row):
 
 def test_att_15_notices_a_cache_that_forgets(monkeypatch):
     monkeypatch.setattr(att, "STEPS", 2)
+    monkeypatch.setattr(att, "SEEDS", range(2))
     right = att.EncoderDecoder.advance
     monkeypatch.setattr(att.EncoderDecoder, "advance", lambda self, x, state, **how: (right(self, x, state, **how)[0], state))
     assert any_of(wrong("ATT-15"), "step by step")
@@ -98,3 +99,10 @@ def test_att_15_notices_a_cache_that_forgets(monkeypatch):
 def test_att_16_notices_tokens_that_do_not_depend_on_each_other(monkeypatch):
     monkeypatch.setattr(att, "RNN", lambda width: att._layer(width))
     assert any_of(wrong("ATT-16"), "chain of an RNN")
+
+
+def test_att_16_notices_weights_of_a_few_keys_only(monkeypatch):
+    right = attention.scores
+    near = lambda q, k, last, **how: right(q, k[:, :, :32], last, **how)  # noqa: E731
+    monkeypatch.setattr(attention, "scores", near)
+    assert any_of(wrong("ATT-16"), "bytes alive")
