@@ -117,5 +117,5 @@ def test_replace_is_a_small_edit() -> None:
 def test_a_callback_does_nothing_by_itself() -> None:
     plain = Callback()
     assert plain.state() == {}
-    for call in (plain.start(None), plain.step(None, 1, {}), plain.evaluated(None, 1, {}), plain.finish(None), plain.load({})):
+    for call in (plain.start(None), plain.step(None, 1, {}), plain.evaluated(None, 1, {}), plain.finish(None, 1, None), plain.load({})):
         assert call is None
