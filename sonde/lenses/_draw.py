@@ -91,8 +91,8 @@ SMALLEST = 3.0
 """points of the smallest number that is written into a cell"""
 WORD = 7.0
 """points of a word in a cell"""
-OPAQUE = 0.85
-"""how much the warmest place hides of the picture below it"""
+OPAQUE, PALE = 0.85, 0.5
+"""how much the warmest place hides of the picture below it, and how much is left of the picture itself"""
 LETTER = 9 / 72 * 0.602
 """inches of a letter of a running text"""
 LETTERS = 72
@@ -595,64 +595,84 @@ def _numeric(column: Sequence[Any]) -> bool:
 
 
 def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
-    from matplotlib.patches import Rectangle
-
     pictures: list[Any] = next(iter(reading.values.values()), [])
     first = next((picture for picture in pictures if picture is not None), None)
     if first is None:
         return _nothing(sheet)
-    labels, details = reading.extra.get("labels", []), reading.extra.get("details", [])
-    heat, frames = reading.extra.get("heat", []), reading.extra.get("frames", [])
-    row_names = [short(name, 22) for name in reading.extra.get("rows", [])]
+    extra, dense = reading.extra, bool(reading.extra.get("dense"))
+    captions = [words for words in (extra.get("labels", []), extra.get("details", [])) if words]
+    heat, frames = extra.get("heat", []), extra.get("frames", [])
+    row_names = [short(name, 22) for name in extra.get("rows", [])]
     legend = {name: place for place, name in enumerate(dict.fromkeys(name for boxes in frames for name in boxes))}
     indent = _inches(row_names, 7.5) + 0.12 if row_names else 0.0
     beside = _inches([short(name) for name in legend], 7.5) + 0.1 if legend else 0.0
     tall, wide = len(first), len(first[0])
-    dense, room = bool(reading.extra.get("dense")), WIDE - 0.2 - indent - beside
-    gap = 0.08 if dense else 0.22
-    each = reading.extra.get("size", 0.5 if dense else 0.86)
-    if across := int(reading.extra.get("across", 0)):
+    gap, room = 0.08 if dense else 0.22, WIDE - 0.2 - indent - beside
+    each = extra.get("size", 0.5 if dense else 0.86)
+    if across := int(extra.get("across", 0)):
         each = min(each, max(room / across - gap, 0.1))
-    caption = (0.16 if labels else 0.0) + (0.14 if details else 0.0)
     width, height = each * min(1.0, wide / tall), each * min(1.0, tall / wide)
+    step = (width if across else each) + gap  # a table of pictures has no free space between its columns
     across = across or max(1, min(len(pictures), int(room / (each + gap))))
-    step = (width if "across" in reading.extra else each) + gap  # a table of pictures has no free space between its columns
-    down = math.ceil(len(pictures) / across)
-    cell = height + caption + gap
-    sheet.open(max(0.2 + indent + across * step + beside, NARROW), max(down * cell - gap, 0.2 * len(legend)) + 0.1)
+    rows = range(0, len(pictures), across)
+    below = [0.16 * sum(any(words[start : start + across]) for words in captions) for start in rows]
+    tops = [sum(below[:row]) + row * (height + gap) for row in range(len(rows))]
+    area_height = max(tops[-1] + height + below[-1], 0.2 * len(legend))
+    sheet.open(max(0.2 + indent + across * step + beside, NARROW), area_height + 0.1)
     left = 0.0 if sheet.bare else 0.14
-    area_width, area_height = sheet.width - left, max(down * cell - gap, 0.2 * len(legend))
-    axes = sheet.axes(left, 0.05, area_width, area_height)
+    axes = sheet.axes(left, 0.05, sheet.width - left, area_height)
     axes.set_axis_off()
     for index, picture in enumerate(pictures):
         if picture is None:
             continue
-        x, y = indent + (index % across) * step, area_height - (index // across) * cell
-        extent = (x, x + width, y - height, y)
-        axes.imshow(picture, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="nearest", aspect="auto")
-        if index < len(heat) and heat[index] is not None:
-            axes.imshow(_warmth(heat[index], reading.extra.get("top"), theme), extent=extent, interpolation="nearest", aspect="auto")
-        axes.add_patch(Rectangle((x, y - height), width, height, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
-        for name, (top, start, high, broad) in frames[index].items() if index < len(frames) else ():
-            box = (x + start * width / wide, y - (top + high) * height / tall), broad * width / wide, high * height / tall
-            place = legend[name]
-            axes.add_patch(
-                Rectangle(
-                    *box, fill=False, ec=_colour(theme, place), ls=_dash(theme, place), lw=1.4, clip_on=False, zorder=2.5 - 0.01 * place
-                )
-            )
-        for position, (words, colour) in enumerate(((labels, theme.ink), (details, theme.muted))):
-            if index < len(words):
-                size = 7.5 - position
-                text = short(words[index], int((step - gap * 0.3) / (size * 0.0076)))
-                axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=colour)
-    for index, name in enumerate(row_names[:down]):
-        axes.text(0, area_height - index * cell - height / 2, name, size=7.5, va="center", color=theme.ink)
+        x, y = indent + (index % across) * step, area_height - tops[index // across]
+        _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), extra.get("top"))
+        _frames(axes, theme, _at(frames, index) or {}, legend, (x, y, width / wide, height / tall))
+        for position, words in enumerate(captions):
+            size, colour = (7.5, theme.ink) if words is extra.get("labels") else (6.5, theme.muted)
+            text = short(_at(words, index) or "", int((step - gap * 0.3) / (size * 0.0076)))
+            axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=colour)
+    for name, top in zip(row_names, tops, strict=False):
+        axes.text(0, area_height - top - height / 2, name, size=7.5, va="center", color=theme.ink)
     for name, place in legend.items():
         spot = indent + across * step, area_height - 0.2 * place - 0.1
         axes.text(*spot, short(name), size=7.5, va="center", color=_colour(theme, place))
-    axes.set_xlim(0, area_width)
+    axes.set_xlim(0, sheet.width - left)
     axes.set_ylim(0, area_height)
+
+
+def _at(items: Sequence[Any], index: int) -> Any:
+    return items[index] if index < len(items) else None
+
+
+def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, top: float | None) -> None:
+    """One image with an edge, paler where heat lies over it, so that this is seen on black too."""
+    from matplotlib.patches import Rectangle
+
+    x, right, bottom, y = extent
+    how = {"extent": extent, "interpolation": "nearest", "aspect": "auto"}
+    axes.imshow(picture, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
+    if heat is not None:
+        axes.imshow(_warmth(heat, top, theme), **how)
+    axes.add_patch(Rectangle((x, bottom), right - x, y - bottom, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
+
+
+def _frames(
+    axes: Any, theme: Theme, boxes: Mapping[str, Sequence[float]], places: Mapping[str, int], scale: tuple[float, float, float, float]
+) -> None:
+    """Boxes in pixels over the picture with this corner and size of a pixel; one on the same pixels as others is drawn around them."""
+    from matplotlib.patches import Rectangle
+
+    x, y, across, down = scale
+    drawn: list[list[float]] = []
+    for name, (top, left, height, width) in boxes.items():
+        thick = 1.4 + 2.2 * drawn.count([top, left, height, width])
+        drawn.append([top, left, height, width])
+        corner, colour = (x + left * across, y - (top + height) * down), _colour(theme, places[name])
+        frame = Rectangle(
+            corner, width * across, height * down, fill=False, ec=colour, lw=thick, clip_on=False, zorder=2.4 - 0.01 * places[name]
+        )
+        axes.add_patch(frame)
 
 
 def _warmth(values: Any, top: float | None, theme: Theme) -> list[list[tuple[float, ...]]]:

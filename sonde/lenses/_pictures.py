@@ -13,6 +13,9 @@ from ..core.errors import BadInput, nearest
 from ..core.reading import Subject
 from ._untouched import hooked, no_model
 
+MORE = 960
+"""pixels by which an image grows: a multiple of most products of strides, and large against the squares of the others"""
+
 
 def no_images(subject: Subject) -> str:
     """Why there is no image to look at, or ''."""
@@ -180,17 +183,20 @@ def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[floa
     """
     import torch
 
-    size = batch.x.shape[-2:]
-    with torch.no_grad():
-        larger = maps_of(model, batch, batch.x[:1].repeat(1, 1, 2, 2))
+    height, width = batch.x.shape[-2:]
 
-    def jump(name: str, axis: int) -> float:
-        n = found[name].shape[axis]
-        if name in larger and larger[name].shape[axis] > n:
-            return float(round(size[axis] / (larger[name].shape[axis] - n)))
-        return size[axis] / n
+    def along(axis: int) -> dict[str, float]:
+        size = (height + MORE, width) if axis == -2 else (height, width + MORE)
+        with torch.no_grad():
+            larger = maps_of(model, batch, batch.x.new_zeros(1, batch.x.shape[1], *size))
+        more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in found.items() if name in larger}
+        return {
+            name: float(round(MORE / more[name])) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis]
+            for name, own in found.items()
+        }
 
-    return {name: (jump(name, -2), jump(name, -1)) for name in found}
+    down, across = along(-2), along(-1)
+    return {name: (down[name], across[name]) for name in found}
 
 
 def chosen(name: str, found: dict[str, Any], default: str) -> str:

@@ -39,7 +39,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated
         "single ones), and through all layers, each passing on half of what it had (rollout). Each picture has its own scale.",
         extra={
             "across": len(names),
-            "labels": names * len(batch),
+            "labels": [*[""] * len(names) * (len(batch) - 1), *names],
             "heat": [each for view in views for each in (None, *view.tolist())],
             "rows": [str(i) for i in range(len(batch))],
         },

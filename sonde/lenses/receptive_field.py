@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LARGEST = 256
 """side of the largest image that is generated to measure a field"""
+FRAMES = 7
+"""fields that are drawn, a colour for each"""
 PIXELS = 2**15
 """of the images that are differentiated at once"""
 
@@ -117,7 +119,7 @@ def read(
             "size": 2.3,
             "labels": ["fields", f"gradient of {layer}"],
             "heat": [None, heat / heat.max().clamp_min(1e-30)],
-            "frames": [{name: list(_cut(middle[name], size)) for name in shown}, {}],
+            "frames": [{name: list(_cut(middle[name], size)) for name in spaced(list(shown), FRAMES)}, {}],
         },
     )
     return [table, view]
@@ -182,7 +184,8 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
     for part in x.split(max(1, PIXELS // x[0, 0].numel())):
         with untouched(model), sloped():
             part = part.detach().clone().requires_grad_()
-            made = maps_of(model, batch, part)
+            own_size = part.shape[2:] == batch.x.shape[2:]  # on which nothing may fail
+            made = maps(model, batch.replace(x=part)) if own_size else maps_of(model, batch, part)
             for name in (name for name in layers if name in made):
                 own = made[name]
                 unit = own.shape[-2] // 2, own.shape[-1] // 2
@@ -202,7 +205,10 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _exact(model: Any) -> Any:
     """A copy in double precision, where torch computes convolutions so that what is 0 comes out as 0."""
-    return copy.deepcopy(model).double().eval()
+    import torch
+
+    with torch.inference_mode(False):
+        return copy.deepcopy(model).double().eval()
 
 
 def tiny() -> Subject:

@@ -77,7 +77,8 @@ def read(
         )
     else:
         heat, layer = grad_cam(model, batch, classes, layer)
-        told = f"Heat is where the maps of '{layer}' that raise the score are large."
+        told = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it; 'none' is nowhere."
+        details = ["" if float(each.max()) > 0 else "none" for each in heat]
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
         f"Saliency: {method}",
@@ -97,7 +98,7 @@ def _labels(batch: Any, count: int) -> Tensor:
 
 
 def _chosen_scores(out: Tensor, classes: Tensor) -> Tensor:
-    return out.gather(1, classes.unsqueeze(1)).squeeze(1)
+    return out.gather(1, classes.clone().unsqueeze(1)).squeeze(1)  # a copy, for labels made in inference mode
 
 
 def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:

@@ -36,6 +36,10 @@ READINGS = {
     "ragged table": Reading("t", "table", {"a": [1, None], "b": [2.5]}),
     "one image": Reading("t", "images", {"i": [[[0.0, 1.0]]]}, extra={"labels": ["a label that is much too long for it"]}),
     "colour": Reading("t", "images", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, extra={"details": ["d"] * 30}),
+    "free place": Reading("t", "images", {"i": [None, [[0.5]]]}, extra={"across": 1, "rows": ["a", HOSTILE], "heat": [None, [[-1, None]]]}),
+    "no image": Reading("t", "images", {"i": [None]}),
+    "frames": Reading("t", "images", {"i": [[[0.0]]]}, extra={"frames": [{f"layer{i}": [0, 0, 1, 1] for i in range(20)}], "size": 2}),
+    "forty across": Reading("t", "images", {"i": [[[0.0] * 9] * 3] * 80}, extra={"across": 40, "labels": ["name"] * 80}),
     "groups": Reading(
         "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2]}, axes=["x", "y"], extra={"groups": ["b", "a", "b"], "diagonal": True}
     ),
@@ -268,3 +272,47 @@ def test_numbers_in_tables(value, text) -> None:
 @pytest.mark.parametrize("value, text", [(12, "12 B"), (1024, "1.0 KiB"), (5 * 2**30, "5.0 GiB"), (None, "-")])
 def test_bytes(value, text) -> None:
     assert words.bytes_(value) == text
+
+
+def gallery(**extra):
+    """Four pictures of 2 x 4 pixels, the third place left free."""
+    return Reading("t", "images", {"i": [[[0.0] * 4] * 2, [[1.0] * 4] * 2, None, [[0.5] * 4] * 2]}, extra=extra)
+
+
+def test_pictures_stand_in_named_rows_and_leave_places_free() -> None:
+    axes = painted(gallery(across=2, rows=["above", "below"], labels=["a", "b", "", "d"], details=["", "", "", "e"]))
+    corners = [image.get_extent() for image in axes.images]
+    assert len(corners) == 3 and corners[0][0] == corners[0][0] < corners[1][0] == corners[2][0] and corners[2][3] < corners[1][2]
+    assert all((right - left) == pytest.approx(2 * (top - bottom)) for left, right, bottom, top in corners)
+    told = {text.get_text(): text.get_position() for text in axes.texts}
+    assert told["above"][1] == pytest.approx((corners[0][2] + corners[0][3]) / 2) and told["below"][1] < corners[1][2]
+    assert told["e"][1] < told["d"][1] < corners[2][2]
+    assert corners[0][0] > told["above"][0] + 0.3, "names have a column of their own"
+
+
+def test_heat_lies_over_a_picture_in_two_colours_and_is_clear_at_zero() -> None:
+    from matplotlib.colors import to_rgb
+
+    axes = painted(gallery(heat=[None, [[2.0, -1.0], [0.0, None]], None, [[1.0]]]))
+    below, over, alone = axes.images[1], axes.images[2], axes.images[4]
+    assert len(axes.images) == 5 and over.get_extent() == below.get_extent() and below.get_alpha() < 1
+    cells = over.get_array()
+    assert tuple(cells[0, 0, :3]) == pytest.approx(to_rgb(LIGHT.palette[1])) and tuple(cells[0, 1, :3]) == pytest.approx(
+        to_rgb(LIGHT.palette[0])
+    )
+    assert cells[0, 0, 3] == 2 * cells[0, 1, 3] > 0 and cells[1, 0, 3] == cells[1, 1, 3] == 0
+    assert alone.get_array()[0, 0, 3] == cells[0, 0, 3], "each picture to its own largest"
+    shared = painted(gallery(heat=[[[2.0]], [[1.0]]], top=4.0)).images
+    assert shared[1].get_array()[0, 0, 3] == 2 * shared[3].get_array()[0, 0, 3] == pytest.approx(cells[0, 0, 3] / 2)
+
+
+def test_frames_are_in_pixels_and_those_on_the_same_ones_are_all_seen() -> None:
+    axes = painted(gallery(frames=[{"in": [1, 2, 1, 2], "out": [0, 0, 2, 4], "too": [0, 0, 2, 4]}], size=2.0))
+    left, right, bottom, top = axes.images[0].get_extent()
+    assert right - left == pytest.approx(2.0) and top - bottom == pytest.approx(1.0)
+    first, second, third = [box for box in axes.patches if box.get_linewidth() > 1]
+    assert (first.get_x(), first.get_y()) == pytest.approx((left + 1.0, bottom)) and first.get_width() == pytest.approx(1.0)
+    assert second.get_bbox().bounds == third.get_bbox().bounds == pytest.approx((left, bottom, 2.0, 1.0))
+    assert third.get_linewidth() > second.get_linewidth() and third.get_zorder() < second.get_zorder()
+    colours = {text.get_text(): text.get_color() for text in axes.texts}
+    assert colours == dict(zip(("in", "out", "too"), LIGHT.palette, strict=False))

@@ -1,0 +1,90 @@
+"""Equivariance: layers that have it exactly, layers that lose it, and an error worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sonde.core.batch import Batch
+from sonde.core.reading import Subject
+from sonde.lenses import equivariance
+from sonde.lenses.equivariance import changed, errors
+from sonde.models.cnn import CNN
+
+
+def of(net: nn.Module, pixels: int, x: torch.Tensor | None = None) -> dict[str, dict[str, float | None]]:
+    x = torch.randn(4, 2, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) if x is None else x
+    with torch.no_grad():
+        return errors(net.to(x).eval(), Batch(x=x), pixels)
+
+
+def around(channels: int, *others: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(2, channels, 3, padding=1, padding_mode="circular"), nn.ReLU(), *others)
+
+
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
+
+
+def test_a_circular_convolution_moves_with_the_image_and_its_mean_stays() -> None:
+    found = of(around(5, Mean(), nn.Linear(5, 3)), pixels=3)
+    assert found["shift around"]["0"] < 1e-14 and found["shift around"]["1"] < 1e-14
+    assert found["shift around"]["answer"] < 1e-14, "invariant, not only equivariant"
+    assert found["turn"]["0"] > 0.1 and found["enlarge"]["0"] > 0.1
+    assert found["shift off the edge"]["0"] > 0.01, "the edges see something else"
+
+
+def test_pooling_moves_with_its_own_stride_only() -> None:
+    net = around(4, nn.MaxPool2d(2))
+    assert of(net, pixels=2)["shift around"]["2"] < 1e-14
+    assert of(net, pixels=4)["shift around"]["2"] < 1e-14
+    assert 0.05 < of(net, pixels=1)["shift around"]["2"] < 1.5
+
+
+def test_what_works_on_single_pixels_has_every_symmetry() -> None:
+    found = of(nn.Sequential(nn.Conv2d(2, 5, 1)), pixels=3)
+    assert max(own["0"] for own in found.values()) < 1e-14
+
+
+def test_a_kernel_that_looks_the_same_turned_turns_with_the_image() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, bias=False)).double()
+    net[0].weight.data = sum(net[0].weight.data.rot90(i, (2, 3)) for i in range(4))
+    found = of(net, pixels=1)
+    assert found["turn"]["0"] < 1e-14 < found["enlarge"]["0"]
+
+
+def test_valid_convolutions_are_shifted_by_pixels_not_by_shares() -> None:
+    """Without padding a map is smaller than the image, but its places are as far apart: inside, a shift off the edge is exact."""
+    x = torch.zeros(1, 2, 12, 12, dtype=torch.float64)
+    x[:, :, 3:8, 2:7] = torch.randn(2, 5, 5, dtype=torch.float64)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 3))
+    found = of(net, 2, x)
+    assert found["shift off the edge"]["0"] < 1e-14 and found["shift off the edge"]["1"] < 1e-14
+
+
+def test_an_error_by_hand() -> None:
+    """[1, 0, 0, 0] averaged over neighbours with zeros outside: shifted by 1 around, first and last place differ."""
+    net = nn.Sequential(nn.Conv2d(1, 1, (1, 3), padding=(0, 1), bias=False))
+    net[0].weight.data.fill_(1.0)
+    x = torch.tensor([[[[1.0, 0, 0, 0]]]]).double()
+    # f(x) = 1 1 0 0, shifted 0 1 1 0; f(0 1 0 0) = 1 1 1 0: off by 1 in one of four places, against 2 ones
+    assert of(net, 1, x)["shift around"]["0"] == pytest.approx(math.sqrt(1 / 2))
+
+
+def test_in_between_two_places_a_map_is_the_mean_of_both() -> None:
+    maps = torch.tensor([[[[4.0, 0, 0, 8]]]])
+    assert changed("shift around", maps, 0.5).flatten().tolist() == [6, 2, 0, 4]
+    assert changed("shift off the edge", maps, 1.5).flatten().tolist() == [0, 2, 2, 0]
+    assert changed("turn", torch.tensor([[[[1, 2], [3, 4]]]]), 0).flatten().tolist() == [2, 4, 1, 3]
+
+
+def test_a_network_for_one_size_tells_what_it_can() -> None:
+    net = CNN(channels=(1, 4, 6), classes=3, hidden=5, image=(8, 6))
+    found = equivariance.read(Subject(net, Batch(x=torch.randn(5, 1, 8, 6))))
+    assert found.extra["labels"][-1] == "answer" and found.extra["labels"][0] == "blocks.conv1"
+    assert found.values["turn"][0] is not None and found.values["turn"][-1] is None, "6 x 8 images are no input of the whole network"
+    assert found.values["shift around"][-1] is not None
