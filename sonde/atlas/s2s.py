@@ -1,6 +1,6 @@
 """Chapter 16, sequence to sequence.
 
-Most rows look at one task: a word of up to ten letters is read and written backwards.  Token 0 begins and ends a target.
+Most rows look at one task: a word of up to eight letters is read and written backwards.  Token 0 begins and ends a target.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, line
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
 from ..recipes import translate
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
-LETTERS, SHORT, LONG = 6, 5, 10
+SEEDS = (0, 1, 2)
+LETTERS, SHORT, LONG = 4, 4, 8
 KINDS = (("none", False), ("dot", False), ("general", False), ("additive", False), ("additive", True))
 """attention, and whether what it finds is fed into the recurrence"""
 
@@ -51,24 +52,25 @@ def words(n: int, longest: int, part: str) -> TensorSource:
     return TensorSource(F.pad(y[:, :-1], (1, 0)), y, source=source, lengths=lengths, mask=mask)
 
 
-_TRAINED: dict[tuple[str, int], Seq2Seq] = {}
-"""networks that several rows look at"""
+_TRAINED: dict[tuple[str, int], list[Seq2Seq]] = {}
+"""networks that several rows look at, one for each seed"""
 
 
-def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int = 32, steps: int = 400) -> Seq2Seq:
-    """A network trained to write words backwards."""
+def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int = 32, steps: int = 150) -> list[Seq2Seq]:
+    """Networks trained to write words backwards, one for each seed."""
     if (attention, longest) not in _TRAINED:
         recipe = Recipe(
             model=lambda: Seq2Seq(LETTERS + 1, width, mixer="gru", attention=attention),  # type: ignore[arg-type]
             data=Data(train=words(20_000, longest, "train")),
             objective=Categorical(LETTERS + 1),
-            optimiser=optimiser("adamw", lr=4e-3, weight_decay=0.0),
+            optimiser=optimiser("adamw", lr=1e-2, weight_decay=0.0),
             schedule=warmup_cosine(warmup=0.1, floor=0.05),
             clip=1.0,
-            batch=48,
+            batch=32,
             steps=steps,
         )
-        _TRAINED[attention, longest] = exhibit.train(recipe, f"{attention}-{longest}").model().eval()
+        runs = [exhibit.train(recipe, f"{attention}-{longest}-{seed}", seed=seed) for seed in SEEDS]
+        _TRAINED[attention, longest] = [run.model().eval() for run in runs]
     return _TRAINED[attention, longest]
 
 
@@ -106,13 +108,14 @@ def s2s_01(exhibit: Exhibit) -> str:
     exhibit.expect("W_yh h + b_y on paper", y, [[0.5, 1.25, -1], [0.5, 0.25, -0.5]])
     exhibit.expect("their largest", y.argmax(-1), [1, 0])
 
-    model, batch = backwards(exhibit, "none", SHORT, width=48, steps=400), words(1000, SHORT, "test")[:]
-    exact = float(right(model, batch).float().mean())
-    exhibit.above("words of 2 to 5 letters written backwards without a mistake", exact, 0.95)
+    models, batch = backwards(exhibit, "none", SHORT, width=48, steps=200), words(1000, SHORT, "test")[:]
+    exact = [float(right(model, batch).float().mean()) for model in models]
+    exhibit.above(f"words of 2 to {SHORT} letters written backwards without a mistake", exact, 0.95)
     exhibit.expect("tokens written for each token read, and one more", batch.mask.sum(1) - batch.lengths, torch.ones(1000))
-    state = model.begin(batch.source, batch.lengths)
+    state = models[0].begin(batch.source, batch.lengths)
     exhibit.expect("all that the decoder is told", {name: tuple(part.shape) for name, part in state.items()}, {"summary": (1000, 48)})
-    return f"{exact:.1%} of words come out backwards, from one vector of {state['summary'].shape[1]} numbers"
+    told = f"{spread(exact, '.1%')} of words come out backwards over {len(SEEDS)} seeds"
+    return f"{told}, from one vector of {state['summary'].shape[1]} numbers"
 
 
 def s2s_02(exhibit: Exhibit) -> str:
@@ -122,20 +125,23 @@ def s2s_02(exhibit: Exhibit) -> str:
     exhibit.expect("bits for each of 40 tokens", bits[40], 25)
     table = {"tokens": list(bits), "bits each": list(bits.values())}
     exhibit.show(Reading("A vector of 1000 bits", "table", table))
-    batch = words(3000, LONG, "test")[:]
-    found = {}
+    batch, lengths = words(1500, LONG, "test")[:], list(range(2, LONG + 1))
+    found, ends = {}, {}
     for name, attention in (("fixed vector", "none"), ("attention", "additive")):
-        hits = right(backwards(exhibit, attention), batch).float()
-        found[name] = [float(hits[batch.lengths == n].mean()) for n in range(2, LONG + 1)]
+        hits = [right(model, batch).float() for model in backwards(exhibit, attention)]
+        found[name] = [[float(seed[batch.lengths == n].mean()) for seed in hits] for n in lengths]
+        ends[name] = f"{spread(found[name][0], '.0%')} -> {spread(found[name][-1], '.0%')}"
     exhibit.above("fixed vector, words of 2 letters", found["fixed vector"][0], 0.95)
-    exhibit.below("fixed vector, words of 10 letters", found["fixed vector"][-1], 0.2)
+    exhibit.below(f"fixed vector, words of {LONG} letters", found["fixed vector"][-1], 0.2)
     exhibit.above("attention, words of 2 letters", found["attention"][0], 0.95)
-    exhibit.above("attention, words of 10 letters", found["attention"][-1], 0.85)
-    note = "Share of words written backwards without a mistake; both networks are equally wide and saw the same words."
-    lengths = list(range(2, LONG + 1))
-    exhibit.show(Reading("Right words by length", "lines", found, axes=["letters", "share right"], note=note, extra={"x": lengths}))
-    told = ", ".join(f"{name} {line[0]:.0%} -> {line[-1]:.0%}" for name, line in found.items())
-    return f"100 and 25 bits a token; from 2 to {LONG} letters: {told}"
+    exhibit.above(f"attention, words of {LONG} letters", found["attention"][-1], 0.8)
+    note = (
+        f"Share of words written backwards without a mistake, mean of {len(SEEDS)} seeds; all networks are equally wide and trained alike."
+    )
+    lines = {name: [sum(seeds) / len(SEEDS) for seeds in line] for name, line in found.items()}
+    exhibit.show(Reading("Right words by length", "lines", lines, axes=["letters", "share right"], note=note, extra={"x": lengths}))
+    told = ", ".join(f"{name} {line}" for name, line in ends.items())
+    return f"100 and 25 bits a token; from 2 to {LONG} letters, {len(SEEDS)} seeds: {told}"
 
 
 def s2s_03(exhibit: Exhibit) -> str:
@@ -163,19 +169,19 @@ def s2s_03(exhibit: Exhibit) -> str:
         exhibit.expect(f"{kind}: weights of a softmax of the scores", found[:, :3], chances, within=1e-12)
         exhibit.expect(f"{kind}: weight of padding", found[:, 3], torch.zeros(3))
     batch = words(400, LONG, "test")[:]
-    hits = {}
-    for kind, steps in (("additive", 400), ("dot", 500)):
-        model = backwards(exhibit, kind, steps=steps)
+    letters = torch.arange(LONG + 1) < batch.lengths.unsqueeze(1)
+    mirror = batch.lengths.unsqueeze(1) - 1 - torch.arange(LONG + 1)
+    longest, hits = int(batch.lengths.argmax()), {}
+    for kind in ("additive", "dot"):
+        models = backwards(exhibit, kind)
         with torch.no_grad():
-            peaks = model.align(batch.source, batch.x, batch.lengths).argmax(-1)
-        letters = torch.arange(LONG + 1) < batch.lengths.unsqueeze(1)
-        mirror = batch.lengths.unsqueeze(1) - 1 - torch.arange(LONG + 1)
-        hits[kind] = float((peaks == mirror)[letters].float().mean())
-        exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.8)
-        longest = int(batch.lengths.argmax())
-        one = Subject(model, batch[longest : longest + 1])
+            peaks = [model.align(batch.source, batch.x, batch.lengths).argmax(-1) for model in models]
+        hits[kind] = [float((seed == mirror)[letters].float().mean()) for seed in peaks]
+        exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.75)
+        one = Subject(models[0], batch[longest : longest + 1])
         exhibit.show(_titled(alignment.read(one, n=1)[0], f"Alignment, {kind} scores"))
-    return "letters that look at their mirror place: " + ", ".join(f"{kind} {share:.1%}" for kind, share in hits.items())
+    told = ", ".join(f"{kind} {spread(shares, '.1%')}" for kind, shares in hits.items())
+    return f"letters that look at their mirror place, {len(SEEDS)} seeds: {told}"
 
 
 def _titled(reading: Reading, title: str) -> Reading:
@@ -265,15 +271,15 @@ def s2s_06(exhibit: Exhibit) -> str:
     """Trained on true prefixes only, a model that has to read its own makes more mistakes the further it gets."""
     batch = words(3000, LONG, "test")[:]
     batch = batch[batch.lengths == LONG]
-    reading = exposure.read(Subject(backwards(exhibit, "none"), batch))
-    forced, free = (torch.tensor(reading.values[name]) for name in ("forced", "free running"))
-    gap = (forced - free).tolist()
-    exhibit.expect("gap at the first place, where both have read nothing", gap[0], 0.0)
-    parts = [sum(gap[i : i + 3]) / 3 for i in (0, 3, 7)]
-    exhibit.above("gap in places 4 to 6, more than in 1 to 3 by", parts[1] - parts[0], 0.02)
-    exhibit.above("gap in places 8 to 10, more than in 1 to 3 by", parts[2] - parts[0], 0.05)
-    exhibit.show(reading)
-    return "gap in places 1-3, 4-6, 8-10: " + ", ".join(f"{share:.1%}" for share in parts)
+    readings = [exposure.read(Subject(model, batch)) for model in backwards(exhibit, "none")]
+    gaps = torch.stack([torch.tensor(r.values["forced"]) - torch.tensor(r.values["free running"]) for r in readings])
+    exhibit.expect("gap at the first place, where both have read nothing", gaps[:, 0], torch.zeros(len(SEEDS)))
+    parts = [gaps[:, i : i + 3].mean(1) for i in (0, LONG - 5, LONG - 3)]
+    for i, part in ((LONG - 4, parts[1]), (LONG - 2, parts[2])):
+        exhibit.above(f"gap in places {i} to {i + 2}, more than in 1 to 3 by", (part - parts[0]).tolist(), 0.05)
+    exhibit.show(readings[0])
+    told = ", ".join(spread(part.tolist(), ".1%") for part in parts)
+    return f"gap in places 1-3, {LONG - 4}-{LONG - 2}, {LONG - 2}-{LONG}, {len(SEEDS)} seeds: {told}"
 
 
 def s2s_07(exhibit: Exhibit) -> str:
@@ -352,22 +358,25 @@ def s2s_08(exhibit: Exhibit) -> str:
 
 def s2s_09(exhibit: Exhibit) -> str:
     """Sentences of a toy grammar into another one, with other words, another order and agreement; none of the test was seen."""
-    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=4e-3, steps=200)
+    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=1e-2, steps=100)
     data = made.build_data()
-    model = exhibit.train(made.replace(callbacks=()), "toy").model().eval()
-    found, wanted, asked = translate.translated(model, data)
     seen = {row.tobytes() for row in _rows(data.train)}
     exhibit.expect("sentences of the test that were trained on", sum(row.tobytes() in seen for row in _rows(data.test)), 0)
-    share = exact(found, wanted)
-    exhibit.above("sentences translated without a mistake", share, 0.9)
-    score = bleu([text.split() for text in found], [text.split() for text in wanted])
-    exhibit.above("BLEU", score, 95.0)
+    shares, scores = [], []
+    for seed in SEEDS:
+        model = exhibit.train(made.replace(callbacks=()), f"toy-{seed}", seed=seed).model().eval()
+        found, wanted, asked = translate.translated(model, data)
+        shares.append(exact(found, wanted))
+        scores.append(bleu([text.split() for text in found], [text.split() for text in wanted]))
+    exhibit.above("sentences translated without a mistake", shares, 0.9)
+    exhibit.above("BLEU", scores, 95.0)
     guessed = translate.word_for_word(data, asked)
     simple = exact(guessed, wanted)
     exhibit.below("sentences right where each word is translated by itself", simple, 0.05)
     table = {"English": asked[:6], "translated": found[:6], "reference": wanted[:6], "word for word": guessed[:6]}
-    exhibit.show(Reading("Translations", "table", table, note="The first sentences of the test part."))
-    return f"{share:.1%} exact and BLEU {score:.1f} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
+    exhibit.show(Reading("Translations", "table", table, note=f"The first sentences of the test part, seed {SEEDS[-1]}."))
+    told = f"{spread(shares, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(SEEDS)} seeds"
+    return f"{told} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
 
 
 def _rows(source: Any) -> list[Any]:
