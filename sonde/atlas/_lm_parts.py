@@ -1,10 +1,14 @@
-"""What the exhibits of chapter 19 share: a made-up language with topics, and models trained on it once per process."""
+"""What the exhibits of chapter 19 share: made-up languages so small that the right answer is known, and models trained on one of them.
+
+B batch, T time, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import copy
+import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,11 +31,8 @@ from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
 from ._exhibit import Exhibit
 
-TOPICS = ("sea", "farm", "court", "music", "war", "kitchen", "sky", "trade")
-WORDS = 24
-"""of each topic"""
-LONG = 4
-"""words of a sentence"""
+SEEDS = range(3)
+"""of every training"""
 
 
 def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: Any, steps: int, lr: float, **more: Any) -> Recipe:
@@ -40,10 +41,27 @@ def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: An
     return Recipe(model=model, data=data, objective=objective, optimiser=optimiser("adamw", lr=lr), steps=steps, **{**usual, **more})
 
 
-def trained(made: Recipe) -> Any:
+def trained(made: Recipe, seed: int = 0) -> Any:
     """The model of a recipe after training; nothing is left on the disk."""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
-        return Exhibit(Path(work)).train(made, "toy").model().eval()
+        return Exhibit(Path(work)).train(made, "toy", seed=seed).model().eval()
+
+
+def of_each_seed(made: Recipe) -> list[Any]:
+    """The models of a recipe, one for each seed."""
+    return [trained(made, seed) for seed in SEEDS]
+
+
+@torch.no_grad()
+def right(models: Sequence[Any], x: Tensor, y: Tensor) -> list[float]:
+    """The share of answers of each model that are the ones wanted."""
+    return [float((model(x).argmax(-1) == y).float().mean()) for model in models]
+
+
+@torch.no_grad()
+def nats(model: Any, source: Any, n: int | None = None) -> float:
+    """Mean of -log p over the targets of a source."""
+    return float(Categorical()(model.eval(), source[:n]).loss())
 
 
 def weights(model: nn.Module) -> str:
@@ -51,7 +69,109 @@ def weights(model: nn.Module) -> str:
     return fingerprint(dict(model.state_dict()))
 
 
-# A language: a document stays with its topic -----------------------------------------------------------------------
+@torch.no_grad()
+def shaken(model: Any) -> Any:
+    """Every weight away from special values such as 0."""
+    for name, parameter in model.named_parameters():
+        parameter += 0.3 * torch.randn(parameter.shape, generator=generator(0, "spread", name))
+    return model.eval()
+
+
+# Languages ----------------------------------------------------------------------------------------------------------
+
+PAIRS, SECOND = 5, 4
+
+
+def second_order(n: int, *key: Any) -> Tensor:
+    """A text of PAIRS * SECOND words in SECOND kinds: the kind of a word is the sum of the two before it, the word is any of the kind."""
+    dice = generator(0, "second order", *key)
+    word = torch.randint(PAIRS, (n,), generator=dice).tolist()
+    kinds = [1, 2]
+    jumps = (torch.rand(n, generator=dice) < 0.1).tolist()
+    other = torch.randint(SECOND, (n,), generator=dice).tolist()
+    for i in range(2, n):
+        kinds.append(other[i] if jumps[i] else (kinds[-1] + kinds[-2]) % SECOND)
+    return torch.tensor([kind * PAIRS + one for kind, one in zip(kinds, word)])
+
+
+BRACKETS, INSIDE = 6, 3
+
+
+def brackets(n: int, *key: Any) -> TensorSource:
+    """Rows of an opening word, INSIDE fillers, and the closing word that belongs to the opening one; three such to a row."""
+    dice = generator(0, "brackets", *key)
+    kind = torch.randint(BRACKETS, (n, 3, 1), generator=dice)
+    filler = 2 * BRACKETS + torch.randint(4, (n, 3, INSIDE), generator=dice)
+    rows = torch.cat([kind, filler, kind + BRACKETS], 2).flatten(1)
+    return TensorSource(rows[:, :-1], rows[:, 1:])
+
+
+NEXT, TOKENS = 3, 16
+
+
+def chain(n: int, length: int, *key: Any) -> Tensor:
+    """Rows in which each token is followed by one of three others, each as likely: ln 3 nats a token, no fewer."""
+    dice = generator(0, "chain", *key)
+    rows = [torch.randint(TOKENS, (n,), generator=dice)]
+    for _ in range(length - 1):
+        rows.append(_followers()[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
+    return torch.stack(rows, 1)
+
+
+@cache
+def _followers() -> Tensor:
+    return torch.rand(TOKENS, TOKENS, generator=generator(0, "followers")).argsort(1)[:, :NEXT]
+
+
+def possible(rows: Tensor) -> float:
+    """Share of neighbours that the language allows."""
+    return float((_followers()[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
+
+
+RULES = 4
+"""keys, and values"""
+
+
+def demonstrations(shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
+    """Prompts of so many pairs under a rule of their own and one more key, and its value."""
+    dice = generator(0, "demonstrations", shots)
+    rule = RULES + torch.randint(RULES, (n, RULES), generator=dice)
+    key = torch.randint(RULES, (n, shots + 1), generator=dice)
+    value = rule.gather(1, key)
+    return torch.stack([key, value], 2).flatten(1)[:, :-1], value[:, -1]
+
+
+GOOD, BAD = ("good", "fine", "lovely", "bright"), ("poor", "dull", "awful", "weak")
+PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
+
+
+def tasks(n: int, *key: Any) -> tuple[list[str], list[str]]:
+    """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
+    dice = generator(0, "tasks", *key)
+    asked, answers = [], []
+    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
+        words = [PLAIN[one % len(PLAIN)] for one in others]
+        words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
+        asked.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
+        answers.append(" ".join(words[::-1]) if task % 2 else ("positive", "negative")[pole % 2])
+    return asked, answers
+
+
+@cache
+def manual() -> str:
+    """The text of Python's own manual pages in small letters."""
+    from pydoc_data.topics import topics
+
+    return " ".join(re.findall("[a-z]+", " ".join(topics[name] for name in sorted(topics)).lower()))[:100_000]
+
+
+# A language with topics: a document stays with its own --------------------------------------------------------------
+
+TOPICS = ("sea", "farm", "court", "music", "war", "kitchen", "sky", "trade")
+WORDS = 8
+"""of each topic"""
+LONG = 4
+"""words of a sentence"""
 
 
 @cache
@@ -88,18 +208,24 @@ def label_words() -> Tensor:
     return _numbers()[:, 0]
 
 
+def named(batch: Batch) -> TensorSource:
+    """Sentences behind [MASK], which is to become the word that stands for their topic."""
+    x = batch.x.clone()
+    x[:, 0] = special(tokeniser(), "mask")
+    y = label_words()[batch.y].unsqueeze(1).expand_as(x)
+    return TensorSource(x, y, mask=(torch.arange(x.shape[1]) == 0).expand_as(x))
+
+
 def _words(topic: Tensor, dice: torch.Generator) -> Tensor:
     """(n, LONG) words of each topic."""
     return _numbers()[topic.unsqueeze(1), torch.randint(WORDS, (len(topic), LONG), generator=dice)]
 
 
-def source(batch: Batch, **others: Tensor) -> TensorSource:
-    return TensorSource(**{**batch.fields, **others})  # type: ignore[arg-type]
+def source(batch: Batch) -> TensorSource:
+    return TensorSource(**batch.fields)  # type: ignore[arg-type]
 
 
 # BERT on it -------------------------------------------------------------------------------------------------------
-
-BERT_STEPS = 400
 
 
 def bert() -> Bert:
@@ -116,7 +242,7 @@ def _documents(n: int, *key: Any) -> SentenceSource:
 
 def questions() -> Change:
     """Both of BERT's tasks: is it the next sentence, and which words are hidden?"""
-    pairs, hidden = next_sentence(tokeniser()), masking(tokeniser())
+    pairs, hidden = next_sentence(tokeniser()), masking(tokeniser(), 0.3)
     return lambda batch, dice: hidden(pairs(batch, dice), dice)
 
 
@@ -127,15 +253,22 @@ def asked() -> TensorSource:
 
 
 @cache
-def _bert() -> Bert:
-    data = Data(fixed(_documents(600, "train"), questions(), 1), name="documents")
+def _bert(seed: int) -> Bert:
+    data = Data(fixed(_documents(300, "train"), questions(), 1), name="documents")
     both = Joint({"tokens": Part("y", "mask"), "pair": Part("follows")})
-    return trained(recipe(bert, data, both, BERT_STEPS, 4e-3))
+    return trained(recipe(bert, data, both, 130, 8e-3), seed)
 
 
-def pretrained_bert() -> Bert:
+def pretrained_bert(seed: int = 0) -> Bert:
     """A BERT that knows the language; a copy, free to learn."""
-    return copy.deepcopy(_bert())
+    return copy.deepcopy(_bert(seed))
+
+
+def answered(seed: int) -> dict[str, Tensor]:
+    """What that BERT says to the questions."""
+    model, held = pretrained_bert(seed), asked()[:]
+    with torch.no_grad():
+        return model(held.x, held.kinds, held.lengths)
 
 
 # GPT on it --------------------------------------------------------------------------------------------------------
@@ -146,15 +279,15 @@ def gpt() -> LanguageModel:
 
 
 @cache
-def _gpt() -> LanguageModel:
-    told = for_joint(sentences(16_000, "gpt"))
+def _gpt(seed: int) -> LanguageModel:
+    told = for_joint(sentences(8000, "gpt"))
     data = Data(TensorSource(told.x, told.next, mask=told.inside), name="sentences")
-    return trained(recipe(gpt, data, Categorical(tokeniser().size), 300, 4e-3))
+    return trained(recipe(gpt, data, Categorical(tokeniser().size), 100, 8e-3), seed)
 
 
-def pretrained_gpt() -> LanguageModel:
+def pretrained_gpt(seed: int = 0) -> LanguageModel:
     """A causal model of the language; a copy, free to learn."""
-    return copy.deepcopy(_gpt())
+    return copy.deepcopy(_gpt(seed))
 
 
 def for_joint(batch: Batch, labelled: bool = True) -> Batch:

@@ -8,9 +8,8 @@ B batch, T time, V vocabulary.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any, final
 
@@ -46,25 +45,11 @@ from ..objectives.categorical import Categorical
 from ..objectives.joint import Joint, Part
 from ..recipes import translate as translation
 from . import _lm_parts as toy
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
 SMOOTHINGS: tuple[Smoothing, ...] = ("none", "add", "backoff", "kneser-ney")
 CAUSAL = [name for name in shelf.names("nn.mixers") if name != "linformer"]
 """mixers that see no later token"""
-
-
-def _spread(model: Any) -> Any:
-    """Every weight away from special values such as 0."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator(0, "spread", name))
-    return model.eval()
-
-
-def _nats(model: Any, source: Any, n: int | None = None) -> float:
-    """Mean of -log p over the targets of a source."""
-    with torch.no_grad():
-        return float(Categorical()(model.eval(), source[:n]).loss())
 
 
 # What a language model is -----------------------------------------------------------------------------------------
@@ -75,8 +60,8 @@ def lm_01(exhibit: Exhibit) -> str:
     V, n = 4, 3
     strings = torch.tensor(list(product(range(V), repeat=n)))
     starts = torch.zeros(len(strings), 1, dtype=torch.long)  # token 0 stands before the text
-    models: dict[str, Any] = {f"blocks of {name}": _spread(LanguageModel(V, 8, 1, name)) for name in CAUSAL}
-    models["window of 2 tokens"] = _spread(FeedForwardLM(V, 3, 5, 7))
+    models: dict[str, Any] = {f"blocks of {name}": toy.shaken(LanguageModel(V, 8, 1, name)) for name in CAUSAL}
+    models["window of 2 tokens"] = toy.shaken(FeedForwardLM(V, 3, 5, 7))
     text = torch.randint(V, (60,), generator=generator(0, "text"))
     models |= {f"trigram, {how}": Ngram(text, V, 3, how) for how in SMOOTHINGS}
     sums = {}
@@ -86,15 +71,15 @@ def lm_01(exhibit: Exhibit) -> str:
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
     readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
     for name, reader in readers.items():
-        begun = _spread(reader).begin(source)
+        begun = toy.shaken(reader).begin(source)
         sums[name] = float(score(reader, starts, strings, state=begun).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    x, elmo = torch.cat([starts, strings[:, :-1]], 1), _spread(Elmo(V, 6, 2))
+    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
     for name, way, given in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
         sums[name] = float(_joint(elmo(given)[:, way], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    seeing = _spread(LanguageModel(V, 8, 1, "attention causal=false", ahead=True))
+    seeing = toy.shaken(LanguageModel(V, 8, 1, "attention causal=false", ahead=True))
     wrong = float(_joint(seeing(x), strings).exp().sum())
     exhibit.above("a model that sees later tokens: its sum is off by", abs(wrong - 1), 0.01)
 
@@ -166,124 +151,93 @@ def lm_02(exhibit: Exhibit) -> str:
     return "P(cat; the) = 2/3, P(sat; the cat) = 1/2 as by hand; every row of 4 smoothings adds up to 1"
 
 
-PAIRS, SECOND, BIG = 5, 4, 20_000
-
-
-def _second_order(n: int, *key: Any) -> Tensor:
-    """A text of PAIRS * SECOND words in SECOND kinds: the kind of a word is the sum of the two before it, the word is any of the kind."""
-    dice = generator(0, "second order", *key)
-    word = torch.randint(PAIRS, (n,), generator=dice).tolist()
-    kinds = [1, 2]
-    jumps = (torch.rand(n, generator=dice) < 0.1).tolist()
-    other = torch.randint(SECOND, (n,), generator=dice).tolist()
-    for i in range(2, n):
-        kinds.append(other[i] if jumps[i] else (kinds[-1] + kinds[-2]) % SECOND)
-    return torch.tensor([kind * PAIRS + one for kind, one in zip(kinds, word)])
-
-
 def lm_03(exhibit: Exhibit) -> str:
     """n-1 words -> one shared embedding -> hidden layer -> softmax: it sees further than a bigram and shares what it learns."""
-    V, n, d, h = PAIRS * SECOND, 4, 8, 32
+    V, n, d, h = toy.PAIRS * toy.SECOND, 4, 8, 32
     model = FeedForwardLM(V, n, d, h)
     exhibit.expect("|V| d + ((n-1) d + 1) h + (h + 1) |V|", size(model), V * d + ((n - 1) * d + 1) * h + (h + 1) * V)
     x = torch.randint(V, (1, 6), generator=generator(0, "window"))
     onehot = F.one_hot(x[0, 3:6], V).float() @ model.embedding.weight
     logits = model.head(torch.tanh(model.hidden(onehot.flatten()))).detach()
     exhibit.expect("logits against one-hot words times one matrix", model(x)[0, -1].detach(), logits.numpy(), within=1e-6)
-    text, held = _second_order(BIG, "train"), _second_order(4000, "held")
+    text, held = toy.second_order(20_000, "train"), toy.second_order(4000, "held")
     data = Data(WindowSource(text, 32), name="second order")
-    learnt = toy.trained(toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 600, 1e-2))
-    found = {"FF-NNLM": math.exp(_nats(learnt, WindowSource(held, 32)))}
-    found |= {f"{name}, unsmoothed": Ngram(text, V, order, "none").perplexity(held) for name, order in (("bigram", 2), ("trigram", 3))}
-    bigram = found["bigram, unsmoothed"]
-    exhibit.below("held-out perplexity of the FF-NNLM over that of the unsmoothed bigram", found["FF-NNLM"] / bigram, 0.75)
+    learnt = toy.of_each_seed(toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 200, 2e-2))
+    neural = [math.exp(toy.nats(one, WindowSource(held, 32))) for one in learnt]
+    bigram, trigram = (Ngram(text, V, order, "none").perplexity(held) for order in (2, 3))
+    exhibit.below("held-out perplexity of the FF-NNLM over that of the unsmoothed bigram", [one / bigram for one in neural], 0.75)
     little = Ngram(text[:200], V, 2, "none").perplexity(held)
     exhibit.expect("of 200 words an unsmoothed bigram finds new text impossible", math.isinf(little), True)
-    floor = math.exp(0.925 * -math.log(0.925) + 0.075 * -math.log(0.025)) * PAIRS
-    exhibit.above("perplexity of the FF-NNLM less that of the language itself", found["FF-NNLM"] - floor, -0.1)
-    table = {"model": [*found, "the language itself"], "perplexity": [f"{value:.2f}" for value in (*found.values(), floor)]}
-    exhibit.show(Reading("Held-out perplexity", "table", table))
-    return f"{size(model):,} parameters as counted; perplexity {found['FF-NNLM']:.1f}, unsmoothed bigram {bigram:.1f}"
-
-
-BRACKETS, INSIDE = 6, 4
-
-
-def _brackets(n: int, *key: Any) -> Tensor:
-    """Rows of an opening word, INSIDE fillers, and the closing word that belongs to the opening one; three such to a row."""
-    dice = generator(0, "brackets", *key)
-    kind = torch.randint(BRACKETS, (n, 3, 1), generator=dice)
-    filler = 2 * BRACKETS + torch.randint(4, (n, 3, INSIDE), generator=dice)
-    return torch.cat([kind, filler, kind + BRACKETS], 2).flatten(1)
+    floor = math.exp(0.925 * -math.log(0.925) + 0.075 * -math.log(0.025)) * toy.PAIRS
+    exhibit.above("perplexity of the FF-NNLM less that of the language itself", [one - floor for one in neural], -0.1)
+    told = {"FF-NNLM": spread(neural), "bigram, unsmoothed": f"{bigram:.2f}", "trigram, unsmoothed": f"{trigram:.2f}"}
+    told["the language itself"] = f"{floor:.2f}"
+    exhibit.show(Reading("Held-out perplexity", "table", {"model": list(told), "perplexity": list(told.values())}))
+    return f"{size(model):,} parameters as counted; perplexity {spread(neural)}, unsmoothed bigram {bigram:.1f}"
 
 
 def lm_04(exhibit: Exhibit) -> str:
     """The state of a recurrent model carries what lies beyond any window."""
-    V, each = 2 * BRACKETS + 4, INSIDE + 2
-    rows, test = _brackets(4000, "train"), _brackets(500, "test")
-    data = Data(TensorSource(rows[:, :-1], rows[:, 1:]), name="brackets")
-    held = TensorSource(test[:, :-1], test[:, 1:])
+    V, inside = 2 * toy.BRACKETS + 4, toy.INSIDE
+    each, near, far = inside + 2, "FF-NNLM, window 3", f"FF-NNLM, window {inside + 1}"
+    data, held = Data(toy.brackets(4000, "train"), name="brackets"), toy.brackets(500, "test")
     makes: dict[str, Any] = {
-        "FF-NNLM, window 3": partial(FeedForwardLM, V, 4, 16, 48),
-        f"FF-NNLM, window {INSIDE + 1}": partial(FeedForwardLM, V, INSIDE + 2, 16, 48),
+        near: partial(FeedForwardLM, V, 4, 16, 48),
+        far: partial(FeedForwardLM, V, inside + 2, 16, 48),
         "RNN": partial(LanguageModel, V, 48, 1, "rnn", 0.0),
     }
-    closing, perplexity, models = {}, {}, {}
-    for name, make in makes.items():
-        models[name] = model = toy.trained(toy.recipe(make, data, Categorical(V), 300, 5e-3))
-        with torch.no_grad():
-            guess = model(held[:].x).argmax(-1)
-        closing[name] = float((guess == held[:].y)[:, each - 2 :: each].float().mean())
-        perplexity[name] = math.exp(_nats(model, held))
-    exhibit.above("closing words right, RNN", closing["RNN"], 0.98)
-    exhibit.below(f"closing words right, window of 3 before {INSIDE} fillers", closing["FF-NNLM, window 3"], 1 / BRACKETS + 0.08)
-    exhibit.above(f"closing words right, window of {INSIDE + 1}", closing[f"FF-NNLM, window {INSIDE + 1}"], 0.98)
-    exhibit.below("perplexity of the RNN over that of the window of 3", perplexity["RNN"] / perplexity["FF-NNLM, window 3"], 0.9)
-    changed = test[:, : each - 1].clone()
-    changed[:, 0] = (changed[:, 0] + 1) % BRACKETS
+    models = {name: toy.of_each_seed(toy.recipe(make, data, Categorical(V), 120, 1.5e-2)) for name, make in makes.items()}
+    opened = held[:].x[:, : each - 1]
+    changed = opened.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % toy.BRACKETS
+    closing, perplexity, moved = {}, {}, {}
     with torch.no_grad():
-        moved = {name: float((model(changed)[:, -1] - model(test[:, : each - 1])[:, -1]).abs().max()) for name, model in models.items()}
-    exhibit.expect("another opening word moves the logits of the window of 3 by", moved["FF-NNLM, window 3"], 0.0)
+        for name, some in models.items():
+            closing[name] = [float((one(held[:].x).argmax(-1) == held[:].y)[:, each - 2 :: each].float().mean()) for one in some]
+            perplexity[name] = [math.exp(toy.nats(one, held)) for one in some]
+            moved[name] = [float((one(changed)[:, -1] - one(opened)[:, -1]).abs().max()) for one in some]
+    exhibit.above("closing words right, RNN", closing["RNN"], 0.98)
+    exhibit.below(f"closing words right, window of 3 before {inside} fillers", closing[near], 1 / toy.BRACKETS + 0.08)
+    exhibit.above(f"closing words right, window of {inside + 1}", closing[far], 0.98)
+    ratio = [ours / theirs for ours, theirs in zip(perplexity["RNN"], perplexity[near])]
+    exhibit.below("perplexity of the RNN over that of the window of 3", ratio, 0.9)
+    exhibit.expect("another opening word moves the logits of the window of 3 by", max(moved[near]), 0.0)
     exhibit.above("and those of the RNN by", moved["RNN"], 1.0)
-    shown = {"model": list(makes), "closing words right": [f"{value:.1%}" for value in closing.values()]}
-    exhibit.show(Reading("Words that close what was opened", "table", shown | {"perplexity": [f"{p:.2f}" for p in perplexity.values()]}))
-    return f"closing words: RNN {closing['RNN']:.1%}, window of 3 {closing['FF-NNLM, window 3']:.1%} (chance {1 / BRACKETS:.1%})"
+    shown = {"closing words right": [spread(some, ".1%") for some in closing.values()], "perplexity": [*map(spread, perplexity.values())]}
+    exhibit.show(Reading("Words that close what was opened", "table", {"model": list(makes), **shown}))
+    told = f"RNN {spread(closing['RNN'], '.1%')}, window of 3 {spread(closing[near], '.1%')}"
+    return f"closing words: {told} (chance {1 / toy.BRACKETS:.1%})"
 
 
 def lm_05(exhibit: Exhibit) -> str:
     """Two directions, frozen; a task learns gamma sum_j softmax(s)_j h_j and its head."""
-    torch.manual_seed(0)
     V, C, depth = 8, 2, 2
-    dice = generator(0, "elmo")
-    x = torch.randint(V, (600, 9), generator=dice)
+    x = torch.randint(V, (600, 9), generator=generator(0, "elmo"))
     y, mask = (x < x.roll(-1, 1)).long(), (torch.arange(9) < 8).expand_as(x)  # only who sees the next token can tell
-    elmo = Elmo(V, 16, depth)
     targets, there = neighbours(x)
     pre = Data(TensorSource(x, targets, mask=there), name="both neighbours")
-    elmo = toy.trained(toy.recipe(lambda: elmo, pre, Categorical(V), 40, 1e-2))
-    elmo.zero_grad()
-    before = toy.weights(elmo)
-    model = TokenHead(ElmoFeatures(elmo), C)
-    names = ["body.mix.gamma", "body.mix.s", "head.bias", "head.weight"]
-    exhibit.expect("what may learn", sorted(learning(model)), names)
-    Categorical()(model, Batch(x=x, y=y, mask=mask)).backward()
-    exhibit.expect("what receives a gradient", sorted(name for name, p in model.named_parameters() if p.grad is not None), names)
     data = Data(TensorSource(x, y, mask=mask), name="smaller than the next")
-    model = toy.trained(toy.recipe(lambda: model, data, Categorical(C), 200, 3e-2))
-    mix = model.body.mix
+    elmos = toy.of_each_seed(toy.recipe(partial(Elmo, V, 16, depth), pre, Categorical(V), 30, 1e-2))
+    models = [TokenHead(ElmoFeatures(elmo), C) for elmo in elmos]
+    names, before = ["body.mix.gamma", "body.mix.s", "head.bias", "head.weight"], [toy.weights(elmo) for elmo in elmos]
+    exhibit.expect("what may learn", sorted(learning(models[0])), names)
+    models[0].zero_grad()
+    Categorical()(models[0], Batch(x=x, y=y, mask=mask)).backward()
+    exhibit.expect("what receives a gradient", sorted(name for name, p in models[0].named_parameters() if p.grad is not None), names)
+    fit = [toy.trained(toy.recipe(lambda: model, data, Categorical(C), 100, 4e-2), seed) for seed, model in zip(toy.SEEDS, models)]  # noqa: B023
+    exhibit.expect("the language models are the same, bit for bit", [toy.weights(model.body.elmo) for model in fit], before)
+    mix, layers = fit[0].body.mix, fit[0].body.elmo.layers(x[:5]).detach().double()
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
-    shares = mix.shares.detach()
-    exhibit.expect("mixing weights add up to", shares.double().sum(), 1.0, within=1e-6)
-    exhibit.above("they have learnt: largest less smallest", shares.max() - shares.min(), 0.01)
-    exhibit.expect("the language model is the same, bit for bit", toy.weights(model.body.elmo), before)
-    layers = model.body.elmo.layers(x[:5]).detach().double()
+    shares = torch.stack([model.body.mix.shares.detach() for model in fit])
+    exhibit.expect("mixing weights add up to", shares.double().sum(1), np.ones(len(fit)), within=1e-6)
+    exhibit.above("they have learnt: largest less smallest", (shares.amax(1) - shares.amin(1)).tolist(), 0.01)
     e = [math.exp(s) for s in mix.s.tolist()]
     wanted = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
-    exhibit.expect("features against the sum written out", model.body(x[:5]).detach(), wanted.numpy(), within=1e-5)
-    right = float((model(x).argmax(-1) == y)[mask].float().mean())
+    exhibit.expect("features against the sum written out", fit[0].body(x[:5]).detach(), wanted.numpy(), within=1e-5)
+    right = [float((model(x).argmax(-1) == y)[mask].float().mean()) for model in fit]
     exhibit.above("tags right", right, 0.7)
-    told = ", ".join(f"{share:.2f}" for share in shares.tolist())
-    return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {told}; {right:.1%} of tags right"
+    told = ", ".join(spread(share, ".2f") for share in shares.T.tolist())
+    return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {told}; {spread(right, '.1%')} of tags right"
 
 
 @torch.no_grad()
@@ -298,7 +252,7 @@ def lm_06(exhibit: Exhibit) -> str:
     x = torch.randint(V, (1, T), generator=generator(0, "seen"))
     seen: dict[str, Tensor] = {}
     for name, model in models.items():
-        model = _spread(model).double()
+        model = toy.shaken(model).double()
         rows = x.repeat(T, 1)
         places = torch.arange(T)
         rows[places, places] = (rows[places, places] + 1) % V  # row i has another token at place i
@@ -414,12 +368,10 @@ def lm_08(exhibit: Exhibit) -> str:
         exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(shares), within=0.011)
         exhibit.expect(f"rate {rate}: [CLS] asked", int(found.mask[:, 0].sum()), 0)
         rates[rate] = share
-    held = toy.asked()[:]
-    with torch.no_grad():
-        nats = float(F.cross_entropy(model(held.x, held.kinds, held.lengths)["tokens"][held.mask], held.y[held.mask]))
-    words = len(toy.TOPICS) * toy.WORDS
-    exhibit.below(f"perplexity of hidden words, {words} without a context", math.exp(nats), words / 3)
-    return f"{asked} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {math.exp(nats):.0f} of {words}"
+    words, held = len(toy.TOPICS) * toy.WORDS, toy.asked()[:]
+    said = [F.cross_entropy(toy.answered(seed)["tokens"][held.mask], held.y[held.mask]).exp().item() for seed in toy.SEEDS]
+    exhibit.below(f"perplexity of hidden words, {words} without a context", said, words / 3)
+    return f"{asked} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {spread(said)} of {words}"
 
 
 def lm_09(exhibit: Exhibit) -> str:
@@ -461,69 +413,42 @@ def lm_09(exhibit: Exhibit) -> str:
 
 def lm_10(exhibit: Exhibit) -> str:
     """Is it the next sentence?  And what was learnt without labels serves where labels are few."""
-    held = toy.asked()[:]
-    with torch.no_grad():
-        pair = toy.pretrained_bert().eval()(held.x, held.kinds, held.lengths)["pair"]
-    share = float((pair.argmax(1) == held.follows).float().mean())
-    exhibit.above("next-sentence questions right, chance is a half", share, 0.85)
+    share = [float((toy.answered(seed)["pair"].argmax(1) == toy.asked()[:].follows).float().mean()) for seed in toy.SEEDS]
+    exhibit.above("next-sentence questions right, chance is a half", share, 0.75)
     topics, few, test = len(toy.TOPICS), toy.few(), toy.sentences(1000, "test")
     answers: dict[str, tuple[Any, Any]] = {
         "sequence, linear": (lambda body: SequenceHead(body, topics, "mean"), False),
         "sequence at [CLS], hidden layer": (lambda body: SequenceHead(body, topics, "first", 32), False),
         "tokens, linear": (lambda body: TokenHead(body, topics), True),
     }
-    table: dict[str, list[str]] = {"head": [], "pre-trained": [], "from scratch": []}
-    figures = []
+    table: dict[str, list[str]] = {"head": list(answers), "pre-trained": [], "from scratch": []}
     for name, (head, each) in answers.items():
         y, wanted = (batch.y.unsqueeze(1).expand_as(batch.x) if each else batch.y for batch in (few, test))
-        right = []
-        for body in (toy.pretrained_bert, toy.bert):
-            model = toy.trained(toy.recipe(partial(_with_head, head, body), Data(TensorSource(few.x, y)), Categorical(topics), 60, 2e-3))
-            with torch.no_grad():
-                right.append(float((model(test.x).argmax(-1) == wanted).float().mean()))
-        exhibit.above(f"{name}: pre-trained, {len(few)} labelled sentences", right[0], 0.8)
-        exhibit.above(f"{name}: better than from scratch by", right[0] - right[1], 0.2)
-        for column, value in zip(table.values(), (name, *(f"{one:.1%}" for one in right))):
-            column.append(value)
-        figures.append(f"{right[0]:.0%} against {right[1]:.0%}")
+        data = Data(TensorSource(few.x, y), name="few topics")
+
+        def fit(body: Any, seed: int) -> Any:
+            return toy.trained(toy.recipe(lambda: head(body(seed)), data, Categorical(topics), 40, 3e-3), seed)  # noqa: B023
+
+        known, blank = (
+            toy.right([fit(body, seed) for seed in toy.SEEDS], test.x, wanted) for body in (toy.pretrained_bert, lambda seed: toy.bert())
+        )
+        exhibit.above(f"{name}: pre-trained, {len(few)} labelled sentences", known, 0.8)
+        exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.1)
+        table["pre-trained"].append(spread(known, ".0%"))
+        table["from scratch"].append(spread(blank, ".0%"))
     exhibit.show(Reading(f"Topics of 1000 sentences from {len(few)} labels", "table", table))
-    return f"NSP {share:.1%}; pre-trained against scratch: {', '.join(figures)}"
-
-
-def _with_head(head: Any, body: Any) -> Any:
-    torch.manual_seed(0)
-    return head(body())
+    told = ", ".join(f"{ours} against {theirs}" for ours, theirs in zip(table["pre-trained"], table["from scratch"]))
+    return f"NSP {spread(share, '.1%')}; pre-trained against scratch: {told}"
 
 
 # GPT ----------------------------------------------------------------------------------------------------------------
 
-NEXT, TOKENS = 3, 16
-
-
-def _chain(n: int, length: int, *key: Any) -> Tensor:
-    """Rows in which each token is followed by one of three others, each as likely: ln 3 nats a token, no fewer."""
-    dice = generator(0, "chain", *key)
-    rows = [torch.randint(TOKENS, (n,), generator=dice)]
-    for _ in range(length - 1):
-        rows.append(_followers()[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
-    return torch.stack(rows, 1)
-
-
-@cache
-def _followers() -> Tensor:
-    return torch.rand(TOKENS, TOKENS, generator=generator(0, "followers")).argsort(1)[:, :NEXT]
-
-
-def _possible(rows: Tensor) -> float:
-    """Share of neighbours that the language allows."""
-    return float((_followers()[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
-
 
 def lm_11(exhibit: Exhibit) -> str:
     """One pass trains every place, because no place sees the next; without the mask the model copies and learns nothing."""
-    gpt = partial(LanguageModel, TOKENS, 32, 2, ffn=2.0, positions="learned", places=32, style="gpt2")
+    gpt = partial(LanguageModel, toy.TOKENS, 32, 2, ffn=2.0, positions="learned", places=32, style="gpt2")
     one = gpt(mixer="attention heads=4 positions=none").double().eval()
-    rows = _chain(3, 9, "prefixes")
+    rows = toy.chain(3, 9, "prefixes")
     whole = Categorical()(one, Batch(x=rows[:, :-1], y=rows[:, 1:])).loss().detach()
     with torch.no_grad():
         each = [float(F.cross_entropy(one(rows[:, :n])[:, -1], rows[:, n])) for n in range(1, 9)]
@@ -533,55 +458,46 @@ def lm_11(exhibit: Exhibit) -> str:
     giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
     exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
 
-    learnt = _chain(4000, 17, "train")
-    copied = (torch.arange(16) < 15).expand(4000, 16)  # the last place of a row has nothing to copy: it is not asked
+    learnt, n = toy.chain(4000, 9, "train"), 8
+    copied = (torch.arange(n) < n - 1).expand(4000, n)  # the last place of a row has nothing to copy: it is not asked
     data = Data(TensorSource(learnt[:, :-1], learnt[:, 1:], mask=copied), name="chain")
-    loss, share, begun = {}, {}, _chain(100, 4, "begun")
+    loss, share, begun = {}, {}, toy.chain(100, 4, "begun")
     for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
-        model = toy.trained(toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(TOKENS), 300, 5e-3))
-        loss[name] = _nats(model, data.train, 500)
-        text = begun
-        with torch.no_grad():
-            for _ in range(12):
-                text = torch.cat([text, model(text)[:, -1].argmax(-1, keepdim=True)], 1)
-        share[name] = _possible(text[:, 3:])
-    exhibit.expect("training loss with the mask: ln 3", loss["masked"], math.log(NEXT), within=0.1)
+        models = toy.of_each_seed(toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(toy.TOKENS), 150, 1e-2))
+        loss[name] = [toy.nats(model, data.train, 500) for model in models]
+        share[name] = [toy.possible(_greedy(model, begun, n - 4)[:, 3:]) for model in models]
+    exhibit.expect("training loss with the mask: ln 3", loss["masked"], np.full(len(models), math.log(toy.NEXT)), within=0.1)
     exhibit.below("training loss without it, copied", loss["no mask"], 0.05)
-    exhibit.refuses("generate() without the mask", lambda: generate(model, rows[:, :1], 4))
+    exhibit.refuses("generate() without the mask", lambda: generate(models[0], rows[:, :1], 4))
     exhibit.above("possible neighbours in text it goes on with, with the mask", share["masked"], 0.98)
     exhibit.below("without it", share["no mask"], 0.75)
-    shown = {"model": list(loss), "training loss": [f"{v:.3f}" for v in loss.values()], "possible": [f"{v:.1%}" for v in share.values()]}
-    exhibit.show(Reading("With and without the mask", "table", shown))
-    told = f"no mask: loss {loss['no mask']:.3f}, {share['no mask']:.0%} possible text"
-    return f"one pass = prefixes to {gap:.0e}; {told}; masked: {loss['masked']:.2f}, {share['masked']:.0%}"
+    shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
+    exhibit.show(Reading("With and without the mask", "table", {"model": list(loss), **shown}))
+    told = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
+    return f"one pass = prefixes to {gap:.0e}; {'; '.join(told)}"
 
 
-@cache
-def _letters() -> tuple[str, Any, Any]:
-    """The text of Python's own manual pages in small letters, its tokeniser, and a model of it."""
-    from pydoc_data.topics import topics
-
-    text = " ".join(re.findall("[a-z]+", " ".join(topics[name] for name in sorted(topics)).lower()))[:100_000]
-    made = train("char", [text], 100, ("start",))
-    rows = torch.cat([torch.tensor([special(made, "start")]), made.encode(text).long()])
-    data = Data(WindowSource(rows, 64, 32), name="manual pages")
-    model = toy.trained(toy.recipe(partial(LanguageModel, made.size, 64, 1, "gru", 2.0), data, Categorical(made.size), 250, 1e-2, batch=32))
-    return text, made, model
+@torch.no_grad()
+def _greedy(model: Any, text: Tensor, new: int) -> Tensor:
+    """Predict, append, repeat."""
+    for _ in range(new):
+        text = torch.cat([text, model(text)[:, -1].argmax(-1, keepdim=True)], 1)
+    return text
 
 
 def lm_12(exhibit: Exhibit) -> str:
     """A start token; predict, append, repeat."""
-    text, made, model = _letters()
-    starts = torch.tensor([[special(made, "start")]]).repeat(8, 1)
+    text = toy.manual()
+    made = train("char", [text], 100, ("start",))
+    rows = torch.cat([torch.tensor([special(made, "start")]), made.encode(text).long()])
+    data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, made.size, 64, 1, "gru", 2.0)
+    models = toy.of_each_seed(toy.recipe(small, data, Categorical(made.size), 120, 2e-2, batch=32))
+    model, starts = models[0], torch.tensor([[special(made, "start")]]).repeat(8, 1)
     greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
     exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())
-    by_hand = starts[:1]
-    with torch.no_grad():
-        for _ in range(40):
-            by_hand = torch.cat([by_hand, model(by_hand)[:, -1].argmax(-1, keepdim=True)], 1)
-    exhibit.expect("greedy, against predict, append, repeat", greedy[0], by_hand[:, 1:].numpy())
+    exhibit.expect("greedy, against predict, append, repeat", greedy[0], _greedy(model, starts[:1], 40)[:, 1:].numpy())
     exhibit.expect("the likeliest of one token is greedy", generate(model, starts[:1], 40, top_k=1, seed=5), greedy[0].numpy())
-    drawn = [generate(model, starts, 200, temperature=0.5, seed=seed) for seed in (1, 1, 2)]
+    drawn = [generate(model, starts, 100, temperature=0.5, seed=seed) for seed in (1, 1, 2)]
     exhibit.expect("the same seed twice", drawn[0], drawn[1].numpy())
     exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.5)
     with torch.no_grad():
@@ -594,19 +510,19 @@ def lm_12(exhibit: Exhibit) -> str:
     few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3).flatten().tolist())
     exhibit.expect("letters drawn among the 3 likeliest", few <= set(expected[0].topk(3).indices.tolist()) and len(few) > 1, True)
     known = set(text.split())
-    told = [made.decode(row) for row in drawn[0]]
-    words = [word for line in told for word in line.split()[:-1] if len(word) > 2]
-    real = sum(word in known for word in words) / len(words)
-    letters = torch.tensor(made.encode(text).tolist())[torch.randint(len(text), (4000,), generator=generator(0, "letters"))]
-    noise = [word for word in made.decode(letters).split() if len(word) > 2]
-    chance = sum(word in known for word in noise) / len(noise)
-    exhibit.above(f"of {len(words)} words of three letters or more: those that exist", real, 0.6)
+
+    def real(lines: list[str]) -> float:
+        words = [word for line in lines for word in line.split()[:-1] if len(word) > 2]
+        return sum(word in known for word in words) / len(words)
+
+    told = [[made.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=1)] for one in models]
+    found = [real(lines) for lines in told]
+    letters = made.encode(text).long()[torch.randint(len(text), (4000,), generator=generator(0, "letters"))]
+    chance = real([made.decode(letters)])
+    exhibit.above("words of three letters or more that exist", found, 0.6)
     exhibit.below("the same of letters drawn by their frequency", chance, 0.2)
-    exhibit.show(Reading("What it writes", "table", {"temperature 0.5": told[:4]}))
-    return f"{real:.0%} of {len(words)} words exist, {chance:.0%} of random letters: '{told[0][:40]}'"
-
-
-GPT_STEPS = 60
+    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(toy.SEEDS, told)}))
+    return f"{spread(found, '.0%')} of words exist, {chance:.0%} of random letters: '{told[0][0][:40]}'"
 
 
 def lm_13(exhibit: Exhibit) -> str:
@@ -617,11 +533,10 @@ def lm_13(exhibit: Exhibit) -> str:
     def joint(weight: float) -> Joint:
         return Joint({"label": Part("y", "labelled"), "tokens": Part("next", "inside", weight=weight)})
 
-    def make(body: Any = toy.gpt) -> SequenceHead:
-        torch.manual_seed(0)
-        return SequenceHead(body(), topics, language=True)
+    def make(body: LanguageModel) -> SequenceHead:
+        return SequenceHead(body, topics, language=True)
 
-    one, batch = make(), toy.for_joint(labelled)
+    one, batch = make(toy.gpt()), toy.for_joint(labelled)
     grads = []
     for objective in (joint(0.0), None, joint(0.5)):
         one.zero_grad()
@@ -635,29 +550,26 @@ def lm_13(exhibit: Exhibit) -> str:
     exhibit.expect("lambda 0.5: loss, against L_cls + L_LM / 2", joint(0.5)(one, batch).loss().detach(), total, within=1e-5)
 
     few, mixed = toy.source(batch), toy.mixed(batch, toy.for_joint(free, labelled=False))
-    ways: dict[str, tuple[Any, float, Any]] = {
-        "labels alone, lambda 0": (toy.gpt, 0.0, few),
-        "labelled text, lambda 0.5": (toy.gpt, 0.5, few),
-        "jointly with unlabelled text, lambda 0.5": (toy.gpt, 0.5, mixed),
-        "pre-trained, then labelled text, lambda 0.5": (toy.pretrained_gpt, 0.5, few),
+    ways: dict[str, tuple[Any, float, TensorSource, int]] = {
+        "labels alone, lambda 0": (lambda seed: toy.gpt(), 0.0, few, 30),
+        "labelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
+        "jointly with unlabelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, mixed, 160),
+        "pre-trained, then labelled text, lambda 0.5": (toy.pretrained_gpt, 0.5, few, 30),
     }
-    right: dict[str, float] = {}
-    for number, (name, (body, weight, source)) in enumerate(ways.items()):
-        steps = 400 if source is mixed else GPT_STEPS
-        run = exhibit.train(
-            toy.recipe(partial(make, body), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 3e-3), str(number)
-        )
+    right: dict[str, list[float]] = {name: [] for name in ways}
+    for (name, (body, weight, source, steps)), seed in product(ways.items(), toy.SEEDS):
+        made = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 5e-3)  # noqa: B023
+        run = exhibit.train(made, f"{name} {seed}", seed=seed)
         logged = {key for row in run.metrics for key in row}
-        exhibit.expect(f"{name}: both terms logged", {"valid/label_nll", "valid/tokens_nll"} <= logged, True)
+        exhibit.expect(f"{name}, seed {seed}: both terms logged", {"valid/label_nll", "valid/tokens_nll"} <= logged, True)
         with torch.no_grad():
-            right[name] = float((run.model()(test.x)["label"].argmax(-1) == test.y).float().mean())
+            right[name].append(float((run.model()(test.x)["label"].argmax(-1) == test.y).float().mean()))
     alone, _, jointly, first = right.values()
-    exhibit.above("unlabelled text added, better than labels alone by (E-40)", jointly - alone, 0.2)
-    exhibit.above("pre-trained first, better than labels alone by (E-40)", first - alone, 0.2)
-    exhibit.show(
-        Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(right), "right": [f"{v:.1%}" for v in right.values()]})
-    )
-    return f"{len(labelled)} labels: alone {alone:.0%}, jointly with unlabelled text {jointly:.0%}, pre-trained first {first:.0%}"
+    exhibit.above("unlabelled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.2)
+    exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
+    told = {name: spread(some, ".0%") for name, some in right.items()}
+    exhibit.show(Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(told), "right": list(told.values())}))
+    return f"{len(labelled)} labels: " + "; ".join(f"{name}: {share}" for name, share in told.items())
 
 
 def lm_14(exhibit: Exhibit) -> str:
@@ -685,8 +597,6 @@ def lm_14(exhibit: Exhibit) -> str:
     return "GPT-2 124,439,808 to 1,557,611,200, GPT-3 174,604,259,328, all one class, none of it allocated"
 
 
-RULES = 6
-"""keys, and values"""
 POOR = (
     ("I eated the purple berries.", "I ate the purple berries."),
     (
@@ -714,59 +624,31 @@ def lm_15(exhibit: Exhibit) -> str:
     exhibit.expect("it stops before the answer", lines[7], "Good English output:")
     exhibit.expect("the answer is not in it", "on another project" in prompt, False)
 
-    data = in_context(n=20_000, shots=12, keys=RULES, values=RULES)
-    model = toy.trained(
-        toy.recipe(partial(LanguageModel, 2 * RULES, 32, 2, "deltanet heads=2", 2.0), data, Categorical(2 * RULES), 250, 6e-3)
-    )
-    before, right, expected = toy.weights(model), [], []
-    shots = [0, 1, 2, 4, 8, 16]
-    for count in shots:
-        x, y = _demonstrations(count)
-        right.append(float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()))
-        expected.append(1 - (1 - 1 / RULES) ** (count + 1))  # the key was shown, or a guess
-    exhibit.expect("hash of the weights after all prompts (E-41)", toy.weights(model), before)
-    exhibit.expect("accuracy rises with every count of shots", all(a < b for a, b in zip(right, right[1:])), True)
-    exhibit.above("16 shots better than none by", right[-1] - right[0], 0.6)
-    gap = exhibit.expect("accuracy, against the chance that the key was shown", right, expected, within=0.08)
-    exhibit.show(
-        Reading(
-            "Accuracy by shots", "lines", {"model": right, "key shown, or a guess": expected}, axes=["shots", "right"], extra={"x": shots}
-        )
-    )
-    told = ", ".join(f"{count}: {share:.0%}" for count, share in zip(shots, right))
+    V = 2 * toy.RULES
+    data = in_context(n=20_000, shots=8, keys=toy.RULES, values=toy.RULES)
+    models = toy.of_each_seed(toy.recipe(partial(LanguageModel, V, 32, 2, "deltanet heads=2", 2.0), data, Categorical(V), 100, 1e-2))
+    before, shots = [toy.weights(model) for model in models], [0, 1, 2, 4, 8, 16]
+    right = []  # of each model, of each count of shots
+    for model in models:
+        asked = [toy.demonstrations(count) for count in shots]
+        right.append([float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()) for x, y in asked])
+    expected = [1 - (1 - 1 / toy.RULES) ** (count + 1) for count in shots]  # the key was shown, or a guess
+    exhibit.expect("hash of the weights after all prompts (E-41)", [toy.weights(model) for model in models], before)
+    exhibit.above("least that accuracy rises with the next count of shots", [min(np.diff(one)) for one in right], 0.0)
+    exhibit.above("16 shots better than none by", [one[-1] - one[0] for one in right], 0.6)
+    gap = exhibit.expect("accuracy, against the chance that the key was shown", right, [expected] * len(models), within=0.08)
+    lines = {"models": np.mean(right, 0), "key shown, or a guess": expected}
+    exhibit.show(Reading("Accuracy by shots", "lines", lines, axes=["shots", "right"], extra={"x": shots}))
+    told = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
     return f"prompt as in the notes; right after shots {told}, within {gap:.2f} of what was shown; weights unchanged"
-
-
-def _demonstrations(shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
-    """Prompts of so many pairs under a rule of their own and one more key, and its value."""
-    dice = generator(0, "demonstrations", shots)
-    rule = RULES + torch.randint(RULES, (n, RULES), generator=dice)
-    key = torch.randint(RULES, (n, shots + 1), generator=dice)
-    value = rule.gather(1, key)
-    return torch.stack([key, value], 2).flatten(1)[:, :-1], value[:, -1]
 
 
 # Encoder and decoder ------------------------------------------------------------------------------------------------
 
-GOOD, BAD = ("good", "fine", "lovely", "bright"), ("poor", "dull", "awful", "weak")
-PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
-
-
-def _tasks(n: int, *key: Any) -> tuple[list[str], list[str]]:
-    """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
-    dice = generator(0, "tasks", *key)
-    asked, answers = [], []
-    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
-        words = [PLAIN[one % len(PLAIN)] for one in others]
-        words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
-        asked.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
-        answers.append(" ".join(words[::-1]) if task % 2 else ("positive", "negative")[pole % 2])
-    return asked, answers
-
 
 def lm_16(exhibit: Exhibit) -> str:
     """Spans are cut out and asked for; any task is text in, text out."""
-    asked, answers = _tasks(6000, "train")
+    asked, answers = toy.tasks(6000, "train")
     made = train("words", [*asked, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
     rows = torch.randint(20, made.size, (500, 40), generator=generator(0, "spans"))
     lost = {}
@@ -782,29 +664,30 @@ def lm_16(exhibit: Exhibit) -> str:
     exhibit.show(Reading("A corrupted span", "table", {"input": [spelt["source"]], "target": [spelt["y"]]}))
 
     data = Data(pairs(asked, answers, made, made), name="tasks by prefix")
-    model = toy.trained(toy.recipe(partial(EncoderDecoder, made.size, 48, 2, 4, 2.0), data, Categorical(made.size), 300, 5e-3))
-    tests, wanted = _tasks(600, "test")
-    found = translate(model, tests, (made, made), 6)
+    models = toy.of_each_seed(toy.recipe(partial(EncoderDecoder, made.size, 48, 1, 4, 2.0), data, Categorical(made.size), 240, 8e-3))
+    tests, wanted = toy.tasks(300, "test")
+    found = [translate(model, tests, (made, made), 6) for model in models]
     share = {}
     for task in ("classify", "reverse"):
         these = [i for i, text in enumerate(tests) if text.startswith(task)]
-        share[task] = exact([found[i].split() for i in these], [wanted[i].split() for i in these])
+        share[task] = [exact([said[i].split() for i in these], [wanted[i].split() for i in these]) for said in found]
         exhibit.above(f"{task}: answers right", share[task], 0.95)
     same = [f"{task} : film very good play" for task in share]
-    told = translate(model, same, (made, made), 6)
+    told = translate(models[0], same, (made, made), 6)
     exhibit.expect("one text, two prefixes", told, ["positive", "play good very film"])
-    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*told, *found[:4]]}))
-    return f"500 rows restored at two rates; one model: classify {share['classify']:.1%}, reverse {share['reverse']:.1%}"
+    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*told, *found[0][:4]]}))
+    return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())
 
 
 def lm_17(exhibit: Exhibit) -> str:
     """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
-    made = translation.recipe(pairs="toy", model="transformer", width=64, depth=2, dropout=0.0, lr=4e-3, steps=300)
+    made = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150)
     data = made.build_data()
-    model: Any = exhibit.train(made.replace(callbacks=(), evaluate_every=300), "toy").model().eval()
-    found, wanted, asked = translation.translated(model, data)
-    share = exact(found, wanted)
+    models = toy.of_each_seed(made.replace(callbacks=(), evaluate_every=made.steps))
+    said = [translation.translated(model, data) for model in models]
+    share = [exact(found, wanted) for found, wanted, _ in said]
     exhibit.above("sentences translated without a mistake", share, 0.95)
+    model, (found, wanted, asked) = models[0], said[0]
     assert data.test is not None
     batch = data.test[torch.arange(40)]
     with torch.no_grad():
@@ -817,12 +700,12 @@ def lm_17(exhibit: Exhibit) -> str:
         gap = (model(batch.source, later, batch.lengths)[:, :-1] - logits[:, :-1]).abs().max()
     exhibit.expect("a later target word changes nothing before it", gap < 1e-4, True)
     readings = alignment.read(Subject(model, batch), 1)
-    rows = torch.tensor([row for row in readings[0].values.values()][0])
+    rows = torch.tensor(next(iter(readings[0].values.values())))
     exhibit.expect("cross-attention: rows add up to", rows.sum(-1), np.ones(rows.shape[:-1]), within=1e-2)
     for reading in readings:
         exhibit.show(reading)
     exhibit.show(Reading("Translations", "table", {"English": asked[:5], "translated": found[:5], "reference": wanted[:5]}))
-    return f"{share:.1%} of {len(wanted)} new sentences translated without a mistake"
+    return f"{spread(share, '.1%')} of {len(wanted)} new sentences translated without a mistake"
 
 
 # Fewer weights ------------------------------------------------------------------------------------------------------
@@ -830,10 +713,9 @@ def lm_17(exhibit: Exhibit) -> str:
 
 def lm_18(exhibit: Exhibit) -> str:
     """A trained model stays; small parts plugged in, or a prompt, learn the task."""
-    d, m = 48, 6
     few, test = toy.few(4), toy.sentences(1000, "test")
-    before = toy.pretrained_bert().eval()(test.x)["tokens"].detach()
-    fitted = toy.pretrained_bert().eval()
+    fitted, d, m = toy.pretrained_bert(), 48, 6
+    before = fitted(test.x)["tokens"].detach()
     fitted.zero_grad()
     names = add_bottlenecks(fitted, m)
     exhibit.expect("a new adapter changes no output, bit for bit", torch.equal(fitted(test.x)["tokens"], before), True)
@@ -845,34 +727,37 @@ def lm_18(exhibit: Exhibit) -> str:
     got = sum(p.grad is not None for p in fitted.parameters())
     exhibit.expect("tensors with a gradient, all of adapters", got, len(names))
 
-    ways: dict[str, Any] = {
-        "as it is": freeze,
-        "full fine-tuning": lambda body: None,
-        "adapters": partial(add_bottlenecks, middle=m),
-        "LoRA": partial(add_lora, rank=2),
-        "prompt": lambda body: Prompted(body, 6),
+    ways: dict[str, tuple[Any, int, float]] = {
+        "as it is": (freeze, 0, 0.0),
+        "full fine-tuning": (lambda body: None, 60, 3e-3),
+        "adapters": (partial(add_bottlenecks, middle=m), 60, 3e-2),
+        "LoRA": (partial(add_lora, rank=2), 60, 3e-2),
+        "prompt": (lambda body: Prompted(body, tokens=toy.label_words()[:PROMPT]), 150, 0.2),
     }
     counts, right = {}, {}
-    data = Data(_named(few), name="few topics")
-    for name, way in ways.items():
-        make = partial(_changed, way)
-        counts[name] = sum(p.numel() for p in make().parameters() if p.requires_grad)
-        steps, rate = {"full fine-tuning": (100, 2e-3), "prompt": (300, 5e-2)}.get(name, (100, 2e-2))
-        model = toy.trained(toy.recipe(make, data, Categorical(), steps, rate)) if counts[name] else make().eval()
-        held = _named(test)[:]
+    data, held = Data(toy.named(few), name="few topics"), toy.named(test)[:]
+    for name, (way, steps, rate) in ways.items():
+        made = [partial(_changed, way, seed) for seed in toy.SEEDS]
+        counts[name] = sum(p.numel() for p in made[0]().parameters() if p.requires_grad)
+        models = [toy.trained(toy.recipe(one, data, Categorical(), steps, rate), s) if steps else one() for s, one in zip(toy.SEEDS, made)]
         with torch.no_grad():
-            right[name] = float((model(held.x)[:, 0].argmax(-1) == held.y[:, 0]).float().mean())
+            right[name] = [float((model(held.x)[:, 0].argmax(-1) == held.y[:, 0]).float().mean()) for model in models]
     exhibit.below("as it is: it does not know which word to say", right["as it is"], 0.2)
-    exhibit.expect("prompt: vectors times width learn", counts["prompt"], 6 * d)
+    exhibit.expect("prompt: vectors times width learn", counts["prompt"], PROMPT * d)
     for name in ("full fine-tuning", "adapters", "LoRA"):
         exhibit.above(f"{name}: topics named right from {len(few)} examples", right[name], 0.8)
     # A prompt has little to say to a model of two blocks; it takes a large one to be as good as the others.
-    exhibit.above("prompt: more topics named right than as it is, by", right["prompt"] - right["as it is"], 0.05)
+    exhibit.above("prompt: more topics named right than as it is, by", [a - b for a, b in zip(right["prompt"], right["as it is"])], 0.05)
     for name in ("adapters", "LoRA", "prompt"):
         exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
-    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": [f"{v:.1%}" for v in right.values()]}
+    told = {name: spread(some, ".0%") for name, some in right.items()}
+    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": list(told.values())}
     exhibit.show(Reading(f"Topics named from {len(few)} examples", "table", table))
-    return "; ".join(f"{name} {counts[name]:,}: {right[name]:.0%}" for name in ways)
+    return "; ".join(f"{name} {counts[name]:,}: {share}" for name, share in told.items())
+
+
+PROMPT = 6
+"""vectors, as many as the places that the sentence leaves"""
 
 
 @final
@@ -888,17 +773,8 @@ class _Words(nn.Module):
         return owner.logits(self.body.features(tokens)[0])
 
 
-def _named(batch: Batch) -> TensorSource:
-    """Sentences behind [MASK], which is to become the word that stands for their topic."""
-    x = batch.x.clone()
-    x[:, 0] = special(toy.tokeniser(), "mask")
-    y = toy.label_words()[batch.y].unsqueeze(1).expand_as(x)
-    return TensorSource(x, y, mask=(torch.arange(x.shape[1]) == 0).expand_as(x))
-
-
-def _changed(way: Any) -> Any:
+def _changed(way: Any, seed: int) -> Any:
     """The trained model with one way to go on learning; those that change it in place return no model."""
-    torch.manual_seed(0)
-    body = toy.pretrained_bert()
+    body = toy.pretrained_bert(seed)
     made = way(body)
     return _Words(made if isinstance(made, Prompted) else body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import pytest
 import torch
 
@@ -13,11 +15,18 @@ from tests.atlas.mistakes import any_of, wrong
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """Training takes two steps: for mistakes that show without it."""
+    """Training takes two steps, of two seeds and on little data: for mistakes that show without it."""
     right = _lm_parts.recipe
     monkeypatch.setattr(_lm_parts, "recipe", lambda model, data, objective, steps, lr, **more: right(model, data, objective, 2, lr, **more))
-    monkeypatch.setattr(_lm_parts, "_bert", _lm_parts._bert.__wrapped__)
-    monkeypatch.setattr(_lm_parts, "_gpt", _lm_parts._gpt.__wrapped__)
+    monkeypatch.setattr(_lm_parts, "SEEDS", range(2))
+    for name, few in (("_documents", 20), ("sentences", 500), ("second_order", 2000)):
+        monkeypatch.setattr(_lm_parts, name, partial(_fewer, getattr(_lm_parts, name), few))
+    for name in ("_bert", "_gpt", "asked"):
+        monkeypatch.setattr(_lm_parts, name, cache(getattr(_lm_parts, name).__wrapped__))
+
+
+def _fewer(draw, most, n, *key):
+    return draw(min(n, most), *key)
 
 
 def test_lm_01_notices_probabilities_that_are_none(monkeypatch):
@@ -38,7 +47,7 @@ def test_lm_02_notices_a_trigram_that_looks_too_far(monkeypatch):
     assert any_of(wrong("LM-02"), "E-46")
 
 
-def test_lm_03_notices_one_embedding_for_each_place(monkeypatch):
+def test_lm_03_notices_one_embedding_for_each_place(monkeypatch, untrained):
     right = lm.FeedForwardLM.__init__
 
     def three(self, *given):
@@ -46,7 +55,6 @@ def test_lm_03_notices_one_embedding_for_each_place(monkeypatch):
         self.other = torch.nn.Embedding(self.vocabulary, self.width)
 
     monkeypatch.setattr(lm.FeedForwardLM, "__init__", three)
-    monkeypatch.setattr(lm, "BIG", 2000)
     assert any_of(wrong("LM-03"), "|V| d")
 
 
@@ -116,12 +124,11 @@ def test_lm_11_notices_a_leak(monkeypatch, untrained):
     right = lm.partial
     leaks = lambda kind, *given, **how: lambda **more: right(kind, *given, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
     monkeypatch.setattr(lm, "partial", lambda kind, *given, **how: leaks(kind, *given, **how) if kind is lm.LanguageModel else kind)
-    monkeypatch.setattr(_lm_parts, "trained", lambda made: made.build_model())
+    monkeypatch.setattr(_lm_parts, "trained", lambda made, seed: made.build_model())
     assert any_of(wrong("LM-11"), "mean over prefixes")
 
 
-def test_lm_12_notices_a_model_that_writes_no_words(monkeypatch, untrained):
-    monkeypatch.setattr(lm, "_letters", lm._letters.__wrapped__)
+def test_lm_12_notices_a_model_that_writes_no_words(untrained):
     assert any_of(wrong("LM-12"), "those that exist")
 
 
@@ -157,9 +164,10 @@ def test_lm_16_notices_a_lost_span(monkeypatch, untrained):
     assert any_of(wrong("LM-16"), "restored")
 
 
-def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch):
+def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch, untrained):
     right = lm.translation.recipe
     monkeypatch.setattr(lm.translation, "recipe", lambda **how: right(**{**how, "steps": 2}))
+    monkeypatch.setattr(lm.translation, "TOYS", 500)
     assert any_of(wrong("LM-17"), "without a mistake")
 
 
