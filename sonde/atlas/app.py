@@ -25,8 +25,10 @@ from ..objectives.gaussian import Gaussian
 from ..optim.build import optimiser
 from ..recipes import music, sentiment, tagging
 from ..recipes._texts import EXAMPLES
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
+SEEDS = range(3)
+"""of every training"""
 SENTENCES = ("Unfortunately it will rain.", "All students were generously gifted five dollars for attending.")
 SHAPES, SIZES, SIDES = ("square", "cross", "line"), ("small", "", "large"), ("left", "right")
 WORDS = ("<pad>", "<s>", "</s>", *SHAPES, "small", "large", *SIDES)
@@ -34,34 +36,44 @@ HIGH, WIDE = 11, 22
 """rows and columns of a picture of one shape"""
 
 
+def _runs(exhibit: Exhibit, recipe: Recipe, name: str) -> list[Any]:
+    """One run for each seed."""
+    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed) for seed in SEEDS]
+
+
 # APP-04
 
 
 def app_04(exhibit: Exhibit) -> str:
     """Sentences of any length to one vector: a bidirectional RNN judges two it never read, and one that a user brings."""
-    recipe = sentiment.recipe(mixer="rnn", data="toy", width=24, lr=5e-3, epochs=12)
-    run = exhibit.train(recipe, "sentiment", seed=0)
-    reader = run.data.reader
+    recipe = sentiment.recipe(mixer="rnn", data="toy", width=24, lr=8e-3, epochs=12)
+    runs = _runs(exhibit, recipe.replace(callbacks=(), restore_best=False), "sentiment")
+    data, reader = runs[0].data, runs[0].data.reader
     asked = reader.rows([sentence.rstrip(".") for sentence in SENTENCES])
     exhibit.expect("words of the two sentences", asked.lengths, [4, 9])
-    learnt = {reader.vocabulary.decode(row) for source in run.data.splits.values() for row in _rows(source)}
+    learnt = {reader.vocabulary.decode(row) for source in data.splits.values() for row in _rows(source)}
     exhibit.expect("sentences of the two that the data holds", sum(example in learnt for example in EXAMPLES), 0)
     exhibit.expect("there are sentences like them", "sadly it will rain" in learnt, True)
-    said = run.predict(asked)
-    exhibit.expect("labels: bad news, good news", [run.data.classes[i] for i in said.argmax(1)], ["negative", "positive"])
-    exhibit.above("least certainty of the two", said.max(1).values.min(), 0.8)
-    alone = torch.cat([run.predict(reader.rows([sentence.rstrip(".")])) for sentence in SENTENCES])
-    exhibit.expect("each alone and both in one padded batch", said, alone, within=1e-6)
+    said = torch.stack([run.predict(asked) for run in runs])  # (seeds, sentences, labels)
+    bad, good = said[:, 0, 0].tolist(), said[:, 1, 1].tolist()
+
+    def labels(run: Any, rows: Any) -> list[str]:
+        return [data.classes[i] for i in run.predict(rows).argmax(1)]
+
+    exhibit.expect("labels: bad news, good news", [labels(run, asked) for run in runs], [["negative", "positive"]] * len(runs))
+    exhibit.above("least certainty of the two", said.amax(2).amin(1).tolist(), 0.7)
+    alone = torch.cat([runs[0].predict(reader.rows([sentence.rstrip(".")])) for sentence in SENTENCES])
+    exhibit.expect("each alone and both in one padded batch", said[0], alone, within=1e-6)
     mine = exhibit.folder / "mine.txt"
     mine.write_text("Luckily the train left early\nThe song was not good\nthe song was good\n", encoding="utf-8")
-    exhibit.expect(
-        "a user's sentences", [run.data.classes[i] for i in run.predict(reader(mine)).argmax(1)], ["positive", "negative", "positive"]
-    )
-    simple, accuracy = sentiment.baseline(run.data, reader.vocabulary.size), run.result["figures"]["test/accuracy"]
-    exhibit.above("test accuracy, over a bag of words that cannot place 'not'", accuracy - simple, 0)
-    columns = {"sentence": SENTENCES, "words": asked.lengths, "positive": [f"{p:.3f}" for p in said[:, 1].tolist()]}
+    told = [labels(run, reader(mine)) for run in runs]
+    exhibit.expect("a user's sentences", told, [["positive", "negative", "positive"]] * len(runs))
+    simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["figures"]["test/accuracy"] for run in runs]
+    exhibit.above("test accuracy, over a bag of words that cannot place 'not'", [share - simple for share in accuracy], 0)
+    columns = {"sentence": SENTENCES, "words": asked.lengths, "positive": [f"{p:.3f}" for p in said[0, :, 1].tolist()]}
     exhibit.show(Reading("What a bidirectional RNN says", "table", columns))
-    return f"4 words {said[0, 0]:.3f} negative, 9 words {said[1, 1]:.3f} positive; test accuracy {accuracy:.3f}, bag of words {simple:.3f}"
+    judged = f"4 words {spread(bad)} negative, 9 words {spread(good)} positive"
+    return f"{judged}; test accuracy {spread(accuracy)}, bag of words {simple:.3f}"
 
 
 def _rows(source: Any) -> list[Tensor]:
@@ -78,56 +90,58 @@ def app_05(exhibit: Exhibit) -> str:
         "captions without a mistake": captions(exhibit),
         "words tagged right": tags(exhibit),
     }
-    before, after = series(exhibit)
-    told = [f"{name} {share:.0%}" for name, share in figures.items()]
-    return "; ".join([*told, f"next sample {after / before:.2f} of the error of the last one"])
+    told = [f"{name} {spread(shares, '.0%')}" for name, shares in figures.items()]
+    return "; ".join([*told, f"next sample {spread(series(exhibit), '.2f')} of the error of the last one"])
 
 
-def translation(exhibit: Exhibit) -> float:
+def translation(exhibit: Exhibit) -> list[float]:
     """Unaligned: a small English to another word order; the share of test sentences that greedy decoding gets wholly right."""
     data = load("bilingual", n=1000)
-    words = data.reader.vocabulary
-    run = exhibit.train(_recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=120, batch=64), "translate")
-    model: Any = run.model()
-    test = data.splits["test"][:]
+    words, test = data.reader.vocabulary, data.splits["test"][:]
     start, end, pad = (words.specials[name] for name in ("start", "end", "pad"))
-    prompt = torch.full((len(test), 1), start)
-    state = model.begin(test.source, test.lengths)
-    said = generate(model, prompt, test.y.shape[1], state=state, stop=Stop(end=end, pad=pad), temperature=0)
-    right = _same(said, test.y, pad)
+
+    def greedy(run: Any) -> Tensor:
+        model = run.model()
+        state, prompt = model.begin(test.source, test.lengths), torch.full((len(test), 1), start)
+        return generate(model, prompt, test.y.shape[1], state=state, stop=Stop(end=end, pad=pad), temperature=0)
+
+    made = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch=64, lr=8e-3)
+    said = [greedy(run) for run in _runs(exhibit, made, "translate")]
+    right = [_same(one, test.y, pad) for one in said]
     lines = {
         "sentence": [words.decode(row[: n - 1]) for row, n in zip(test.source[:4], test.lengths[:4])],
-        "translated": [words.decode(row[(row != end) & (row != pad)]) for row in said[:4]],
+        "translated": [words.decode(row[(row != end) & (row != pad)]) for row in said[0][:4]],
     }
     exhibit.show(Reading("Translation: from held-out sentences", "table", lines))
     exhibit.above("translation: held-out sentences without a mistake", right, 0.8)
     return right
 
 
-def captions(exhibit: Exhibit) -> float:
+def captions(exhibit: Exhibit) -> list[float]:
     """One vector to a sequence: pictures of a shape to words about it; the share of test captions that are wholly right."""
     pixels, y, mask = pictures(800)
     x = torch.cat([torch.full_like(y[:, :1], WORDS.index("<s>")), y[:, :-1]], 1)
     whole = TensorSource(x, y, source=pixels.flatten(1), mask=mask)
     data = Data(whole.subset(torch.arange(700)), test=whole.subset(torch.arange(700, 800)))
-    run = exhibit.train(_recipe(lambda: Vec2Seq(HIGH * WIDE, len(WORDS), width=32), data, Categorical(len(WORDS)), steps=200), "captions")
-    model: Any = run.model()
     test = data.splits["test"][:]
+    made = _recipe(lambda: Vec2Seq(HIGH * WIDE, len(WORDS), width=32), data, Categorical(len(WORDS)), steps=150, lr=8e-3)
+    models = [run.model() for run in _runs(exhibit, made, "captions")]
     with torch.no_grad():
-        said = model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1))
-    right = _same(said, test.y, 0)
-    named = [" ".join(WORDS[i] for i in row if i > 2) for row in said[:6].tolist()]
+        said = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
+    right = [_same(one, test.y, 0) for one in said]
+    named = [" ".join(WORDS[i] for i in row if i > 2) for row in said[0][:6].tolist()]
     exhibit.show(Reading("Captions of held-out pictures", "images", {"picture": pixels[700:706]}, extra={"labels": named}))
     exhibit.above("captions: held-out pictures without a mistake", right, 0.9)
     return right
 
 
-def tags(exhibit: Exhibit) -> float:
+def tags(exhibit: Exhibit) -> list[float]:
     """Aligned: the kind of each word, with and without a reader from the end."""
 
-    def accuracy(bidirectional: bool) -> float:
-        recipe = tagging.recipe(mixer="gru", n=600, steps=80, lr=1e-2, bidirectional=bidirectional)
-        return exhibit.train(recipe, f"tagging-{bidirectional}").result["figures"]["test/accuracy"]
+    def accuracy(bidirectional: bool) -> list[float]:
+        recipe = tagging.recipe(mixer="gru", n=600, steps=40, lr=2e-2, bidirectional=bidirectional)
+        runs = _runs(exhibit, recipe.replace(evaluate_every=40), f"tagging-{bidirectional}")
+        return [run.result["figures"]["test/accuracy"] for run in runs]
 
     both, past = accuracy(True), accuracy(False)
     exhibit.above("tagging: words right with both directions", both, 0.99)
@@ -135,21 +149,22 @@ def tags(exhibit: Exhibit) -> float:
     return both
 
 
-def series(exhibit: Exhibit) -> tuple[float, float]:
-    """Speech-like: tones whose pitch and loudness wander; errors of the last sample and of a recurrent net as a forecast."""
+def series(exhibit: Exhibit) -> list[float]:
+    """Speech-like: tones whose pitch and loudness wander; the error of a recurrent net's forecast, in errors of the last sample."""
     sound = tones(160, 80).unsqueeze(-1)
     whole = TensorSource(sound[:, :-1], sound[:, 1:])
     data = Data(whole.subset(torch.arange(128)), test=whole.subset(torch.arange(128, 160)))
-    run = exhibit.train(_recipe(lambda: Tagger(1, 1, kind="numbers", width=32), data, Gaussian(), steps=150, lr=1e-2), "series")
+    made = _recipe(lambda: Tagger(1, 1, kind="numbers", width=32), data, Gaussian(), steps=60, lr=2e-2)
     test = data.splits["test"][:]
+    models = [run.model() for run in _runs(exhibit, made, "series")]
     with torch.no_grad():
-        said = run.model()(test.x)
-    later = slice(10, None)  # the first samples tell the pitch
-    last, forecast = ((guess - test.y)[:, later].square().mean().sqrt().item() for guess in (test.x, said))
-    exhibit.below("series: error of the forecast, in errors of the last sample", forecast / last, 0.5)
-    lines = {"sound": test.y[0, :, 0], "forecast": said[0, :, 0]}
+        said = [model(test.x) for model in models]
+    last, *forecast = ((guess - test.y)[:, 10:].square().mean().sqrt().item() for guess in (test.x, *said))  # the first tell the pitch
+    ratio = [error / last for error in forecast]
+    exhibit.below("series: error of the forecast, in errors of the last sample", ratio, 0.5)
+    lines = {"sound": test.y[0, :, 0], "forecast": said[0][0, :, 0]}
     exhibit.show(Reading("A held-out sound and the forecast of each next sample", "lines", lines, axes=["sample"]))
-    return last, forecast
+    return ratio
 
 
 def _recipe(model: Any, data: Data, objective: Any, steps: int, batch: int = 32, lr: float = 5e-3) -> Recipe:
@@ -204,21 +219,24 @@ def app_06(exhibit: Exhibit) -> str:
     """An LSTM over bundled melodies writes one of its own, which a player can open."""
     file = exhibit.folder / "tunes.abc"
     file.write_text("\n".join(TUNES), encoding="utf-8")
-    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch=16, steps=150, lr=1e-2, file=file)
-    run = exhibit.train(recipe, "music", seed=0)
-    written = notes((run.path / "tune.abc").read_text(encoding="utf-8"))
-    played = pitches((run.path / "tune.mid").read_bytes())
-    exhibit.expect("pitches of the MIDI file, against the ABC text", played, [note.pitch for note in written if note.pitch is not None])
-    exhibit.above("notes", len(played), 20)
-    corpus, sampled = [notes(tune) for tune in TUNES], [written]
-    near, far = music.distances(sampled, corpus)
-    exhibit.below("distance of its intervals from the corpus, in that of notes in random order", near / far, 0.75)
-    loss = [row["loss"] for row in run.metrics if "loss" in row][-1]
-    exhibit.below("loss, in that of signs drawn evenly", loss / math.log(len(run.data.classes)), 0.5)
-    bars = {"corpus": intervals(*corpus), "sampled": intervals(written)}
+    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch=16, steps=90, lr=1.5e-2, file=file)
+    runs = _runs(exhibit, recipe.replace(evaluate_every=90), "music")
+    written = [notes((run.path / "tune.abc").read_text(encoding="utf-8")) for run in runs]
+    played = [pitches((run.path / "tune.mid").read_bytes()) for run in runs]
+    wanted = [[note.pitch for note in tune if note.pitch is not None] for tune in written]
+    exhibit.expect("pitches of the MIDI files, against the ABC texts", played, wanted)
+    exhibit.above("notes", [len(tune) for tune in played], 20)
+    corpus = [notes(tune) for tune in TUNES]
+    near, far = zip(*(music.distances([tune], corpus) for tune in written))
+    closer = [ours / chance for ours, chance in zip(near, far)]
+    exhibit.below("distance of its intervals from the corpus, in that of notes in random order", closer, 0.75)
+    loss = [[row["loss"] for row in run.metrics if "loss" in row][-1] / math.log(len(run.data.classes)) for run in runs]
+    exhibit.below("loss, in that of signs drawn evenly", loss, 0.5)
+    bars = {"corpus": intervals(*corpus), **{f"seed {seed}": intervals(tune) for seed, tune in zip(SEEDS, written)}}
     steps = [str(step) for step in range(-12, 13)]
     exhibit.show(Reading("Steps from note to note, in semitones", "bars", bars, axes=["semitones"], extra={"labels": steps}))
-    return f"{len(played)} notes in tune.mid; intervals {near:.2f} from the corpus, {far:.2f} in random order"
+    told = f"intervals {spread(near)} from the corpus, {far[0]:.2f} in random order"
+    return f"{spread([len(tune) for tune in played], '.0f')} notes in tune.mid; {told}"
 
 
 def pitches(file: bytes) -> list[int]:

@@ -637,8 +637,8 @@ def lm_15(exhibit: Exhibit) -> str:
     exhibit.above("least that accuracy rises with the next count of shots", [min(np.diff(one)) for one in right], 0.0)
     exhibit.above("16 shots better than none by", [one[-1] - one[0] for one in right], 0.6)
     gap = exhibit.expect("accuracy, against the chance that the key was shown", right, [expected] * len(models), within=0.08)
-    lines = {"models": np.mean(right, 0), "key shown, or a guess": expected}
-    exhibit.show(Reading("Accuracy by shots", "lines", lines, axes=["shots", "right"], extra={"x": shots}))
+    curves = {"models": np.mean(right, 0), "key shown, or a guess": expected}
+    exhibit.show(Reading("Accuracy by shots", "lines", curves, axes=["shots", "right"], extra={"x": shots}))
     told = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
     return f"prompt as in the notes; right after shots {told}, within {gap:.2f} of what was shown; weights unchanged"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sonde.atlas import app
+from sonde.atlas._exhibit import run
 from sonde.data import melody
 from tests.atlas.mistakes import any_of, wrong
 
@@ -54,17 +55,10 @@ def test_app_06_notices_a_midi_file_of_other_notes(monkeypatch) -> None:
     right = melody.midi
     higher = lambda tune: right([melody.Note(None if n.pitch is None else n.pitch + 1, n.length) for n in tune])  # noqa: E731
     monkeypatch.setattr(app.music, "midi", higher)
-    assert wrong("APP-06") == ["pitches of the MIDI file, against the ABC text"]
+    assert wrong("APP-06") == ["pitches of the MIDI files, against the ABC texts"]
 
 
 def test_app_06_notices_a_model_that_learnt_nothing(monkeypatch) -> None:
     right = app.music.recipe
     monkeypatch.setattr(app.music, "recipe", lambda **dials: right(**{**dials, "lr": 1e-6}))
-    result = app_run("APP-06")
-    assert not result.passed
-
-
-def app_run(row: str):
-    from sonde.atlas._exhibit import run
-
-    return run(row)
+    assert not run("APP-06").passed
