@@ -1,31 +1,37 @@
-"""Convolutional network: blocks of convolution and pooling, then dense layers."""
+"""Convolutional network for images or series: blocks of convolution and pooling, then dense layers."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Annotated, final
+from math import prod
+from typing import Annotated, Literal, final
 
 from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
 
+LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
+"""axes -> convolution, norm and pooling"""
+NAMES = {1: ("series", "time", "a length", "three axes"), 2: ("images", "height, width", "height and width", "four axes")}
+
 
 @final
 class CNN(nn.Module):
-    """A convolutional network for images (B, channels, height, width).
+    """A convolutional network for images (B, channels, height, width) or series (B, channels, time).
 
-    channels: of the image, then of each convolution
+    channels: of the image or series, then of each convolution
     classes: numbers at the output
     hidden: width of the dense layer before the output; 0 leaves it out
     kernel: side of the convolution window, odd, so that the image keeps its size
-    image: height and width; none takes any size and averages over the image instead of flattening it
+    image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
     dropout: share of values set to 0 before each dense layer while training
     norm: normalise over the batch after each convolution
     pool: side of the pooling window after each convolution; 1 leaves pooling out
+    axes: of an example besides its channels: 2 for images, 1 for series
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one dial for each part
         self,
         channels: Annotated[tuple[int, ...], Range(least=1)] = (1, 32, 64),
         classes: Annotated[int, Range(least=1)] = 10,
@@ -35,35 +41,40 @@ class CNN(nn.Module):
         dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
         norm: bool = False,
         pool: Annotated[int, Range(least=1)] = 2,
+        axes: Literal[1, 2] = 2,
     ) -> None:
         super().__init__()
         if len(channels) < 2 or min(channels) < 1:
             raise _wrong(f"channels must be two or more numbers >= 1, not {tuple(channels)}", "give those of the image first")
         if kernel < 1 or kernel % 2 == 0:
             raise _wrong(f"kernel must be odd, not {kernel}", f"set kernel={kernel + 1}")
-        if image is not None and (len(image) != 2 or min(image) < 1):
-            raise _wrong(f"image must be height and width, not {tuple(image)}", "write image=(28, 28)")
+        if axes not in LAYERS:
+            raise _wrong(f"axes must be 1 or 2, not {axes!r}")
+        if image is not None and (len(image) != axes or min(image) < 1):
+            raise _wrong(f"image must be {NAMES[axes][2]}, not {tuple(image)}", f"write image={(28,) * axes}")
         if not 0 <= dropout < 1:
             raise _wrong(f"dropout must be >= 0 and < 1, not {dropout!r}")
-        self.channels, self.image = channels[0], None if image is None else tuple(image)
+        self.axes, self.channels, self.image = axes, channels[0], None if image is None else tuple(image)
         self.least = pool ** (len(channels) - 1)
         """smallest side of an image that survives all pooling"""
         if self.image is not None and min(self.image) < self.least:
             first = next(i for i in range(1, len(channels)) if min(self.image) < pool**i)
-            raise _wrong(f"an image of {_size(self.image)} is too small for pool{first}", "use fewer blocks or a smaller pool")
+            what = f"{'an image' if axes == 2 else 'a series'} of {_size(self.image)}"
+            raise _wrong(f"{what} is too small for pool{first}", "use fewer blocks or a smaller pool")
 
+        convolution, batch_norm, pooling = LAYERS[axes]
         blocks: OrderedDict[str, nn.Module] = OrderedDict()
         for i in range(1, len(channels)):
-            blocks[f"conv{i}"] = nn.Conv2d(channels[i - 1], channels[i], kernel, padding=kernel // 2)
+            blocks[f"conv{i}"] = convolution(channels[i - 1], channels[i], kernel, padding=kernel // 2)
             if norm:
-                blocks[f"norm{i}"] = nn.BatchNorm2d(channels[i])
+                blocks[f"norm{i}"] = batch_norm(channels[i])
             if pool > 1:
-                blocks[f"pool{i}"] = nn.MaxPool2d(pool)
+                blocks[f"pool{i}"] = pooling(pool)
             # After the pooling: the largest value stays the largest under ReLU, and there are fewer of them here.
             blocks[f"relu{i}"] = nn.ReLU()
         self.blocks = nn.Sequential(blocks)
 
-        places = 1 if self.image is None else (self.image[0] // self.least) * (self.image[1] // self.least)
+        places = 1 if self.image is None else prod(side // self.least for side in self.image)
         dense: OrderedDict[str, nn.Module] = OrderedDict()
         if dropout:
             dense["dropout"] = nn.Dropout(dropout)
@@ -78,20 +89,21 @@ class CNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         x = self.blocks(x)
-        return self.dense(x.mean((2, 3)) if self.image is None else x.flatten(1))
+        return self.dense(x.mean(tuple(range(2, x.ndim))) if self.image is None else x.flatten(1))
 
     def _check(self, x: Tensor) -> None:
-        if x.ndim != 4:
-            raise _wrong(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+        kind, names, _, count = NAMES[self.axes]
+        if x.ndim != 2 + self.axes:
+            raise _wrong(f"conv1 takes (batch, channels, {names}), not {tuple(x.shape)}", f"give x {count}")
         size = tuple(x.shape[2:])
         if x.shape[1] != self.channels:
-            raise _wrong(f"conv1 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels to start with {x.shape[1]}")
+            raise _wrong(f"conv1 takes {kind} with {self.channels} channels, not {x.shape[1]}", f"set channels to start with {x.shape[1]}")
         if self.image is None and min(size) < self.least:
-            raise _wrong(f"pooling takes images of at least {_size((self.least, self.least))}, not {_size(size)}", "use fewer blocks")
+            raise _wrong(f"pooling takes {kind} of at least {_size((self.least,) * self.axes)}, not {_size(size)}", "use fewer blocks")
         if self.image not in (None, size):
             first = "hidden" if hasattr(self.dense, "hidden") else "output"
             raise _wrong(
-                f"layer '{first}' takes images of {_size(self.image)}, not {_size(size)}", "set image to that size, or to none for any"
+                f"layer '{first}' takes {kind} of {_size(self.image)}, not {_size(size)}", "set image to that size, or to none for any"
             )
 
 

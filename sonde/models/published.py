@@ -1,12 +1,14 @@
 """Published models by name, with their exact sizes: built without memory for their numbers, so the largest costs nothing.
 
 sonde explain gpt3          175 billion weights, counted layer by layer
+sonde explain resnet50      25,557,032, of an image of 224 x 224
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core import shelf
 from ..core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -60,19 +62,29 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "vit_b16": _vit(16, 768, 12, 12),
     "vit_b32": _vit(32, 768, 12, 12),
     "vit_l16": _vit(16, 1024, 24, 16),
+    **{f"resnet{depth}": {"made_by": "resnet.cifar", "depth": depth} for depth in (20, 32, 44, 56, 110)},
+    **{f"resnet{depth}": {"made_by": "resnet.imagenet", "depth": depth} for depth in (18, 34, 50, 101, 152)},
+    **{f"vgg{depth}": {"made_by": "vgg.VGG", "depth": depth} for depth in (11, 13, 16, 19)},
+    **{f"vgg{depth}_bn": {"made_by": "vgg.VGG", "depth": depth, "norm": True} for depth in (11, 13, 16, 19)},
 }
-"""fields of config.json; those that are left out have the family's usual values"""
+"""fields of config.json, of which those that are left out have the family's usual values; or what makes it, and its arguments"""
 
 
 def published(name: str, device: str = "meta") -> nn.Module:
     """A published model, with random numbers or on the meta device with none."""
     if name not in PUBLISHED:
         raise BadInput(f"no published model '{name}'", fix=nearest(name, PUBLISHED))
+    fields = dict(PUBLISHED[name])
+    if maker := fields.pop("made_by", None):
+        import torch
+
+        file, _, function = maker.partition(".")
+        with torch.device(device):
+            return getattr(shelf.load("models", file), function)(**fields)
     from .hf._folder import build, families
     from .hf._layout import Fields
 
-    config = Fields(PUBLISHED[name], f"published model '{name}'")
-    return build(families()[PUBLISHED[name]["model_type"]], config, device)
+    return build(families()[fields["model_type"]], Fields(fields, f"published model '{name}'"), device)
 
 
 def size(model: nn.Module, *without: str) -> int:

@@ -155,48 +155,38 @@ class Block(nn.Module):
             self.add_module(f"conv{i}", _conv(a, b, side, step))
             self.add_module(f"bn{i}", nn.BatchNorm2d(a if pre else b))
         self.relu = nn.ReLU(inplace=True)
-        self.downsample: nn.Module | None = None
-        if stride > 1 or into != out:
+        self.downsample = None
+        if shortcut == "projection" and (stride > 1 or into != out):
             norm = () if pre else (nn.BatchNorm2d(out),)
-            self.downsample = Pad(stride, out - into) if shortcut == "pad" else nn.Sequential(_conv(into, out, 1, stride), *norm)
-        self.pre, self.skip, self.count = pre, skip, len(sizes)
+            self.downsample = nn.Sequential(_conv(into, out, 1, stride), *norm)
+        self.pre, self.skip, self.stride, self.extra, self.count = pre, skip, stride, out - into, len(sizes)
 
     @property
-    def last(self) -> nn.Module:
-        """The last layer of F with weights."""
+    def last(self) -> nn.Conv2d | nn.BatchNorm2d:
+        """The last layer of F."""
         return getattr(self, f"{'conv' if self.pre else 'bn'}{self.count}")
 
     def forward(self, x: Tensor) -> Tensor:
         pairs = [(getattr(self, f"conv{i}"), getattr(self, f"bn{i}")) for i in range(1, self.count + 1)]
-        shortcut = y = x
+        y = seen = x
         for i, (conv, norm) in enumerate(pairs):
             if self.pre:
                 y = self.relu(norm(y))
-                if i == 0 and isinstance(self.downsample, nn.Sequential):
-                    shortcut = y  # a projection reads what the branch reads
+                seen = y if i == 0 else seen  # a projection reads what the branch reads
                 y = conv(y)
             else:
                 y = norm(conv(y))
                 y = y if i == self.count - 1 else self.relu(y)
-        if self.downsample is not None:
-            shortcut = self.downsample(shortcut)
+        shortcut = padded(x, self.stride, self.extra) if self.downsample is None else self.downsample(seen)
         y = y.add_(shortcut, alpha=self.skip)
         return y if self.pre else self.relu(y)
 
 
-@final
-class Pad(nn.Module):
-    """A shortcut without weights: every stride-th pixel, and zeros for the channels that are missing."""
-
-    def __init__(self, stride: int, extra: int) -> None:
-        super().__init__()
-        self.stride, self.extra = stride, extra
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
-
-    def extra_repr(self) -> str:
-        return f"stride={self.stride}, extra={self.extra}"
+def padded(x: Tensor, stride: int, extra: int) -> Tensor:
+    """Every stride-th pixel, and zeros for channels that are missing; x itself where neither is asked for."""
+    if stride > 1:
+        x = x[:, :, ::stride, ::stride]
+    return F.pad(x, (0, 0, 0, 0, 0, extra)) if extra else x
 
 
 def _widths(width: int, bottleneck: bool, stages: int) -> list[int]:

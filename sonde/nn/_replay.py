@@ -35,8 +35,8 @@ class Step:
     call: Callable[..., Any]
     args: list[Any]
     named: dict[str, Any]
-    out: list[int | None]
-    """places of its results"""
+    out: list[int]
+    """places of its results; -1 for what is no tensor"""
     plain: bool = False
     """its result is one tensor, not several"""
 
@@ -81,9 +81,9 @@ class Tape(TorchDispatchMode):
         number = self.places.get(id(value)) if isinstance(value, Tensor) else None
         return value if number is None else Place(number)
 
-    def _new(self, value: Any) -> int | None:
+    def _new(self, value: Any) -> int:
         if not isinstance(value, Tensor):
-            return None
+            return -1
         if id(value) not in self.places:  # a step that works in place gives back what it was given
             self.places[id(value)] = len(self.values)
             self.values.append(value)
@@ -101,8 +101,9 @@ class Program:
         """convolutions that were joined with their bias and what follows them"""
         last: dict[int, int] = {}
         for i, step in enumerate(joined.steps):
-            last |= dict.fromkeys([*step.reads(), *(n for n in step.out if n is not None)], i)
-        last.pop(self.output, None)
+            last |= dict.fromkeys([*step.reads(), *step.out], i)
+        for kept in (self.output, -1):
+            last.pop(kept, None)
         self.steps = [(step, [n for n, end in last.items() if end == i]) for i, step in enumerate(joined.steps)]
         self.places = len(tape.values)
 
@@ -118,7 +119,7 @@ class Program:
         for step, ended in self.steps:
             result = step.call(*map(fill, step.args), **{name: fill(value) for name, value in step.named.items()})
             for number, one in zip(step.out, [result] if step.plain else result, strict=True):
-                if number is not None:
+                if number >= 0:
                     held[number] = one
             for number in ended:  # memory is free again as early as it would be in the layers
                 held[number] = None
@@ -148,33 +149,36 @@ class _Joiner:
 
     def _join(self, conv: Step) -> None:
         x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
-        at, out = self.steps.index(conv), conv.out[0]
-        other, last = None, at
+        at = last = self.steps.index(conv)
+        (out,) = conv.out
+        other, after = None, None
         if (found := self._next(at, out, SUM)) is not None and self._summed(conv, found):
-            step = self.steps[found]
-            other = next(one for one in step.args[:2] if one != Place(out))
-            out, last = step.out[0], found
-        relu = self._next(last, out, RELU)
-        out = out if relu is None else self.steps[relu].out[0]
+            other = next(one for one in self.steps[found].args[:2] if one != Place(out))
+            last, (out,) = found, self.steps[found].out
+        if (found := self._next(last, out, RELU)) is not None:
+            after = self.steps.pop(found)
+            (out,) = after.out
         sizes = [padding, stride, dilation, groups]
-        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(self.tape.values[x.number].shape))
+        size = list(self.tape.values[x.number].shape)
+        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, size)  # type: ignore[call-arg]
         if other is None:
-            call, args = torch.ops.mkldnn._convolution_pointwise.default, [x, packed, bias, *sizes, "none" if relu is None else "relu", [], ""]
+            call = torch.ops.mkldnn._convolution_pointwise.default
+            args = [x, packed, bias, *sizes, "relu" if after else "none", [], ""]
         else:
             call = torch.ops.mkldnn._convolution_pointwise.binary
-            args = [x, other, packed, bias, *sizes, "add", 1.0, None if relu is None else "relu", [], None]
+            args = [x, other, packed, bias, *sizes, "add", 1.0, "relu" if after else None, [], None]
         self.steps[last] = Step(call, args, {}, [out], plain=True)
-        for gone in sorted({at, relu} - {last, None}, reverse=True):
-            del self.steps[gone]
+        if last != at:
+            del self.steps[at]
 
-    def _next(self, at: int, number: int | None, calls: tuple[Any, ...]) -> int | None:
+    def _next(self, at: int, number: int, calls: tuple[Any, ...]) -> int | None:
         """The step that reads a value first, if it is one of these and nobody else sees the value as it was before."""
         after = [i for i in range(at + 1, len(self.steps)) if number in self.steps[i].reads()]
         if not after or self.steps[after[0]].call not in calls:
             return None
         step = self.steps[after[0]]
         # In place: all later ones read the result anyway.
-        alone = step.args[0] == Place(number) if step.writes() else len(after) == 1 and number != self.output  # type: ignore[arg-type]
+        alone = step.args[0] == Place(number) if step.writes() else len(after) == 1 and number != self.output
         return after[0] if alone else None
 
     def _summed(self, conv: Step, found: int) -> bool:

@@ -46,7 +46,7 @@ def fold(model: nn.Module, example: Tensor) -> Folded:
     expected, pairs = _pairs(model, example)
     for layer, norm in pairs:
         parts = model.get_submodule(layer), model.get_submodule(norm)
-        model.set_submodule(layer, _joined(*parts))  # type: ignore[arg-type]
+        model.set_submodule(layer, _joined(*parts))
         model.set_submodule(norm, nn.Identity())
     with torch.no_grad():
         if not _equal(model(example), expected):
@@ -70,11 +70,15 @@ class Folded(nn.Module):
             return self.model(x)
         with torch.no_grad():
             key = x.shape, *(_state(one) for one in chain(self.parameters(), self.buffers()))
-            x = x.contiguous(memory_format=torch.channels_last)
             if key not in self._programs:
-                return self._written(x, key)
+                while len(self._programs) >= KEPT:
+                    del self._programs[next(iter(self._programs))]
+                self._programs[key] = self._written(x.contiguous(memory_format=torch.channels_last))
             program = self._programs[key]
-            return self.model(x) if program is None else program(x)
+            if program is None:
+                return self.model(x)
+            y = program(x.contiguous(memory_format=torch.channels_last))
+            return y.contiguous() if x.is_contiguous() else y
 
     def _plain(self, x: Tensor) -> bool:
         """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
@@ -84,18 +88,17 @@ class Folded(nn.Module):
             return False
         return torch.backends.mkldnn.is_available() and not any(_watched(part) for part in self.model.modules())
 
-    def _written(self, x: Tensor, key: Any) -> Tensor:
-        """The output, from the layers, with the list of operations kept for the next time if it gives the same."""
-        with Tape(x) as tape:
-            output = self.model(x)
-        program = None
-        if tape.fixed and isinstance(output, Tensor) and id(output) in tape.places:
-            program = Program(tape, output)
-            program = program if program.joined and _equal(program(x), output) else None
-        while len(self._programs) >= KEPT:
-            del self._programs[next(iter(self._programs))]
-        self._programs[key] = program
-        return output
+    def _written(self, x: Tensor) -> Program | None:
+        """The list of operations for inputs like x, if there is one that gives what the layers give."""
+        try:
+            with Tape(x) as tape:
+                output = self.model(x)
+        except RuntimeError:  # such as a view that wants the other layout; if it is something else, the layers will say so
+            return None
+        if not tape.fixed or not isinstance(output, Tensor) or id(output) not in tape.places:
+            return None
+        program = Program(tape, output)
+        return program if program.joined and _equal(program(x), output) else None
 
     def __getstate__(self) -> dict[str, Any]:  # lists of operations are written again where a copy lives
         return {**self.__dict__, "_programs": {}}
@@ -103,10 +106,7 @@ class Folded(nn.Module):
 
 def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, str]]]:
     """The output of a model, and each layer with the norm that alone reads what it writes."""
-    names = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
-    kinds = (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, *NORMS)
-    # Exact types: what a class made of these does besides is not known.  One that is there twice belongs to other readers too.
-    parts = {name: part for name, part in model.named_modules() if type(part) in kinds and names[id(part)] == 1 and not _watched(part)}
+    parts = _candidates(model)
     calls: Counter[str] = Counter()
     wrote: dict[int, str] = {}
     read: dict[str, Tensor] = {}
@@ -140,6 +140,20 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
         if len(tape.readers(number)) == 1 and tape.places.get(id(output)) != number:
             found.append((layer, name))
     return output, found
+
+
+def _candidates(model: nn.Module) -> dict[str, Any]:
+    """Layers and norms that may be changed."""
+    # Exact types: what a class made of these does besides is not known.  One that is there twice belongs to other readers too.
+    times = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if type(part) in (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, *NORMS)
+        and times[id(part)] == 1
+        and not _watched(part)
+        and not (type(part) in TRANSPOSED and part.groups != 1)  # torch's fusion takes them for one group
+    }
 
 
 def _joined(layer: Any, norm: Any) -> nn.Module:

@@ -69,6 +69,32 @@ def test_cnn_of_any_size_averages():
         model(torch.zeros(1, 1, 3, 9))
 
 
+def test_cnn_of_series_equals_the_formula():
+    torch.manual_seed(0)
+    model = CNN(channels=(2, 3, 4), classes=5, hidden=6, image=(13,), kernel=5, axes=1).double()
+    x = torch.randn(7, 2, 13, dtype=torch.float64)
+    h = x
+    for conv in (model.blocks.conv1, model.blocks.conv2):
+        wide = F.pad(h, (2, 2)).unfold(2, 5, 1)  # windows (B, C, T, 5)
+        h = torch.einsum("bctk,dck->bdt", wide, conv.weight) + conv.bias[:, None]
+        h = h[:, :, : h.shape[2] // 2 * 2].unflatten(2, (-1, 2)).amax(3).clamp(min=0)
+    h = F.relu(h.reshape(7, -1) @ model.dense.hidden.weight.T + model.dense.hidden.bias)
+    expected = h @ model.dense.output.weight.T + model.dense.output.bias
+    torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(value.square().sum(), model.parameters()) for value in (model(x), expected)]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_cnn_of_series_of_any_length_averages():
+    model = CNN(channels=(2, 4, 8), image=None, hidden=0, classes=3, norm=True, axes=1).eval()
+    for length in (4, 37):
+        x = torch.randn(5, 2, length)
+        torch.testing.assert_close(model(x), model.dense.output(model.blocks(x).mean(2)))
+    with pytest.raises(BadInput, match="series of at least 4, not 3"):
+        model(torch.zeros(1, 2, 3))
+
+
 def test_channels_last_gives_the_same_values():
     torch.manual_seed(0)
     model, x = CNN(image=(12, 8)), torch.randn(3, 1, 12, 8)
@@ -89,6 +115,11 @@ BAD = {
     "three sides": (lambda: CNN(image=(1, 28, 28)), "height and width"),
     "channels of x": (lambda: CNN()(torch.zeros(2, 3, 28, 28)), "conv1 takes images with 1 channels, not 3"),
     "size of x": (lambda: CNN()(torch.zeros(2, 1, 28, 27)), "layer 'hidden' takes images of 28x28, not 28x27"),
+    "axes": (lambda: CNN(axes=3), "axes must be 1 or 2, not 3"),
+    "an image for series": (lambda: CNN(axes=1), "image must be a length, not (28, 28) (CNN); write image=(28,)"),
+    "short series": (lambda: CNN(axes=1, image=(3,)), "a series of 3 is too small for pool2"),
+    "axes of series": (lambda: CNN(axes=1, image=(9,))(torch.zeros(2, 9)), "conv1 takes (batch, channels, time), not (2, 9)"),
+    "length of series": (lambda: CNN(axes=1, image=(9,))(torch.zeros(2, 1, 8)), "layer 'hidden' takes series of 9, not 8"),
     "axes of x": (lambda: CNN()(torch.zeros(2, 28, 28)), "conv1 takes (batch, channels, height, width), not (2, 28, 28)"),
 }
 

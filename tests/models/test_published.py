@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from sonde.core.errors import BadInput
+from sonde.lenses.cost import cost
 from sonde.models.published import PUBLISHED, published, size
+from tests.models.timm_peer import timm
 
 SIZES = {
     "gpt2": 124_439_808,
@@ -22,6 +24,11 @@ SIZES = {
     "vit_b16": 86_567_656,
     "vit_b32": 88_224_232,
     "vit_l16": 304_326_632,
+    "resnet18": 11_689_512,
+    "resnet20": 269_722,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "vgg19": 143_667_240,
 }
 CLASSES = {"gpt2": ("GPT2", "LMHeadModel"), "bert": ("Bert", "ForPreTraining"), "t5": ("T5", "ForConditionalGeneration")}
 CLASSES |= {"llama": ("Llama", "ForCausalLM"), "mamba2": ("Mamba2", "ForCausalLM"), "vit": ("ViT", "ForImageClassification")}
@@ -39,7 +46,7 @@ def test_berts_without_their_heads():
     assert size(published("bert_large"), *heads) == 335_141_888
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [name for name, fields in PUBLISHED.items() if "model_type" in fields])
 def test_transformers_counts_the_same(name):
     transformers = pytest.importorskip("transformers")
     config = dict(PUBLISHED[name])
@@ -47,6 +54,21 @@ def test_transformers_counts_the_same(name):
     with torch.device("meta"):
         theirs = getattr(transformers, kind + head)(getattr(transformers, f"{kind}Config")(**config))
     assert size(published(name)) == sum(p.numel() for p in theirs.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name, fields in PUBLISHED.items() if fields.get("made_by") in ("resnet.imagenet", "vgg.VGG")])
+def test_timm_counts_the_same(name):
+    peer = timm()
+    with torch.device("meta"):
+        assert size(published(name)) == size(peer.create_model(name))
+
+
+@pytest.mark.parametrize("name, pixels, products", [("resnet20", 32, 40_551_040), ("resnet18", 224, 1_814_073_344)])
+def test_costs_of_one_image(name, pixels, products):
+    """Multiply-adds of the convolutions and the last layer, counted by hand: pixels x side^2 x channels in x channels out."""
+    found = cost(published(name), (3, pixels, pixels))
+    assert sum(row.flops for row in found.rows if row.kind in ("Conv2d", "Linear")) - found.rows[-1].biases == 2 * products
+    assert found.unknown == () and found.parameters == SIZES[name]
 
 
 def test_a_wrong_name():
