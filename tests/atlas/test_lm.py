@@ -129,7 +129,7 @@ def test_lm_11_notices_a_leak(monkeypatch, untrained):
 
 
 def test_lm_12_notices_a_model_that_writes_no_words(untrained):
-    assert any_of(wrong("LM-12"), "those that exist")
+    assert any_of(wrong("LM-12"), "letters or more that exist")
 
 
 def test_lm_13_notices_a_weight_that_is_ignored(monkeypatch, untrained):
