@@ -1,0 +1,33 @@
+"""Residual connection: a branch learns a correction to what it is given [he2016a].
+
+H(x) = F(x) + skip x          dL/dx = (dF/dx)^T dL/dH + skip dL/dH
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from ..core.errors import BadInput
+
+
+@final
+class Residual(nn.Module):
+    """branch(x) + skip * shortcut(x).
+
+    branch: F, any module; it may change the shape only where the shortcut does too
+    shortcut: what is added to; without it x itself
+    skip: factor of the shortcut; 1 keeps gradients through any depth, less or more shrinks or grows them geometrically
+    """
+
+    def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None, skip: float = 1.0) -> None:
+        super().__init__()
+        self.branch, self.shortcut, self.skip = branch, shortcut, skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept, added = x if self.shortcut is None else self.shortcut(x), self.branch(x)
+        if kept.shape != added.shape:
+            told = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
+            raise BadInput(told, where="residual connection", fix="give a shortcut that changes the shape as the branch does")
+        return added + kept if self.skip == 1 else added + self.skip * kept
