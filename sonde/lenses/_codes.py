@@ -55,17 +55,16 @@ def drawn(subject: Subject, images: Any) -> list[Any]:
 
 def small() -> Subject:
     """A tiny subject: an untrained VAE of 8 x 6 images."""
-    from dataclasses import replace
-
     import torch
 
+    from ..core.batch import Batch, Data
     from ..models import vae
-    from ._tiny import images
+    from ._tiny import METRICS, _Rows, images
     from ._untouched import untouched
 
     subject = images()
     with untouched():
         torch.manual_seed(0)
         model = vae.dense((1, 8, 6), hidden=(12,), code=3)
-    batch = subject.batch.replace(x=subject.batch.x.sigmoid())
-    return replace(subject, model=model, batch=batch, objective=None)
+    batch = Batch(x=subject.batch.x.sigmoid())
+    return Subject(model, batch, None, Data(train=_Rows(batch), name="tiny"), METRICS, "tiny")

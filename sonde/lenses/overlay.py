@@ -97,4 +97,4 @@ def tiny() -> Subject:
         torch.manual_seed(0)
         model = ViT(image=(8, 6), patch=2, width=8, depth=2, heads=2, classes=5, channels=1, ffn=1.0)
         torch.nn.init.normal_(model.head.weight)
-    return replace(subject, model=model)
+    return replace(subject, model=model, objective=None)
