@@ -180,8 +180,8 @@ def s2s_03(exhibit: Exhibit) -> str:
         exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.75)
         one = Subject(models[0], batch[longest : longest + 1])
         exhibit.show(_titled(alignment.read(one, n=1)[0], f"Alignment, {kind} scores"))
-    told = ", ".join(f"{kind} {spread(shares, '.1%')}" for kind, shares in hits.items())
-    return f"letters that look at their mirror place, {len(SEEDS)} seeds: {told}"
+    mean = ", ".join(f"{kind} {spread(shares, '.1%')}" for kind, shares in hits.items())
+    return f"letters that look at their mirror place, {len(SEEDS)} seeds: {mean}"
 
 
 def _titled(reading: Reading, title: str) -> Reading:
@@ -358,7 +358,7 @@ def s2s_08(exhibit: Exhibit) -> str:
 
 def s2s_09(exhibit: Exhibit) -> str:
     """Sentences of a toy grammar into another one, with other words, another order and agreement; none of the test was seen."""
-    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=1e-2, steps=100)
+    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=1e-2, steps=80)
     data = made.build_data()
     seen = {row.tobytes() for row in _rows(data.train)}
     exhibit.expect("sentences of the test that were trained on", sum(row.tobytes() in seen for row in _rows(data.test)), 0)
