@@ -19,41 +19,12 @@ from sonde.lenses.cost import _Walk
 from sonde.models.mlp import MLP
 from tests.atlas.mistakes import any_of, wrong
 
-LONG = [
-    "OPT-14",
-    "OPT-15",
-    "REG-06",
-    "LIN-16",
-    "S2S-01",
-    "S2S-02",
-    "S2S-03",
-    "S2S-09",
-    "ATT-15",
-    "RES-03",
-    "RES-08",
-    "AE-05",
-    "AE-07",
-    "AE-09",
-    "AE-10",
-    "VIT-02",
-    "VIT-03",
-    "LM-03",
-    "LM-08",
-    "LM-10",
-    "LM-11",
-    "LM-12",
-    "LM-13",
-    "LM-15",
-    "LM-16",
-    "LM-17",
-    "LM-18",
-    "APP-01",
-    "APP-02",
-    "APP-03",
-    "APP-04",
-    "APP-05",
-    "APP-06",
-]
+LONG = {
+    *("OPT-14", "OPT-15", "REG-06", "LIN-16", "S2S-01", "S2S-02", "S2S-03", "S2S-09", "ATT-15"),
+    *("CNN-18", "RES-03", "RES-08", "AE-05", "AE-07", "AE-09", "AE-10", "VIT-02", "VIT-03"),
+    *("LM-03", "LM-08", "LM-10", "LM-11", "LM-12", "LM-13", "LM-15", "LM-16", "LM-17", "LM-18"),
+    *("APP-01", "APP-02", "APP-03", "APP-04", "APP-05", "APP-06"),
+}
 """rows that train for five seconds or more; `make test-all` and `sonde atlas --check` run them too"""
 
 
