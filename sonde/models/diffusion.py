@@ -52,11 +52,15 @@ def kept(steps: int, schedule: Schedule = "cosine") -> Tensor:
 class Diffusion(nn.Module):
     """`model(x_t, t)` tells the noise in x_t, shaped like it; `noised` puts noise in, `sample` begins with noise alone.
 
-    denoiser: (x_t, t) -> noise; t (B,) are floats from 1 to T
+    The noise is sqrt(1 - a_t) x_t + sqrt(a_t) v with v = sqrt(a_t) e - sqrt(1 - a_t) x (Salimans and Ho, 2022).  The network
+    finds v alone: where nearly nothing of the data is left the noise is x_t itself, and no error of the network can hide that.
+
+    denoiser: (x_t, t) -> v; t (B,) are floats from 1 to T
     shape: of one example
     steps: T
     schedule: how fast the data drown
-    span: lowest and highest value of the data, which the network sees as -1 and 1; none leaves them as they are
+    span: lowest and highest value of the data: no step back means anything beyond; none allows everything
+    unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
     """
 
     kept: Tensor
@@ -68,22 +72,28 @@ class Diffusion(nn.Module):
         steps: int = 100,
         schedule: Schedule = "cosine",
         span: tuple[float, float] | None = None,
+        unit: float = 1.0,
     ) -> None:
         super().__init__()
-        if steps < 1:
-            raise BadInput(f"steps must be a number >= 1, not {steps!r}", where="Diffusion")
-        self.denoiser, self.shape, self.steps, self.span = denoiser, tuple(shape), steps, span
+        if steps < 1 or not unit > 0:
+            raise BadInput(f"steps must be a number >= 1 and unit > 0, not {steps!r} and {unit!r}", where="Diffusion")
+        if span is not None and not span[0] < span[1]:
+            raise BadInput(f"span must be a lower and a higher number, not {span!r}", where="Diffusion")
+        self.denoiser, self.shape, self.steps, self.unit = denoiser, tuple(shape), steps, unit
+        self.middle = 0.0 if span is None else (span[0] + span[1]) / 2
+        self.reach = math.inf if span is None else (span[1] - span[0]) / 2 / unit
         self.register_buffer("kept", kept(steps, schedule).float())
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
         """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
-        at = x.new_ones(len(x)) if time is None else time.to(x.dtype)
-        return self.denoiser(fits(x, self.shape, "Diffusion"), at)
+        at = torch.ones(len(x), dtype=torch.long, device=x.device) if time is None else time
+        a = self._left(at, fits(x, self.shape, "Diffusion"))
+        return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
     def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
         """Data x (B, *shape) after `time` (B,) steps, with this noise."""
         a = self._left(time, x)
-        return a.sqrt() * self._scaled(fits(x, self.shape, "Diffusion")) + (1 - a).sqrt() * noise
+        return a.sqrt() * ((fits(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None, steps: int | None = None, eta: float = 1.0) -> Tensor:
@@ -100,31 +110,21 @@ class Diffusion(nn.Module):
         for now, then in zip(times, times[1:]):
             fresh = noise(self, n, self.shape, generator) if eta and then else None
             x = self.back(x, now, then, fresh, eta)
-        if self.span is None:
-            return x
-        low, high = self.span
-        return low + (x.clamp(-1, 1) + 1) / 2 * (high - low)
+        return self.middle + self.unit * x
 
     def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
         """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
         found = self(x, torch.full((len(x),), now, device=x.device))
         a, b = self.kept[now], self.kept[then]
-        clean = (x - (1 - a).sqrt() * found) / a.sqrt()
-        if self.span is not None:  # a network that is a little wrong asks for values that no data have
-            clean = clean.clamp(-1, 1)
-            found = (x - a.sqrt() * clean) / (1 - a).sqrt()
+        # Where little of the data is left, a network that is a little wrong asks for values that no data have.
+        clean = ((x - (1 - a).sqrt() * found) / a.sqrt()).clamp(-self.reach, self.reach)
+        found = (x - a.sqrt() * clean) / (1 - a).sqrt()
         variance = eta**2 * (1 - b) / (1 - a) * (1 - a / b) if fresh is not None else torch.zeros_like(b)
         x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * found
         return x if fresh is None else x + variance.sqrt() * fresh
 
     def _left(self, time: Tensor, x: Tensor) -> Tensor:
         return self.kept[time].view(-1, *(1,) * (x.ndim - 1))
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        if self.span is None:
-            return x
-        low, high = self.span
-        return (x - low) / (high - low) * 2 - 1
 
 
 @final
@@ -183,7 +183,7 @@ def _doubled(x: Tensor) -> Tensor:
 
 
 def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: Schedule = "cosine") -> Diffusion:
-    """For points with so many coordinates, best of a spread near 1; a perceptron tells the noise."""
+    """For points with so many coordinates and a spread near 1; a perceptron tells the noise."""
     return Diffusion(PointDenoiser(numbers((size,), "diffusion.points"), width, depth), (size,), steps, schedule)
 
 
@@ -193,4 +193,4 @@ def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, sche
     width: channels at the full size
     """
     channels, _, _ = quarters(shape, "diffusion.images")
-    return Diffusion(ImageDenoiser(channels, width), shape, steps, schedule, span=(0.0, 1.0))
+    return Diffusion(ImageDenoiser(channels, width), shape, steps, schedule, span=(0.0, 1.0), unit=0.5)
