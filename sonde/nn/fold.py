@@ -91,7 +91,8 @@ class Folded(nn.Module):
     def _written(self, x: Tensor) -> Program | None:
         """The list of operations for inputs like x, if there is one that gives what the layers give."""
         try:
-            with Tape(x) as tape:
+            # In inference mode torch hands larger operations to a tape than outside it.
+            with torch.inference_mode(False), torch.no_grad(), Tape(x := x.clone()) as tape:
                 output = self.model(x)
         except RuntimeError:  # such as a view that wants the other layout; if it is something else, the layers will say so
             return None

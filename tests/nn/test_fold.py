@@ -79,6 +79,15 @@ def test_what_follows_a_convolution_is_joined_with_it():
     assert not any("relu" in call or "add." in call or "add_." in call or "norm" in call for call in calls)
 
 
+def test_inference_mode_is_as_fast():
+    model = lived(cifar(8)).eval()
+    with torch.inference_mode():
+        x = torch.randn(2, 3, 9, 7)
+        folded = fold(model, x)
+        same(model, folded, x)
+    assert len(folded.pairs) == 7 and [program.joined for program in programs(folded)] == [7]
+
+
 def test_timms_networks_fold_too():
     for name, pairs in (("resnet18", 20), ("resnet50", 53)):
         model = lived(timm().create_model(name, num_classes=9)).eval()
