@@ -5,6 +5,7 @@ B batch, C channels, H height, W width of an image; h, w those of a map.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,9 +99,10 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
         try:
             with gathering(model, x, found):
                 ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
-        except Exception:  # noqa: S110  whatever layer stops it, the maps before it stand
-            pass
-        best = max(best, found, key=len)
+        except Exception:  # whatever layer stops it, the maps before it stand
+            best = max(best, found, key=len)
+        else:
+            return max(best, found, key=len)
     return best
 
 
@@ -133,17 +135,17 @@ def gathering(model: Any, x: Any, found: dict[str, Any]) -> Iterator[None]:
 
     from ..nn.block import Block
 
-    side, last = getattr(model, "patch", None), x
+    side, last, runs = getattr(model, "patch", None), x, Counter[str]()
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         nonlocal last
+        runs[name] += 1
         block = isinstance(module, Block)
         own = output[0] if block else output
         shown = laid_out(own, x.shape[-2:], side) if block and side else own
         if not torch.is_tensor(shown) or shown.dim() != 4 or (last.shape == shown.shape and torch.equal(last, shown)):
             return None
-        again = sum(other.split(" ")[0] == (name or "output") for other in found)
-        found[f"{name or 'output'} ({again + 1})" if again else name or "output"] = last = shown
+        found[f"{name or 'output'} ({runs[name]})" if runs[name] > 1 else name or "output"] = last = shown
         # What comes after depends on what was noted, and layers that work in place do not change it.
         return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
 
@@ -197,6 +199,11 @@ def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[floa
 
     down, across = along(-2), along(-1)
     return {name: (down[name], across[name]) for name in found}
+
+
+def spread_out(found: dict[str, Any]) -> dict[str, Any]:
+    """Maps with more than one place; all of them where none has."""
+    return {name: own for name, own in found.items() if own[0, 0].numel() > 1} or found
 
 
 def chosen(name: str, found: dict[str, Any], default: str) -> str:

@@ -25,7 +25,7 @@ def why_not(subject: Subject) -> str:
 def read(
     subject: Subject,
     pixels: Annotated[int, Range(1, 1024)] = 2,
-    examples: Annotated[int, Range(1, 4096)] = 64,
+    examples: Annotated[int, Range(1, 4096)] = 32,
     layers: Annotated[int, Range(1, 64)] = 16,
 ) -> Reading:
     """The error of each layer under four changes of the image.

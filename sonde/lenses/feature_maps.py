@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._pictures import check, maps, no_maps, picture, spaced, stretched
+from ._pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
 from ._untouched import need, untouched
 
 
@@ -33,6 +33,7 @@ def read(
     batch = subject.batch[example : example + 1]
     with untouched(subject.model), torch.no_grad():
         found = maps(subject.model, batch)
+    found = spread_out(found)
     shown = spaced(list(found.items()), layers)
     rows = [_row(own[0], channels) for _, own in shown]
     pictures = [[picture(batch.x[0])], *([stretched(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]

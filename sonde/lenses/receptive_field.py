@@ -8,13 +8,12 @@ Receptive Field in Deep Convolutional Neural Networks, 2016).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced
+from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
 from ._untouched import need, untouched
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def read(
     """A table of the field of each layer, and the image with the fields of the middle units and the gradient of one of them.
 
     example: the image to draw on, which of the batch, from 0
-    layer: whose gradient is shown; none is the last
+    layer: whose gradient is shown; none is the last with more than one place
     layers: how many to measure, from the first to the last
     probes: random images from which a field is measured, and images of the batch over which the gradient is averaged
     """
@@ -78,11 +77,15 @@ def read(
     model, batch = subject.model, subject.batch
     with untouched(model), torch.no_grad():
         found = maps(model, batch[example : example + 1])
-    layer = chosen(layer, found, list(found)[-1])
-    formula = {row.name: row.field for row in cost(model, batch).rows if row.field}
+    layer = chosen(layer, found, list(spread_out(found))[-1])
+    # A layer that runs several times has the field of its last run.
+    formula = {f"{row.name} ({row.calls})" if row.calls > 1 else row.name: row.field for row in cost(model, batch).rows if row.field}
     names = spaced(_growing(list(found), formula), layers)
     fields = measured(subject, [*names, layer], probes)
-    shown = {name: fields[name] for name in names}
+    repeats = {
+        name for before, name in zip(names, names[1:]) if name not in formula and fields[before].whole and _alike(fields, before, name)
+    }
+    shown = {name: fields[name] for name in names if name not in repeats}
     middle = {name: fields[name].at(*(n // 2 for n in found[name].shape[-2:])) for name in fields}
     images = batch.x[example : example + probes]
     _, heat = gradient(model, batch[:1], images, [layer])[layer]
@@ -125,6 +128,10 @@ def read(
     return [table, view]
 
 
+def _alike(fields: dict[str, Field], one: str, other: str) -> bool:
+    return fields[one].size == fields[other].size and fields[one].jump == fields[other].jump
+
+
 def _told(field: Field) -> str:
     from .cost import by
 
@@ -149,16 +156,16 @@ def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[s
     """The receptive field of some layers, from gradients by random images that grow until every box ends inside them."""
     import torch
 
-    model, seen = _exact(subject.model), subject.batch.x.double()
-    batch = subject.batch[:1].replace(x=seen[:1])
-    with torch.no_grad():
+    model, batch, seen = subject.model, subject.batch[:1], subject.batch.x
+    with untouched(model), torch.no_grad():
         apart = jumps(model, batch, maps(model, batch))
     mean, spread = seen.mean((0, 2, 3), keepdim=True), seen.std(correction=0).clamp_min(1e-6)
     dice, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
     found: dict[str, Field] = {}
+    units: dict[str, tuple[int, int]] = {}
     left = list(dict.fromkeys(layers))
     while left and (not found or max(size) <= LARGEST):
-        x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=dice, dtype=torch.float64)
+        x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=dice, dtype=seen.dtype)
         slopes = gradient(model, batch, x, left)
         for name, (unit, slope) in slopes.items():
             start, length = _extent(slope)
@@ -166,7 +173,9 @@ def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[s
             jump = apart[name]
             origin = tuple(s - i * j for s, i, j in zip(start, unit, jump, strict=True))
             found[name] = Field(origin, length, jump, inside)  # type: ignore[arg-type]
-        left = [name for name in slopes if not found[name].whole]
+        # A map that does not grow with the image is made of all of it.
+        left = [name for name, (unit, _) in slopes.items() if not found[name].whole and units.get(name) != unit]
+        units = {name: unit for name, (unit, _) in slopes.items()}
         size = (2 * size[0], 2 * size[1])
     return found
 
@@ -174,8 +183,8 @@ def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[s
 def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[str, tuple[tuple[int, int], Tensor]]:
     """For each layer its middle unit and the mean size of that unit's gradient by each pixel of the images x, (H, W).
 
-    The channels of a unit are mixed at random, which takes one backward pass for all of them.  Layers that the network does
-    not reach with images of this size are left out.
+    The channels of a unit are mixed at random, which takes one backward pass for all of them.  Torch computes convolutions on a
+    CPU directly, so that what is 0 comes out as 0.  Layers that the network does not reach with images of this size are left out.
     """
     import torch
 
@@ -201,14 +210,6 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
     touched = slope > 0
     lines = [touched.any(axis).nonzero().flatten().tolist() or [0, -1] for axis in (1, 0)]
     return (lines[0][0], lines[1][0]), (lines[0][-1] - lines[0][0] + 1, lines[1][-1] - lines[1][0] + 1)
-
-
-def _exact(model: Any) -> Any:
-    """A copy in double precision, where torch computes convolutions so that what is 0 comes out as 0."""
-    import torch
-
-    with torch.inference_mode(False):
-        return copy.deepcopy(model).double().eval()
 
 
 def tiny() -> Subject:

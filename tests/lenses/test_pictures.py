@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
-from sonde.lenses import feature_maps, patches
+from sonde.lenses import feature_maps, patches, receptive_field
 from sonde.lenses._pictures import jumps, maps, maps_of, picture, spaced
 from sonde.lenses.overlay import tiny as seeing
 from sonde.models.cnn import CNN
@@ -148,7 +148,16 @@ def test_a_residual_network_shows_its_sums() -> None:
     with torch.no_grad():
         expected = model.layer1(model.relu(model.bn1(model.conv1(x))))
     assert any(own.shape == expected.shape and torch.equal(own, expected) for own in found.values())
-    assert len(feature_maps.read(Subject(model, Batch(x=x)), layers=5, channels=2).extra["rows"]) == 6
+    rows = feature_maps.read(Subject(model, Batch(x=x)), layers=5, channels=2).extra["rows"]
+    assert len(rows) == 6 and "avgpool" in found and "avgpool" not in rows, "one place is no picture"
+
+
+def test_the_fields_of_a_residual_network_agree_with_the_formula() -> None:
+    table, view = receptive_field.read(Subject(cifar(8, classes=10), Batch(x=torch.randn(3, 3, 16, 16))), layers=100, probes=3)
+    found = dict(zip(table.values["layer"], zip(table.values["formula"], table.values["measured"], strict=True), strict=True))
+    assert found["layer1.0.conv2"] == ("7 × 7", "7 × 7") and found["layer3.0.conv2"] == ("25 × 25", "25 × 25")
+    assert all(formula in (None, told) for formula, told in found.values())
+    assert found["avgpool"][1].startswith("at least ") and "gradient of avgpool" not in view.extra["labels"]
 
 
 def test_images_of_many_channels_are_shown_by_their_mean() -> None:

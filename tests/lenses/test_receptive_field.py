@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -47,9 +49,10 @@ def test_layers_that_see_no_more_are_left_out() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_field_of_any_unit_is_where_its_gradient_lies(name: str) -> None:
     torch.manual_seed(1)
-    net = nn.Sequential(*CHAINS[name][0]).double().eval()
+    net = nn.Sequential(*CHAINS[name][0]).eval()
     last = str(len(net) - 1)
     field = measured(Subject(net, Batch(x=torch.randn(2, 1, 24, 30))), [last])[last]
+    net = copy.deepcopy(net).double()
     for parameter in net.parameters():
         nn.init.uniform_(parameter, 0.1, 1.0)  # positive weights and inputs: nothing cancels, no unit is dead
     x = torch.rand(6, 1, 47, 53, dtype=torch.float64, requires_grad=True)
