@@ -1,0 +1,119 @@
+"""A variational auto-encoder of digits: bounds on their log-likelihood, and sheets of samples, reconstructions and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Generator
+
+from ..core.batch import Batch, Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..core.terms import Terms
+from ..data.catalogue import load
+from ..data.corrupt import fixed
+from ..models.vae import convolutional, dense
+from ..objectives.elbo import Elbo
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._sheets import ACROSS, sheet
+from ._shown import Shown
+
+MOST = 1000
+"""test pictures for the importance-weighted bound, which decodes each of them many times"""
+
+
+def recipe(
+    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    code: Annotated[int, Range(1, 1024)] = 8,
+    hidden: Annotated[tuple[int, ...], Range(1, 8192)] = (256,),
+    network: Literal["dense", "convolutional"] = "dense",
+    beta: Annotated[float, Range(least=0)] = 1.0,
+    samples: Annotated[int, Range(1, 100_000)] = 500,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 2e-3,
+    epochs: Annotated[float, Range(above=0)] = 150,
+    seed: int = 0,
+) -> Recipe:
+    """Learn to draw pictures of black and white pixels; at the end the ELBO and a tighter bound on log p(x) of the test part.
+
+    A grey pixel is black or white with its grey value as chance: drawn anew in each training batch, once for the test part, so that
+    a likelihood of black and white pixels is one.
+
+    data: digits come with scikit-learn; the others need a data folder or a connection
+    code: numbers of a code
+    hidden: widths of dense layers, or channels of convolutions, between a picture and its code
+    network: dense layers or convolutions
+    beta: factor of the KL; 1 is the ELBO
+    samples: codes for each picture in the importance-weighted bound
+    batch: pictures per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data
+    """
+    parts = load(data, seed=seed, standardise=False)
+    judged: dict[str, Any] = {name: fixed(part, binarised, seed) for name, part in parts.splits.items() if name != "train"}
+    parts = replace(parts, **judged)
+    shape = tuple(parts.train[:1].x.shape[1:])
+    return Recipe(
+        model=partial(dense if network == "dense" else convolutional, shape, hidden, code),
+        data=parts,
+        objective=Elbo(beta=beta),
+        optimiser=optimiser("adam", lr=lr),
+        schedule=warmup_cosine(),
+        augment=binarised,
+        batch=batch,
+        epochs=epochs,
+        callbacks=(Shown(partial(report, parts, samples)),),
+    )
+
+
+def binarised(batch: Batch, dice: Generator) -> Batch:
+    """Pixels that are black or white with their grey value as chance."""
+    drawn = torch.rand(batch.x.shape, generator=dice, device=dice.device).to(batch.x.device) < batch.x
+    return batch.replace(x=drawn.to(batch.x.dtype))
+
+
+@torch.no_grad()
+def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, str]:
+    """Bounds on the log-likelihood of the test part in nats per picture, and three sheets of pictures."""
+    assert data.test is not None
+    model.eval()
+    objective, dice = Elbo(), generator(0, "report")
+    x = data.test[:].x
+    mean, log_variance = (torch.cat(parts) for parts in zip(*(model.encode(part) for part in x.split(512))))
+    terms = sum((objective(model, Batch(x=part)) for part in x.split(512)), start=Terms()).means()
+    few = x[:MOST]
+    weighted = torch.cat([objective.log_likelihood(model, part, samples, dice) for part in few.split(512)])
+    used = int((mean.var(0) > 0.01).sum())
+    figures = folder / "figures"
+    drawn = model.mean(model.codes(8 * ACROSS, dice))
+    sheet(figures / "samples.png", "Drawn from the prior", [drawn], "Each pixel is its chance of being white.")
+    rows = [part[start : start + ACROSS] for start in (0, ACROSS) for part in (x, model.mean(mean[: 2 * ACROSS]))]
+    sheet(figures / "reconstructions.png", "Reconstructions", rows, "Rows, twice: pictures of the test part, rebuilt from their mean code.")
+    path = _traversal(model, mean[:1])
+    told = f"The code of one test picture; in each row one of its {len(path) // ACROSS} most used numbers goes from -3 to 3."
+    sheet(figures / "codes.png", "What each number of the code does", [path], told)
+    shares = f"{-terms['nll']:.2f} rebuilt, less {terms['kl']:.2f} for the code"
+    return {
+        "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats a picture ({shares}; {len(x):,} test pictures)",
+        "log p(x)": f"at least {float(weighted.mean()):.2f} nats by {samples} weighted codes each ({len(few):,} pictures)",
+        "code": f"{used} of its {mean.shape[1]} numbers in use",
+    }
+
+
+def _traversal(model: Any, code: torch.Tensor, most: int = 8) -> torch.Tensor:
+    """Pictures (rows x ACROSS, 1, H, W): from the code of one, each of the numbers that move the picture most goes its way."""
+    line = torch.linspace(-3, 3, ACROSS)
+    ways = []
+    for place in range(code.shape[1]):
+        moved = code.repeat(ACROSS, 1)
+        moved[:, place] = line
+        ways.append(model.mean(moved))
+    ways.sort(key=lambda way: float(way.var(0).sum()), reverse=True)
+    return torch.cat(ways[:most])
