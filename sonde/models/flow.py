@@ -47,7 +47,7 @@ class Coupling(nn.Module):
         super().__init__()
         size = len(keep)
         self.register_buffer("keep", keep)
-        self.says = MLP((size, *(width,) * depth, 2 * size), "silu")
+        self.says = MLP((size, *(width,) * depth, 2 * size), "relu")
         for weight in self.says.layers[-1].parameters():
             nn.init.zeros_(weight)  # a flow begins as the identity
 

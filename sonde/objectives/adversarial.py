@@ -92,6 +92,7 @@ def tiny() -> tuple[Adversarial, nn.Module, Batch]:
         """A fixed line of forgeries, and a smooth judge."""
 
         latent = 1
+        line: Tensor
 
         def __init__(self) -> None:
             super().__init__()
