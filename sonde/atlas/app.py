@@ -1,4 +1,4 @@
-"""Chapter 23, applications: sentences judged, one toy for each family of sequence models, and music."""
+"""Chapter 23, applications: pictures named, sentences judged, one toy for each family of sequence models, music, and a price."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..objectives.gaussian import Gaussian
 from ..optim.build import optimiser
 from ..recipes import music, sentiment, tagging
 from ..recipes._texts import EXAMPLES
+from . import _app_images
 from ._exhibit import Exhibit, spread
 
 SEEDS = range(3)
@@ -39,6 +40,24 @@ HIGH, WIDE = 11, 22
 def _runs(exhibit: Exhibit, recipe: Recipe, name: str) -> list[Any]:
     """One run for each seed."""
     return [exhibit.train(recipe, f"{name}-{seed}", seed=seed) for seed in SEEDS]
+
+
+# APP-01 to APP-03
+
+
+def app_01(exhibit: Exhibit) -> str:
+    """Handwritten digits: a network of convolutions, and one of dense layers on flattened images."""
+    return _app_images.digits(exhibit)
+
+
+def app_02(exhibit: Exhibit) -> str:
+    """Small photographs: shortcuts against none, for the same budget."""
+    return _app_images.photographs(exhibit)
+
+
+def app_03(exhibit: Exhibit) -> str:
+    """Three kinds of picture: where the numbers of a dense net are, and what it makes of them."""
+    return _app_images.three_classes(exhibit)
 
 
 # APP-04
@@ -250,3 +269,11 @@ def pitches(file: bytes) -> list[int]:
             found.append(file[at + 2])
         at += 2 + (2 + file[at + 3] if kind == 0xFF else 1 if kind >> 4 == 0xC else 2)
     return found
+
+
+# APP-09
+
+
+def app_09(exhibit: Exhibit) -> str:
+    """A price that cannot be negative, and features made by hand beside learnt ones."""
+    return _app_images.prices(exhibit)

@@ -490,7 +490,7 @@ def _corner_net() -> tuple[list[list[int]], list[str]]:
 
 def cnn_18(exhibit: Exhibit) -> str:
     """A trained network opened: filters, maps and the patches its units like; any size through pooling; and a series."""
-    runs = [exhibit.train(digits_cnn.recipe(epochs=4), f"digits-{seed}", seed=seed) for seed in range(3)]
+    runs = [exhibit.train(digits_cnn.recipe(width=16, lr=6e-3, epochs=8), f"digits-{seed}", seed=seed) for seed in range(3)]
     accuracy = [run.result["figures"]["test/accuracy"] for run in runs]
     exhibit.above("digits: test accuracy", accuracy, 0.95)
     model, data = runs[0].model(), runs[0].data

@@ -258,7 +258,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def settled_torch(threads: int, device: str):
-    """Thread count and deterministic kernels for one run, put back afterwards."""
+    """Thread count, deterministic kernels and gradients for one run, whatever the caller turned off; put back afterwards."""
     memory: Any = torch.utils.deterministic
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory)
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -268,7 +268,8 @@ def settled_torch(threads: int, device: str):
     memory.fill_uninitialized_memory = False
     _deterministic(True, device != "cpu")
     try:
-        yield
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
     finally:
         torch.set_num_threads(before[0])
         _deterministic(before[1], warn)

@@ -1,4 +1,4 @@
-"""A CNN on Fashion-MNIST (conv 32-64, dense 128) with shifts and flips; above 92 % in minutes."""
+"""A CNN on Fashion-MNIST (three convolutions with batch norm, dense 128) with shifts and flips; about 93 % in minutes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recipe(
 ) -> Recipe:
     """A CNN on Fashion-MNIST, 60,000 + 10,000 garments of 28 x 28 pixels.
 
-    width: channels of the first convolution; the second has twice as many
+    width: channels of the first convolution; each further one has twice as many
     hidden: width of the dense layer
     dropout: share of values set to 0 before each dense layer while training
     shift: largest shift of a training image in pixels
@@ -42,7 +42,7 @@ def recipe(
     """
     changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
     return Recipe(
-        model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(28, 28), dropout=dropout),
+        model=partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True),
         data=partial(load, "fashion_mnist"),
         objective=Categorical(classes=10),
         optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),

