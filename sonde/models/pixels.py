@@ -55,7 +55,7 @@ class Pixels(nn.Module):
             raise _wrong(f"image must be height and width of two pixels or more, not {tuple(image)}", "write image=(8, 8)")
         self.image, self.levels, self.classes = (image[0], image[1]), levels, classes
         self.body = LanguageModel(levels, width, depth, mixer, 4.0, "learned", image[0] * image[1], dropout)
-        # The kind of image stands where a text has its start token.
+        # The kind of image stands where a text has its start token, and with every pixel: far from the start it fades.
         self.start = nn.Embedding(max(classes, 1), width)
 
     def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
@@ -64,8 +64,8 @@ class Pixels(nn.Module):
             told = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
             height, width = self.image
             raise _wrong(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {told}", "use levels_of(x, n)")
-        before = self.body.embed(x.flatten(1)[:, :-1].long())
-        found, _ = self.body.through(torch.cat([self._start(label, len(x)), before], 1))
+        start, before = self._start(label, len(x)), self.body.embed(x.flatten(1)[:, :-1].long())
+        found, _ = self.body.through(torch.cat([start, start + before], 1))
         return self.body.logits(found).unflatten(1, self.image)
 
     def log_prob(self, x: Tensor, label: Tensor | None = None) -> Tensor:
@@ -81,13 +81,14 @@ class Pixels(nn.Module):
         training = self.training
         self.eval()
         state: State | None = None
-        x, found = self._start(label, n), []
+        start, found = self._start(label, n), []
+        x = start
         try:
             for _ in range(self.image[0] * self.image[1]):
                 h, state = self.body.through(x, state)
                 chances = self.body.logits(h[:, -1]).softmax(-1)
                 found.append(torch.multinomial(chances, 1, generator=generator))
-                x = self.body.embed(found[-1])
+                x = start + self.body.embed(found[-1])
         finally:
             self.train(training)
         return torch.cat(found, 1).unflatten(1, self.image)

@@ -18,7 +18,7 @@ from ..core.errors import BadInput
 from ..nn.block import Style, style_of
 from ..nn.positions import Positions
 from ..nn.stack import Stack
-from .language_model import Count, Share, begin_small, mixer_of
+from .language_model import Count, Share, mixer_of
 
 STYLE = Style("layer", eps=1e-6, activation="gelu", bias=True, scaled=False)
 """norms before the branches, as published"""
@@ -84,12 +84,12 @@ class ViT(nn.Module):
         self.style = style_of(style)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
-        self.positions = Positions(positions, width, self.tokens)
+        # Patches become numbers near 1; beside those, places that begin much smaller are seen late, above all by small models.
+        self.positions = Positions(positions, width, self.tokens, std=0.3)
         self.dropout = nn.Dropout(dropout)
         mixers = [mixer_of(f"attention heads={heads}", width, causal=False, positions="none", bias=True) for _ in range(depth)]
         self.stack = Stack.of(mixers, ffn, self.style, dropout)
         self.head = nn.Linear(width, classes)
-        begin_small(self.stack)
         nn.init.trunc_normal_(self.patches.weight, std=(channels * patch**2) ** -0.5)
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
         nn.init.normal_(self.head.weight, std=0.02)

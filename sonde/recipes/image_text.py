@@ -1,0 +1,120 @@
+"""Images and captions in one space (CLIP): trained on pairs alone; ends with captions found for images, also captions never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch, Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..data.catalogue import load
+from ..data.tensors import TensorSource
+from ..models.clip import Clip
+from ..models.cnn import CNN
+from ..models.topologies import Seq2Vec
+from ..objectives.contrastive import Contrastive
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._shown import Shown
+
+
+def recipe(
+    size: Annotated[int, Range(8, 256)] = 32,
+    images: Annotated[int, Range(200, 1_000_000)] = 6000,
+    unseen: Annotated[int, Range(0, 18)] = 4,
+    width: Annotated[int, Range(2, 1024)] = 32,
+    channels: Annotated[tuple[int, ...], Range(1, 1024)] = (16, 32),
+    mixer: str = "gru",
+    batch: Annotated[int, Range(least=2)] = 64,
+    lr: Annotated[float, Range(above=0)] = 3e-3,
+    steps: Annotated[int, Range(least=1)] = 800,
+    seed: int = 0,
+) -> Recipe:
+    """Coloured shapes and sentences such as 'a large red disc on the left': which belong together?
+
+    size: height and width of an image
+    images: how many are made, of which 15 % are for validation and 15 % for the test
+    unseen: of the 36 captions so many, with their images, are kept out of training
+    width: numbers of the vector of an image or caption
+    channels: of each convolution of the image encoder
+    mixer: what reads a caption, by name
+    batch: pairs per update, each compared with all others
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    steps: updates
+    """
+    data = load("shapes", seed=seed, n=images, size=size, colour=True, target="caption")
+    captions, lengths = distinct(data)
+    kept = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
+    seen = (which(data.train[:], captions).unsqueeze(1) == kept).any(1)
+    parts = {name: alone(source, seen if name == "train" else None) for name, source in data.splits.items()}
+    data = replace(data, **parts, task="other", classes=())  # type: ignore[arg-type]
+    build = partial(pair, (3, *channels), size, data.reader.vocabulary.size, width, mixer)
+    return Recipe(
+        model=build,
+        data=data,
+        objective=Contrastive(same="text"),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        clip=1.0,
+        batch=batch,
+        drop_last=True,  # the loss grows with the pairs that are compared
+        steps=steps,
+        evaluate_every=max(steps // 5, 1),
+        evaluate_batch=batch,
+        callbacks=(Shown(partial(report, data, captions, lengths, kept)),),
+    )
+
+
+def pair(channels: tuple[int, ...], size: int, words: int, width: int, mixer: str) -> nn.Module:
+    """A convolutional network for images and a reader of captions, into vectors of one width."""
+    return Clip(
+        CNN(channels, width, 128, image=(size, size), dropout=0.2, norm=True), Seq2Vec(words, width, width=64, mixer=mixer, pool="mean")
+    )
+
+
+def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: Any, folder: Path) -> Mapping[str, str]:
+    """How often the right one of all captions is found for an image of the test part."""
+    assert data.test is not None
+    batch = data.test[torch.arange(len(data.test))]
+    wanted = which(batch, captions)
+    right = found(model, batch, captions, lengths) == wanted
+    seen = (wanted.unsqueeze(1) == kept).any(1)
+    told = {"retrieval": _share(right[seen], "captions seen in training", len(captions))}
+    return told if seen.all() else told | {"unseen": _share(right[~seen], "captions never seen", len(captions))}
+
+
+@torch.no_grad()
+def found(model: Any, batch: Batch, captions: Tensor, lengths: Tensor) -> Tensor:
+    """(B,) the caption nearest to each image."""
+    model.eval()
+    return (model.images(batch.x) @ model.texts(captions, lengths).mT).argmax(1)
+
+
+def alone(source: Any, rows: Tensor | None) -> TensorSource:
+    """Pairs of images and captions, those that are true in `rows`, without the names of the shapes."""
+    fields = {name: tensor if rows is None else tensor[rows] for name, tensor in source.fields.items() if name != "y"}
+    return TensorSource(**fields)
+
+
+def distinct(data: Data) -> tuple[Tensor, Tensor]:
+    """All different captions (N, T) of a set, and their lengths."""
+    whole = [source[torch.arange(len(source))] for source in data.splits.values()]
+    rows = torch.cat([torch.cat([part.lengths.unsqueeze(1), part.text], 1) for part in whole]).unique(dim=0)
+    return rows[:, 1:], rows[:, 0]
+
+
+def which(batch: Batch, captions: Tensor) -> Tensor:
+    """(B,) the number of each example's caption."""
+    return (batch.text.unsqueeze(1) == captions).all(-1).int().argmax(1)
+
+
+def _share(right: Tensor, what: str, among: int) -> str:
+    return f"{float(right.double().mean()):.1%} of {len(right)} test images find theirs among {among} ({what}; chance {1 / among:.1%})"

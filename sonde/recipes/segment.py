@@ -1,0 +1,107 @@
+"""A U-Net that outlines shapes: which pixel belongs to which thing; ends with the overlap of answer and truth (IoU)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.reading import Reading
+from ..core.recipe import Recipe
+from ..data.catalogue import load
+from ..models.unet import UNet
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._shown import Shown
+
+AT_ONCE, DRAWN = 64, 6
+"""images answered together, and those drawn"""
+COLOURS = torch.tensor([[0.1, 0.1, 0.1], [0.9, 0.4, 0.3], [0.3, 0.7, 0.4], [0.4, 0.5, 0.95]])
+"""of the ground and the three kinds of things"""
+
+
+def recipe(
+    size: Annotated[int, Range(8, 1024)] = 32,
+    many: Annotated[int, Range(1, 16)] = 2,
+    images: Annotated[int, Range(100, 1_000_000)] = 3000,
+    noise: Annotated[float, Range(0, 10)] = 0.1,
+    width: Annotated[int, Range(1, 1024)] = 12,
+    depth: Annotated[int, Range(1, 8)] = 3,
+    batch: Annotated[int, Range(least=1)] = 32,
+    lr: Annotated[float, Range(above=0)] = 5e-3,
+    steps: Annotated[int, Range(least=1)] = 600,
+    seed: int = 0,
+) -> Recipe:
+    """Discs, squares and crosses outlined, pixel by pixel; at the end the test part is answered and drawn.
+
+    size: height and width of an image, a multiple of 2^depth
+    many: things in each image; later ones hide earlier ones
+    images: how many are made, of which 15 % are for validation and 15 % for the test
+    noise: deviation of Gaussian noise on every pixel
+    width: channels of the first level; each level below has twice as many
+    depth: how often the image is halved
+    batch: images per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    steps: updates
+    """
+    data = load("shapes", seed=seed, n=images, size=size, many=many, target="mask", noise=noise)
+    return Recipe(
+        model=partial(UNet, 1, len(data.classes), width, depth, padded=True, norm=True),
+        data=data,
+        objective=Categorical(len(data.classes)),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        schedule=warmup_cosine(),
+        batch=batch,
+        drop_last=True,  # batch norm needs more than a handful of examples
+        steps=steps,
+        evaluate_every=max(steps // 5, 1),
+        evaluate_batch=AT_ONCE,
+        channels_last=True,
+        callbacks=(Shown(partial(report, data)),),
+    )
+
+
+def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
+    """The overlap of answer and truth on the test part, and a picture of some of them in the run's folder."""
+    assert data.test is not None
+    found, wanted, x = answered(model, data)
+    overlap = iou(found, wanted, len(data.classes))
+    told = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
+    from ..lenses._draw import draw
+
+    draw(sheet(x[:DRAWN], wanted[:DRAWN], found[:DRAWN]), folder / "segments.png")
+    return {
+        "IoU": f"{float(overlap.mean()):.3f} ({told}; {len(data.test)} images of the test part)",
+        "picture": "segments.png in the run's folder shows images, truth and answers",
+    }
+
+
+@torch.no_grad()
+def answered(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
+    """The likeliest class of each pixel of the test part, the right one, and the images."""
+    assert data.test is not None
+    model.eval()
+    batches = [data.test[torch.arange(i, min(i + AT_ONCE, len(data.test)))] for i in range(0, len(data.test), AT_ONCE)]
+    found = torch.cat([model(batch.x).argmax(-1) for batch in batches])
+    return found, torch.cat([batch.y for batch in batches]), torch.cat([batch.x for batch in batches])
+
+
+def iou(found: Tensor, wanted: Tensor, classes: int) -> Tensor:
+    """(classes,) pixels that answer and truth both give to a class, as a share of those that one of them does."""
+    pairs = torch.bincount((wanted * classes + found).flatten(), minlength=classes**2).view(classes, classes).double()
+    both = pairs.diagonal()
+    return both / (pairs.sum(0) + pairs.sum(1) - both)
+
+
+def sheet(x: Tensor, wanted: Tensor, found: Tensor) -> Reading:
+    """Images, what is to be said about their pixels, and what was."""
+    rows = [*x.mean(1).clamp(0, 1)[..., None].expand(-1, -1, -1, 3), *COLOURS[wanted], *COLOURS[found]]
+    labels = [name for name in ("image", "truth", "answer") for _ in range(len(x))]
+    return Reading("Outlined shapes", "images", {"images": rows}, axes=["picture", "row", "column"], extra={"labels": labels})

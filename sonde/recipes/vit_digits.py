@@ -1,0 +1,63 @@
+"""A small vision transformer on 1,797 real handwritten digits, bundled; or on MNIST, Fashion-MNIST or CIFAR-10."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..data import augment
+from ..data.catalogue import load
+from ..models.vit import ViT
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._parts import sometimes
+
+IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4), "cifar10": (3, 32, 4)}
+"""channels, side, and a good side of a patch"""
+
+
+def recipe(  # noqa: PLR0913  dials of a run, each by name
+    data: Literal["digits", "mnist", "fashion_mnist", "cifar10"] = "digits",
+    patch: Annotated[int, Range(1, 32)] | None = None,
+    width: Annotated[int, Range(1, 4096)] = 64,
+    depth: Annotated[int, Range(1, 96)] = 3,
+    heads: Annotated[int, Range(1, 64)] = 4,
+    pool: Literal["token", "mean"] = "token",
+    positions: Literal["learned", "sinusoidal"] = "learned",
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.1,
+    shifted: Annotated[float, Range(0, 1)] = 0.25,
+    batch: Annotated[int, Range(least=1)] = 64,
+    lr: Annotated[float, Range(above=0)] = 3e-3,
+    epochs: Annotated[float, Range(above=0)] = 60,
+) -> Recipe:
+    """A vision transformer: patches of an image as tokens, all compared with all.
+
+    data: which images; all but the bundled digits are looked for in the data folder
+    patch: side of a patch in pixels, by default 2 for the digits and 4 for the others
+    width: numbers per token
+    depth: blocks
+    heads: of the attention in each block
+    pool: what the answer is made of: a token of its own, or the mean of all patches
+    positions: how patches are told their places
+    dropout: share of numbers set to 0 while training
+    shifted: share of the training images that are moved by up to a tenth of their side
+    batch: examples per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data
+    """
+    channels, side, usual = IMAGES[data]
+    build = partial(ViT, (side, side), patch or usual, width, depth, heads, 10, channels, 2.0, pool, positions, dropout)
+    return Recipe(
+        model=build,
+        data=partial(load, data),
+        objective=Categorical(classes=10),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        augment=sometimes(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
+        clip=1.0,
+        batch=batch,
+        epochs=epochs,
+    )

@@ -1,0 +1,53 @@
+"""Mistakes about vision transformers, made on purpose, that turn chapter 20 red."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sonde.atlas import vit
+from tests.atlas.mistakes import any_of, wrong
+
+
+def test_vit_01_notices_patches_read_column_by_column(monkeypatch):
+    right = vit.patchify
+    monkeypatch.setattr(vit, "patchify", lambda x, patch: right(x.mT, patch))
+    found = wrong("VIT-01")
+    assert any_of(found, "cut by hand") and any_of(found, "against the linear map") and any_of(found, "put together")
+
+
+def test_vit_01_notices_a_patch_with_its_channels_last(monkeypatch):
+    right = vit.patchify
+    monkeypatch.setattr(vit, "patchify", lambda x, patch: right(x, patch).unflatten(2, (x.shape[1], -1)).mT.flatten(2))
+    assert any_of(wrong("VIT-01"), "against the linear map")
+
+
+@pytest.mark.slow  # trains, if only for a moment, three times
+def test_vit_02_notices_a_model_that_hardly_learned_and_a_missing_token(monkeypatch):
+    monkeypatch.setattr(vit, "EPOCHS", 0.1)
+    right = vit.ViT.pooled
+    monkeypatch.setattr(vit.ViT, "features", lambda self, x: self.stack(self.embed(x)[:, 1:])[0])
+    monkeypatch.setattr(vit.ViT, "pooled", lambda self, x: right(self, x))
+    found = wrong("VIT-02")
+    assert any_of(found, "tokens in its encoder") and any_of(found, "above scikit-learn's")
+
+
+@pytest.mark.slow
+def test_vit_03_notices_pixels_that_see_themselves(monkeypatch):
+    """A model told the answer saves all bits on paper, and its probabilities add up to something else."""
+    monkeypatch.setattr(vit, "STEPS", 2)
+    right = vit.Pixels.forward
+
+    def leaky(self, x, label=None):
+        return right(self, x, label) + 20 * torch.nn.functional.one_hot(x, self.levels)
+
+    monkeypatch.setattr(vit.Pixels, "forward", leaky)
+    assert any_of(wrong("VIT-03"), "add up to")
+
+
+@pytest.mark.slow
+def test_vit_03_notices_samples_of_another_digit(monkeypatch):
+    monkeypatch.setattr(vit, "SEEDS", (0, 1))
+    monkeypatch.setattr(vit, "STEPS", 2)
+    found = wrong("VIT-03")
+    assert any_of(found, "the digit asked for") and any_of(found, "bits per pixel")
