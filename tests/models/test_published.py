@@ -63,7 +63,9 @@ def test_timm_counts_the_same(name):
         assert size(published(name)) == size(peer.create_model(name))
 
 
-@pytest.mark.parametrize("name, pixels, products", [("resnet20", 32, 40_551_040), ("resnet18", 224, 1_814_073_344)])
+@pytest.mark.parametrize(
+    "name, pixels, products", [("resnet20", 32, 40_551_040), ("resnet18", 224, 1_814_073_344), ("resnet50", 224, 4_089_184_256)]
+)
 def test_costs_of_one_image(name, pixels, products):
     """Multiply-adds of the convolutions and the last layer, counted by hand: pixels x side^2 x channels in x channels out."""
     found = cost(published(name), (3, pixels, pixels))
