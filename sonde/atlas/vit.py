@@ -163,7 +163,7 @@ def _levels(batch: Batch) -> Batch:
 def _pixels(train: Batch) -> Recipe:
     return Recipe(
         model=partial(Pixels, (8, 8), LEVELS, classes=10, width=32, depth=2),
-        data=Data(TensorSource(**train.fields), name="digits"),
+        data=Data(TensorSource(**train.fields), name="digits"),  # type: ignore[arg-type]
         objective=Categorical(LEVELS),
         optimiser=optimiser("adamw", lr=8e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
