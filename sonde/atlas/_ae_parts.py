@@ -75,12 +75,13 @@ class Points(NamedTuple):
     held: Tensor
     other: Tensor
 
-    def gap(self, sample: Tensor) -> float:
-        """What is left of the gap between a normal fit and real points: 1 for the fit, 0 for real points."""
-        fit = MultivariateNormal(self.train.mean(0), torch.cov(self.train.T))
-        drawn = fit.loc + torch.randn(JUDGED, 2, generator=generator(0, "fit")) @ fit.scale_tril.T
-        real, normal, ours = (discrepancy(each, self.held, BELL) for each in (self.other, drawn, sample))
-        return (ours - real) / (normal - real)
+
+def gap_of(points: Points) -> Callable[[Tensor], float]:
+    """What a sample leaves of the gap between a normal fit and real points: 1 for the fit, 0 for real points."""
+    fit = MultivariateNormal(points.train.mean(0), torch.cov(points.train.T))
+    drawn = fit.loc + torch.randn(JUDGED, 2, generator=generator(0, "fit")) @ fit.scale_tril.T
+    real, normal = (discrepancy(each, points.held, BELL) for each in (points.other, drawn))
+    return lambda sample: (discrepancy(sample, points.held, BELL) - real) / (normal - real)
 
 
 def moons(train: int = 2000) -> Points:
@@ -96,18 +97,19 @@ def generative(exhibit: Exhibit) -> str:
     """Each family samples points nearer to real ones than a normal fit does; densities hold 1; the best judge says p / (p + q)."""
     best_judge(exhibit)
     points = moons()
+    gap = gap_of(points)
     gaps: dict[str, list[float]] = {}
     models: dict[str, list[Any]] = {}
     for name, family in FAMILIES.items():
         runs = [_trained(exhibit, name, family, points, seed) for seed in range(SEEDS)]
         models[name] = [run.model() for run in runs]
-        gaps[name] = [points.gap(_drawn(model)) for model in models[name]]
+        gaps[name] = [gap(_drawn(model)) for model in models[name]]
         exhibit.below(f"{name}: gap to real points left of that of a normal fit", gaps[name], 0.5)
         if name == "GAN":
             _settled(exhibit, [run.result["figures"] for run in runs])
     for name in ("flow", "autoregressive"):
         _is_density(exhibit, name, models[name], points)
-    few = [points.gap(model.sample(JUDGED, generator(0, "few"), steps=20, eta=0.0)) for model in models["diffusion"]]
+    few = [gap(model.sample(JUDGED, generator(0, "few"), steps=20, eta=0.0)) for model in models["diffusion"]]
     exhibit.below("diffusion: the same with 20 of its 40 steps and no fresh noise", few, 0.5)
     exhibit.show(_picture(points, {name: each[0] for name, each in models.items()}, gaps))
     told = ", ".join(f"{name} {spread(each, '.0%')}" for name, each in gaps.items())

@@ -1,0 +1,53 @@
+"""A diffusion model: learns to take noise out of points in the plane, or of small pictures, and draws new ones."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..models import diffusion
+from ..objectives.denoised import Denoised
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._samples import Name, report, shape_of, unlabelled
+from ._shown import Shown
+
+
+def recipe(
+    data: Name = "moons",
+    times: Annotated[int, Range(1, 10_000)] | None = None,
+    schedule: Literal["cosine", "linear"] = "cosine",
+    width: Annotated[int, Range(1, 1024)] | None = None,
+    batch: Annotated[int, Range(least=1)] = 256,
+    lr: Annotated[float, Range(above=0)] | None = None,
+    steps: Annotated[int, Range(least=1)] = 3000,
+    seed: int = 0,
+) -> Recipe:
+    """Learn to tell the noise in noisy examples; at the end samples, beside real examples.
+
+    data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+    times: steps from data to noise; by default 40 for points and 100 for pictures
+    schedule: how fast the data drown
+    width: of the hidden layers, or channels at the full size; by default 64 or 32
+    batch: examples per update
+    lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
+    steps: updates
+    """
+    parts = unlabelled(data, seed)
+    shape = shape_of(parts)
+    flat = len(shape) == 1
+    points = partial(diffusion.points, shape[0], width or 64, 3, times or 40, schedule)
+    return Recipe(
+        model=points if flat else partial(diffusion.images, shape, width or 32, times or 100, schedule),
+        data=parts,
+        objective=Denoised(),
+        optimiser=optimiser("adam", lr=lr or (1e-2 if flat else 2e-3)),
+        schedule=warmup_cosine(),
+        clip=1.0,
+        batch=batch,
+        steps=steps,
+        evaluate_every=max(steps // 10, 1),
+        callbacks=(Shown(partial(report, parts)),),
+    )

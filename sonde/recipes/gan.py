@@ -1,0 +1,57 @@
+"""A generative adversarial network: draws points in the plane, or small pictures, and shows its samples."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..models import gan
+from ..objectives.adversarial import Adversarial
+from ..optim.build import optimiser
+from ..optim.initialise import initialise
+from ..optim.schedules import cosine
+from ._samples import Name, report, shape_of, unlabelled
+from ._shown import Shown
+
+
+def recipe(
+    data: Name = "moons",
+    latent: Annotated[int, Range(1, 1024)] | None = None,
+    width: Annotated[int, Range(1, 1024)] | None = None,
+    r1: Annotated[float, Range(least=0)] | None = None,
+    smoothing: Annotated[float, Range(least=0, below=0.5)] = 0.0,
+    batch: Annotated[int, Range(least=1)] = 128,
+    lr: Annotated[float, Range(above=0)] = 1e-3,
+    steps: Annotated[int, Range(least=1)] = 3000,
+    seed: int = 0,
+) -> Recipe:
+    """A generator and a discriminator play against each other; at the end samples, beside real examples.
+
+    data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+    latent: numbers of noise; by default 4 for points and 32 for pictures
+    width: of the hidden layers, or channels at the full size; by default 64 or 32
+    r1: factor of the penalty on the discriminator's slope; by default 0 for points and 0.1 for pictures
+    smoothing: real examples are to be called real with a probability of 1 less this
+    batch: examples per update
+    lr: learning rate of both players; falls to 0 along a cosine
+    steps: updates
+    """
+    parts = unlabelled(data, seed)
+    shape = shape_of(parts)
+    flat = len(shape) == 1
+    points = partial(gan.points, shape[0], latent or 4, width or 64, 3)
+    return Recipe(
+        model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
+        data=parts,
+        objective=Adversarial(smoothing=smoothing, r1=r1 if r1 is not None else 0.0 if flat else 0.1),
+        optimiser=optimiser("adam", lr=lr, betas=(0.5, 0.9)),
+        schedule=cosine(),
+        initialise=initialise("he_normal") if flat else None,
+        clip=1.0 if flat else 0.0,
+        batch=batch,
+        steps=steps,
+        evaluate_every=max(steps // 10, 1),
+        callbacks=(Shown(partial(report, parts)),),
+    )
