@@ -228,7 +228,7 @@ def ae_04(exhibit: Exhibit) -> str:
     with torch.no_grad():
         codes, curves = [model.encode(x)[:, 0] for model in models], [model(x) for model in models]
     values = {f"seed {seed}": (code - code.min()) / (code.max() - code.min()) for seed, code in zip(SEEDS, codes)}
-    note = "The code follows the angle, and jumps at one place, where the circle is cut open; PCA would give a cosine."
+    note = "The code goes round the circle and runs back where it is cut open; only what lies there comes back wrong. PCA gives a cosine."
     exhibit.show(
         Reading("The code of each point of a circle", "lines", values, ["angle", "code, from least to largest"], note, {"x": angle})
     )
@@ -275,19 +275,14 @@ def ae_05(exhibit: Exhibit) -> str:
         exhibit.below(f"{name[:2]}: error over that of the mean digit", [_error(model, test) / baseline for model in priced], 0.6)
     lines = {
         "active share": [float(np.mean(rows[f][0])) for f in factors],
-        "error over that of the mean digit": [float(np.mean(rows[f][1])) for f in factors],
+        "error / mean digit": [float(np.mean(rows[f][1])) for f in factors],
     }
     note = f"Tied, ReLU, 64 pixels into 128 numbers; mean of {len(SEEDS)} seeds on the test digits."
     exhibit.show(Reading("What a price on the code does", "lines", lines, ["lambda", "share"], note, {"x": factors}))
-    some = rows[factors[1]][2].encoder.dense1.weight.detach()
-    some = some[some.norm(dim=1).argsort(descending=True)[:24]].reshape(-1, 8, 8)
-    exhibit.show(
-        _sheet(
-            "Weights of the 24 strongest numbers of a sparse code",
-            [0.5 + some / (2 * some.abs().amax((1, 2), keepdim=True))],
-            f"lambda = {factors[1]:g}; grey is 0.",
-        )
-    )
+    with torch.no_grad():
+        sheets = [test[:12], *(rows[factor][2](test[:12]) for factor in factors)]
+    told = ", ".join(f"{factor:g}" for factor in factors)
+    exhibit.show(_sheet("Digits from sparse codes", [one[:, 0] for one in sheets], f"Rows: test digits; rebuilt with lambda {told}."))
     return (
         "active share " + ", ".join(f"{spread(rows[f][0], '.2f')}" for f in factors) + " at lambda " + ", ".join(f"{f:g}" for f in factors)
     )
@@ -421,8 +416,8 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         "the bound of more codes is tighter, a q too wide: order of 1, 10 and 100 codes", bounds[0] < bounds[2] < bounds[4] < 0, True
     )
     exhibit.below("what is left to log p(x) at 1000 codes, in nats", abs(bounds[-1]), 0.02)
-    note = f"Posterior with e times the true variance; 1 code is the ELBO, {bounds[0]:.2f} nats below log p(x)."
-    lines = {"importance-weighted bound": bounds, "log p(x)": [0.0] * len(steps)}
+    note = f"Posterior with e times the true variance; 1 code is the ELBO, {-bounds[0]:.2f} nats below log p(x)."
+    lines = {"weighted bound": bounds, "log p(x)": [0.0] * len(steps)}
     exhibit.show(Reading("More codes, tighter bound", "lines", lines, ["codes", "nats above log p(x)"], note, {"x": steps, "log": ["x"]}))
     return gap
 
