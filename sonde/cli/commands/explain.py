@@ -123,7 +123,7 @@ def _example(model: Any, size: tuple[int, ...]) -> Any:
 
     if isinstance(model, Mixer):
         return size if len(size) > 1 else (*size, model.width)
-    if _first(model, nn.Embedding, nn.Linear, nn.Conv2d)[0] is not nn.Embedding:
+    if _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)[0] is not nn.Embedding:
         return size
     tokens = torch.empty((1, *size), dtype=torch.int64, device="meta")
     return Batch(x=tokens, source=tokens)  # a model of pairs reads as much as it writes
@@ -141,7 +141,7 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
     from ...nn.mixers import Mixer
     from ...nn.positions import Positions
 
-    kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d)
+    kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)
     if isinstance(model, Mixer) or kind is nn.Embedding:
         return (min([STEPS, *(part.places for part in model.modules() if isinstance(part, Positions) and part.places)]),)
     if kind is nn.Linear:
