@@ -100,7 +100,8 @@ def _photographs() -> tuple[str, Data]:
     whole = load("cifar10")
     parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(1000)]}
     sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
-    return "CIFAR-10, 3,000 images", Data(**sources, name="cifar10", task="classes", classes=whole.classes)
+    data = Data(sources["train"], test=sources["test"], name="cifar10", task="classes", classes=whole.classes)
+    return "CIFAR-10, 3,000 images", data
 
 
 def three_classes(exhibit: Exhibit) -> str:
@@ -131,12 +132,12 @@ def three_classes(exhibit: Exhibit) -> str:
 def prices(exhibit: Exhibit) -> str:
     """APP-09: a price is never below 0, by the form of the output; and features measured by hand beside learnt ones."""
     below, least, errors = [], [], []
+    end = head("positive")
     for seed in SEEDS:
         houses, price = _houses(seed)
         line = LeastSquares().fit(houses.numpy(), price.numpy())
-        end = head("positive")
         recipe = Recipe(
-            model=lambda end=end: nn.Sequential(nn.Linear(2, 32), nn.Tanh(), end.layer(32)),
+            model=lambda: nn.Sequential(nn.Linear(2, 32), nn.Tanh(), end.layer(32)),
             data=Data(TensorSource(houses, price[:, None]), name="houses", task="values"),
             objective=end.likelihood(),
             optimiser=optimiser("adam", lr=1e-2),

@@ -6,6 +6,7 @@ import itertools
 import math
 import resource
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def cnn_02(exhibit: Exhibit) -> str:
     return f"without turning {_told(plain)}, with it {_told(turned)}"
 
 
-def _told(row: list[float]) -> str:
+def _told(row: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in row)
 
 
@@ -105,7 +106,7 @@ def cnn_04(exhibit: Exhibit) -> str:
     """Zeros at the border keep the length, a stride thins it out, and a dilated kernel is one with zeros inside."""
     x = torch.randn(1, 1, 6, dtype=torch.float64, generator=generator(0, "cnn-04"))
     w = torch.tensor([[[2.0, -1.0, 3.0]]], dtype=torch.float64)
-    sizes = [correlate(x, w, **how).shape[-1] for how in ({"padding": 1}, {}, {"padding": 1, "stride": 2})]
+    sizes = [made.shape[-1] for made in (correlate(x, w, padding=1), correlate(x, w), correlate(x, w, padding=1, stride=2))]
     exhibit.expect("outputs of 6: zero padding, valid, stride 2", sizes, [6, 4, 3])
     filled = torch.tensor([[[2.0, 0.0, -1.0, 0.0, 3.0]]], dtype=torch.float64)
     for pad in (0, 2, 3):
@@ -161,7 +162,7 @@ def cnn_07(exhibit: Exhibit) -> str:
         "dilations": [(3, 1, 1), (3, 1, 2), (3, 1, 4)],
         "both": [(5, 2, 1), (3, 1, 3), (3, 2, 2)],
     }
-    told: dict[str, list[Any]] = {"stack (kernel/stride/dilation)": [], "formula": [], "measured": []}
+    told: dict[str, list[str]] = {"stack (kernel/stride/dilation)": [], "formula": [], "measured": []}
     for name, layers in stacks.items():
         net = nn.Sequential(*(nn.Conv2d(1, 1, k, s, dilation=d) for k, s, d in layers)).double()
         for p in net.parameters():
@@ -175,8 +176,9 @@ def cnn_07(exhibit: Exhibit) -> str:
             places = (seen[0, 0] != 0).any(0).nonzero()
             measured.append(int(places[-1] - places[0] + 1))  # from edge to edge: a dilated kernel leaves holes
         exhibit.expect(f"{name}: pixels with a gradient, layer by layer", measured, formula)
-        for row, value in zip(told.values(), (" ".join(f"{k}/{s}/{d}" for k, s, d in layers), formula, measured), strict=True):
-            row.append(value if isinstance(value, str) else _told(value))
+        told["stack (kernel/stride/dilation)"].append(" ".join(f"{k}/{s}/{d}" for k, s, d in layers))
+        told["formula"].append(_told(formula))
+        told["measured"].append(_told(measured))
     exhibit.expect("kernel 3, stride 1", told["formula"][0], "3 5 7")
     exhibit.show(Reading("Receptive fields", "table", told))
     example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", n=10, size=48).train[:1].x))
@@ -496,7 +498,7 @@ def cnn_18(exhibit: Exhibit) -> str:
     model, data = runs[0].model(), runs[0].data
     subject = Subject(model, data.splits["test"][:64], data=data)
     for lens in (filters, feature_maps, patches):
-        made = lens.read(subject)  # type: ignore[attr-defined]  # a module, as every lens is
+        made = lens.read(subject)
         exhibit.show(made)
     sizes = [
         row.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,16 +36,16 @@ def res_01(exhibit: Exhibit) -> str:
     """H(x) = F(x) + x: a branch of zeros leaves x alone, a ReLU after the sum what is positive of it."""
     torch.manual_seed(0)
     x = torch.randn(2, 5, 9, 7)
-    silent = resnet.ResNet((1,), 3, channels=5, width=5, large=False, activation="pre", zero=True).layer1[0]
+    silent = resnet.ResNet((1,), 3, channels=5, width=5, large=False, activation="pre", zero=True).get_submodule("layer1.0")
     exhibit.expect("F = 0, nothing after the sum: H(x) - x", (silent(x) - x).abs().max(), 0.0)
-    after = resnet.ResNet((1,), 3, channels=5, width=5, large=False, zero=True).layer1[0]
+    after = resnet.ResNet((1,), 3, channels=5, width=5, large=False, zero=True).get_submodule("layer1.0")
     exhibit.expect("F = 0, ReLU after the sum", after(x.clone()), x.clamp_min(0), within=0.0)
     block = Residual(nn.Conv2d(5, 5, 3, padding=1))
     exhibit.expect("H(x) - F(x)", block(x) - block.branch(x), x, within=1e-5)
     net = resnet.ResNet((1, 1), 3, channels=5, width=6, large=False)
     kinds = [type(net.get_submodule(f"layer{i}.0").downsample).__name__ for i in (1, 2)]
     exhibit.expect("shortcut where shapes agree, and where they do not", kinds, ["NoneType", "Sequential"])
-    exhibit.expect("output after 6 channels became 12", list(net.layer2(net.layer1(torch.zeros(1, 6, 8, 8))).shape), [1, 12, 4, 4])
+    exhibit.expect("output after 6 channels became 12", list(net.get_submodule("layer2")(torch.zeros(1, 6, 8, 8)).shape), [1, 12, 4, 4])
     exhibit.refuses("a sum of shapes that differ", lambda: Residual(nn.Linear(3, 5))(torch.zeros(2, 3)))
     return "F = 0 is the identity exactly; a projection where shapes differ"
 
@@ -56,7 +57,7 @@ def res_02(exhibit: Exhibit) -> str:
     for skip in (1.0, 0.5, -0.3):
         branch = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)).double()
         x, g = (torch.randn(4, dtype=torch.float64, generator=dice) for _ in range(2))
-        w1, b1, w2 = branch[0].weight, branch[0].bias, branch[2].weight
+        w1, b1, w2 = (branch.get_parameter(name) for name in ("0.weight", "0.bias", "2.weight"))
         jacobian = w2 @ torch.diag(1 - torch.tanh(w1 @ x + b1).square()) @ w1
         wanted = (jacobian + skip * torch.eye(4, dtype=torch.float64)).T @ g
         given = x.clone().requires_grad_()
@@ -86,21 +87,21 @@ def res_03(exhibit: Exhibit) -> str:
     data = load("spirals", n=600)
     losses: dict[str, list[float]] = {"plain, 4 layers": [], "plain, 40 layers": [], "residual, 40 layers": []}
     for seed in SEEDS:
-        for name, (depth, residual) in zip(losses, ((4, False), (40, False), (40, True)), strict=True):
-            recipe = _recipe(lambda depth=depth, residual=residual: tower(depth, 16, residual), data, steps=200)
+        for name, net in zip(losses, (partial(tower, 4, 16), partial(tower, 40, 16), partial(tower, 40, 16, residual=True)), strict=True):
+            recipe = _recipe(net, data, steps=200)
             losses[name].append(_loss(exhibit.train(recipe, f"{name}-{seed}", seed=seed).model(), data))
     shallow, plain, residual = losses.values()
     exhibit.above("training loss: plain 40 layers less plain 4", [p - s for p, s in zip(plain, shallow)], 0.1)
     exhibit.below("training loss: residual 40 layers less plain 4", [r - s for r, s in zip(residual, shallow)], 0.0)
-    net = tower(4, 16, residual=False)
-    deeper = nn.Sequential(*list(net)[:-1], *(Residual(_zero(nn.Linear(16, 16))) for _ in range(36)), net[-1])
-    exhibit.expect("a copy with 36 identity layers: loss", _loss(deeper, data), _loss(net, data))
+    small = tower(4, 16)
+    deeper = nn.Sequential(*list(small)[:-1], *(Residual(_zero(nn.Linear(16, 16))) for _ in range(36)), small[-1])
+    exhibit.expect("a copy with 36 identity layers: loss", _loss(deeper, data), _loss(small, data))
     table = {"network": list(losses), "training loss": [spread(values, ".3f") for values in losses.values()]}
     exhibit.show(Reading("The same 200 steps", "table", table, note="Spirals, 16 wide, 3 seeds."))
     return "; ".join(f"{name} {spread(values, '.2f')}" for name, values in losses.items())
 
 
-def tower(depth: int, width: int, residual: bool) -> nn.Sequential:
+def tower(depth: int, width: int, residual: bool = False) -> nn.Sequential:
     """Two numbers in, two scores out, `depth` layers in all; of residual ones two make a block that begins as the identity."""
     if residual:
         middle: list[nn.Module] = [_corrects(width) for _ in range((depth - 2) // 2)]
@@ -124,7 +125,7 @@ def _recipe(model: Callable[[], nn.Module], data: Data, steps: int, lr: float = 
 
 def res_04(exhibit: Exhibit) -> str:
     """Training with nothing but a penalty on the weights: a residual block decays to the identity, a plain layer to zero."""
-    left = {}
+    left: dict[str, list[tuple[float, float]]] = {}
     for seed in SEEDS:
         torch.manual_seed(seed)
         x = torch.randn(50, 8)
@@ -132,7 +133,7 @@ def res_04(exhibit: Exhibit) -> str:
             steps = torch.optim.SGD(net.parameters(), lr=0.5)
             for _ in range(60):
                 steps.zero_grad()
-                (0.5 * sum(p.square().sum() for p in net.parameters())).backward()
+                (0.5 * torch.cat([p.flatten() for p in net.parameters()]).square().sum()).backward()
                 steps.step()
             with torch.no_grad():
                 left.setdefault(name, []).append((float((net(x) - x).norm() / x.norm()), float(net(x).norm() / x.norm())))
@@ -272,9 +273,8 @@ def res_08(exhibit: Exhibit) -> str:
 def _outlines() -> Data:
     """Two shapes in noise, and where they are."""
     data = load("shapes", n=400, size=32, many=2, target="mask", noise=0.35)
-    parts = {name: part[:] for name, part in data.splits.items()}
-    sources = {name: TensorSource(part.x, (part.y > 0).long()) for name, part in parts.items()}
-    return Data(**sources, name="outlines", task="classes", classes=("ground", "shape"))
+    train, valid, test = (TensorSource(part.x, (part.y > 0).long()) for part in (source[:] for source in data.splits.values()))
+    return Data(train, valid, test, name="outlines", task="classes", classes=("ground", "shape"))
 
 
 def overlap(said: Tensor, true: Tensor, classes: int) -> float:
@@ -324,12 +324,12 @@ def res_10(exhibit: Exhibit) -> str:
         small = _recipe(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10)), data, steps=60)
         old = exhibit.train(small, f"first-{seed}", seed=seed).model()
         before.append(_loss(old, data))
-        grown = nn.Sequential(old[:-1], *(_corrects(24) for _ in range(3)), old[-1])  # type: ignore[index]
+        grown = nn.Sequential(old[:-1], *(_corrects(24) for _ in range(3)), old[-1])
         freeze(grown, "0.*")
         kept = {name: p.clone() for name, p in grown.named_parameters() if not p.requires_grad}
         exhibit.expect(f"seed {seed}: layers that learn", sorted({name.split(".")[0] for name in learning(grown)}), ["1", "2", "3", "4"])
         over.append(_loss(grown, data))
-        final = exhibit.train(_recipe(lambda grown=grown: grown, data, steps=60), f"grown-{seed}", seed=seed).model()
+        final = exhibit.train(_recipe(partial(nn.Sequential, *grown), data, steps=60), f"grown-{seed}", seed=seed).model()
         same = all(torch.equal(final.get_parameter(name), value) for name, value in kept.items())
         exhibit.expect(f"seed {seed}: frozen numbers are the same bit for bit", [same, len(kept)], [True, 2])
         after.append(_loss(final, data))

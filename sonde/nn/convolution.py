@@ -45,8 +45,9 @@ def correlate(x: Tensor, weight: Tensor, *, bias: Tensor | None = None, stride: 
     x = F.pad(x, (padding, padding) * axes)
     y = x.new_zeros(len(x), len(weight), *sizes)
     for tap in itertools.product(*(range(k) for k in weight.shape[2:])):
-        places: Any = [slice(u * dilation, u * dilation + (n - 1) * stride + 1, stride) for u, n in zip(tap, sizes, strict=True)]
-        y = y + torch.einsum("bc...,kc->bk...", x[:, :, *places], weight[:, :, *tap])
+        places = [slice(u * dilation, u * dilation + (n - 1) * stride + 1, stride) for u, n in zip(tap, sizes, strict=True)]
+        taken: tuple[slice | int, ...] = (slice(None), slice(None), *tap)
+        y = y + torch.einsum("bc...,kc->bk...", x[(slice(None), slice(None), *places)], weight[taken])
     return y if bias is None else y + bias.reshape(-1, *[1] * axes)
 
 

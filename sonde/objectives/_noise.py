@@ -22,8 +22,6 @@ def normal(model: nn.Module, batch: Batch, shape: Sequence[int], field: str = "n
         if given.shape != torch.Size(shape):
             raise BadInput(f"the field '{field}' is {tuple(given.shape)}, {tuple(shape)} is needed", where="objective")
         return given
-    kind = {"device": like.device, "dtype": like.dtype if like.is_floating_point() else torch.float32}
-    if model.training:
-        return torch.randn(*shape, **kind)
-    dice = torch.Generator(like.device).manual_seed(0)
-    return torch.randn(*shape, generator=dice, **kind)
+    dtype = like.dtype if like.is_floating_point() else torch.float32
+    dice = None if model.training else torch.Generator(like.device).manual_seed(0)
+    return torch.randn(*shape, generator=dice, device=like.device, dtype=dtype)

@@ -100,17 +100,6 @@ def test_grad_cam_weighs_a_map_by_its_mean_slope() -> None:
     assert torch.allclose(heat, nn.functional.interpolate(expected[:, None], size=(5, 6), mode="bilinear")[:, 0], atol=1e-7)
 
 
-def test_grad_cam_weighs_a_map_by_its_mean_slope() -> None:
-    """Behind a dense layer the slope by a map is that layer's own weights."""
-    torch.manual_seed(0)
-    net, batch = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(60, 4)), Batch(x=torch.randn(5, 1, 5, 6))
-    heat, _ = saliency.grad_cam(net, batch, torch.tensor([3, 0, 1, 2, 3]))
-    with torch.no_grad():
-        weights = net[2].weight[[3, 0, 1, 2, 3]].reshape(5, 3, 20).mean(2)
-        expected = torch.einsum("bc,bchw->bhw", weights, net[0](batch.x)).relu()
-    assert torch.allclose(heat, nn.functional.interpolate(expected[:, None], size=(5, 6), mode="bilinear")[:, 0], atol=1e-7)
-
-
 def test_grad_cam_reaches_the_blocks_of_a_transformer_and_frozen_networks() -> None:
     subject = seeing()
     subject.model.requires_grad_(False)
