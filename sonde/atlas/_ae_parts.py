@@ -36,7 +36,7 @@ from ..optim.schedules import cosine
 from ._exhibit import Exhibit, spread
 
 SEEDS = 3
-STEPS = {"GAN": 1000, "flow": 400, "autoregressive": 400, "diffusion": 1000, "judge": 200}
+STEPS = {"GAN": 900, "flow": 350, "autoregressive": 300, "diffusion": 900, "judge": 200}
 JUDGED = 1000
 """points of each set that is compared"""
 BELL = 0.25
