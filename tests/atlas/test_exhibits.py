@@ -20,8 +20,9 @@ from sonde.models.mlp import MLP
 from tests.atlas.mistakes import any_of, wrong
 
 LONG = {
-    *("OPT-14", "OPT-15", "REG-06", "LIN-16", "S2S-01", "S2S-02", "S2S-03", "S2S-09", "ATT-15"),
-    *("CNN-18", "RES-03", "RES-08", "AE-05", "AE-07", "AE-09", "AE-10", "VIT-02", "VIT-03"),
+    *("OPT-14", "OPT-15", "REG-06", "LIN-16", "LIN-25", "RNN-02", "RNN-12", "ATT-15"),
+    *("S2S-01", "S2S-02", "S2S-03", "S2S-06", "S2S-09", "CNN-18", "RES-03", "RES-08", "VIT-02", "VIT-03"),
+    *("AE-01", "AE-03", "AE-05", "AE-07", "AE-08", "AE-09", "AE-10"),
     *("LM-03", "LM-08", "LM-10", "LM-11", "LM-12", "LM-13", "LM-15", "LM-16", "LM-17", "LM-18"),
     *("APP-01", "APP-02", "APP-03", "APP-04", "APP-05", "APP-06"),
 }

@@ -107,7 +107,7 @@ def test_refusal_names_lenses_that_do_apply(name: str) -> None:
         assert named == fitting(subject) and other in named
 
 
-@pytest.mark.parametrize("name", LENSES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name == "race" else name for name in LENSES])
 def test_a_lens_that_does_not_refuse_works(name: str) -> None:
     """On the tiny subjects of all lenses, each kind of them once."""
     kinds = {}
