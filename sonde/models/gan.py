@@ -68,20 +68,20 @@ def images(shape: Shape = (1, 8, 8), latent: Count = 32, width: Count = 32) -> G
     channels, high, wide = quarters(shape, "gan.images")
     generator = nn.Sequential(
         nn.Linear(latent, 4 * width * high * wide),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Unflatten(1, (4 * width, high, wide)),
         nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
-        nn.ReLU(),
+        nn.SiLU(),
         nn.Conv2d(width, channels, 3, padding=1),
         nn.Sigmoid(),
     )
     discriminator = nn.Sequential(
         nn.Conv2d(channels, width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
+        nn.SiLU(),
         nn.Conv2d(width, 2 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
+        nn.SiLU(),
         nn.Flatten(),
         nn.Linear(2 * width * high * wide, 1),
     )

@@ -32,7 +32,7 @@ def recipe(
     data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
     latent: numbers of noise; by default 4 for points and 32 for pictures
     width: of the hidden layers, or channels at the full size; by default 64 or 32
-    r1: factor of the penalty on the discriminator's slope; by default 0 for points and 0.1 for pictures
+    r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
     smoothing: real examples are to be called real with a probability of 1 less this
     batch: examples per update
     lr: learning rate of both players; falls to 0 along a cosine
@@ -45,10 +45,10 @@ def recipe(
     return Recipe(
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
         data=parts,
-        objective=Adversarial(smoothing=smoothing, r1=r1 if r1 is not None else 0.0 if flat else 0.1),
+        objective=Adversarial(smoothing=smoothing, r1=r1 if r1 is not None else 0.0 if flat else 5.0),
         optimiser=optimiser("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
-        initialise=initialise("he_normal") if flat else None,
+        initialise=initialise("he_normal"),
         clip=1.0 if flat else 0.0,
         batch=batch,
         steps=steps,
