@@ -7,7 +7,7 @@ Affine coupling (Dinh and others, Real NVP, 2017): some numbers stay as they are
     z_keep = x_keep,   z_rest = x_rest * exp(s(x_keep)) + t(x_keep),   log |det| = sum of s
 
 so undoing it needs no inverse of s and t.  Step 2k keeps the numbers whose index has bit k at 0, step 2k + 1 the others: in
-a plane they take turns, in an image neighbours are parted first and halves last, and any two numbers are parted some time.
+a plane they take turns, in an image neighbours are parted first and halves last; 2 log2(D) steps part any two numbers once.
 
 Images of whole levels have no density.  Uniform noise within each level makes them continuous, and the mean of the density
 over the cell of an image is its probability times the number of cells, levels^D: that log-volume is taken off.
