@@ -32,7 +32,8 @@ test-all: lint types
 	$(PYTEST)
 
 bench: $(VENV)/.sonde-bench
-	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	@failed=; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
+	test -z "$$failed" || { echo "a goal was missed, or the program failed:$$failed"; exit 1; }
 
 lint: $(VENV)/.sonde-dev
 	$(BIN)/ruff check .

@@ -148,7 +148,8 @@ def trainer(size: Size, text: torch.Tensor) -> float:
 
     config = GPT2Config(
         vocab_size=size.vocabulary, n_positions=size.context, n_embd=size.width, n_layer=size.depth, n_head=size.heads,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu", use_cache=False,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0,
     )  # fmt: skip
     folder = tempfile.mkdtemp(prefix="sonde-bench-")
     try:

@@ -4,10 +4,11 @@
     SONDE_DATA=... OMP_NUM_THREADS=2 python benchmarks/words.py quality [skip-gram|cbow] [seeds]
     SONDE_DATA=... OMP_NUM_THREADS=2 python benchmarks/words.py glove
 
-Both sides get the same sentences as lists of words: 100 numbers, window 5, 5 noise words, threshold 1e-3, words that occur
-five times or more, the same rate.  `speed` times one epoch of training on sentences already read, since gensim reports that;
-words are counted before thinning out, as gensim does.  `quality` trains five epochs and reports Spearman's rank correlation
-with ten sets of human ratings, and the share of analogies answered right.
+Both sides get the same sentences, gensim as lists of words, ours as the numbers of these words (`Corpus`).  100 numbers,
+window 5, 5 noise words, threshold 1e-3, words that occur five times or more, the same rate. `speed` times one epoch of
+training on sentences already read, since gensim reports that; words are counted before thinning out, as gensim does.
+`quality` trains five epochs and reports Spearman's rank correlation with ten sets of human ratings, and the share of
+analogies answered right.
 """
 
 from __future__ import annotations

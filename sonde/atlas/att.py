@@ -537,6 +537,8 @@ def att_16(exhibit: Exhibit) -> str:
     }
     exhibit.expect("power of N in the FLOPs between pairs", power["FLOPs"], 2.0, 0.05)
     exhibit.expect("power of N in the most bytes alive at once, weights written out", power["memory"], 2.0, 0.1)
+    exhibit.above("power of N in the processor's time, weights written out", power["time"], 1.3)
+    exhibit.below("the same, at most", power["time"], 2.5)
     exhibit.show(Reading("Longest chain of operations", "lines", depths, axes=["tokens", "operations"], extra={"x": [8, 16, 32]}))
     bytes_ = {"weights written out": list(memory), "fused kernel, which keeps no weights": fused}
     for name, lines in (("FLOPs", {"between pairs": flops}), ("bytes", bytes_), ("seconds", {"weights written out": list(seconds)})):

@@ -4,7 +4,7 @@
     LoRA        y = W x + (alpha / r) B A x            A (r, in) random, B (out, r) zero, Hu and others 2022
     prompt      p learned vectors in front of the tokens, Lester and others 2021
 
-All begin by changing nothing: W2 and B are zero.  `add_bottlenecks` and `add_lora` change a model in place, freeze the rest
+The first two begin by changing nothing: W2 and B are zero.  `add_bottlenecks` and `add_lora` change a model in place, freeze the rest
 and return the names of what learns; the new parts stand in its state_dict like any other.
 
 B batch, T time, D width, P vectors of a prompt.

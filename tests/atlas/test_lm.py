@@ -75,6 +75,18 @@ def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
     assert any_of(names, "what may learn") and any_of(names, "receives a gradient") and any_of(names, "bit for bit")
 
 
+def test_lm_05_notices_a_direction_that_is_missing(monkeypatch):
+    right = elmo.Elmo.layers
+
+    def twice_forward(self, *given):
+        layers = right(self, *given)
+        half = layers.shape[-1] // 2
+        return torch.cat([layers[..., :half], layers[..., :half]], -1)
+
+    monkeypatch.setattr(elmo.Elmo, "layers", twice_forward)
+    assert any_of(wrong("LM-05"), "reader of the past alone")
+
+
 def test_lm_05_notices_weights_that_do_not_add_up(monkeypatch, untrained):
     monkeypatch.setattr(elmo.LayerMix, "shares", property(lambda self: self.s.exp()))
     assert any_of(wrong("LM-05"), "add up to")
