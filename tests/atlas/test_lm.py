@@ -78,8 +78,8 @@ def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
 def test_lm_05_notices_a_direction_that_is_missing(monkeypatch):
     right = elmo.Elmo.layers
 
-    def twice_forward(self, *given):
-        layers = right(self, *given)
+    def twice_forward(self, *given, **more):
+        layers = right(self, *given, **more)
         half = layers.shape[-1] // 2
         return torch.cat([layers[..., :half], layers[..., :half]], -1)
 

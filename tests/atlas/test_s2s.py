@@ -27,7 +27,8 @@ def few_steps(monkeypatch) -> None:
 
 
 def test_s2s_01_notices_a_network_that_learned_nothing() -> None:
-    assert wrong("S2S-01") == ["words of 2 to 4 letters written backwards without a mistake"]
+    names = wrong("S2S-01")
+    assert len(names) == 2 and any_of(names, "written backwards without a mistake") and any_of(names, "one token written for each")
 
 
 def test_s2s_01_notices_another_activation(monkeypatch) -> None:
