@@ -82,7 +82,7 @@ class Folded(nn.Module):
 
     def _plain(self, x: Tensor) -> bool:
         """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
-        if not isinstance(x, Tensor) or x.ndim != 4 or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.numel() or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
             return False
         if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu"):
             return False
@@ -164,7 +164,7 @@ def _joined(layer: Any, norm: Any) -> nn.Module:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """What changes when somebody changes the numbers."""
+    """What changes when somebody changes the numbers, but by `.data`, which torch does not count."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 

@@ -52,6 +52,8 @@ class Likelihood(ABC):
         """The rule a target may break: (the rule in words, which targets break it, what to do about it)."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
+        if "share" in batch:
+            raise BadInput("examples are mixtures of two, and the likelihood reads one target", where=self.name, fix="wrap it: Mixed(...)")
         return self.terms(ask(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:

@@ -2,7 +2,7 @@
 
     judge   -log D(x) - log(1 - D(G(z)))     of the discriminator, the forgeries as they are
     forge   -log D(G(z))                     of the generator, the discriminator held still; log(1 - D) has no slope where D is sure
-    r1      |dD/dx|^2 at real x              keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
+    r1      |d logit/dx|^2 at real x         keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
 
 Each player's loss reaches its own weights alone, so one backward pass and one update serve both.  Once G draws from the
 data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.

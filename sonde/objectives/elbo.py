@@ -85,6 +85,8 @@ class Elbo:
 
 def kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(mean, diag(exp(log_variance))), N(0, I)) of each example (B,)."""
+    if mean.dtype in (torch.bfloat16, torch.float16):  # a sum of small differences
+        mean, log_variance = mean.float(), log_variance.float()
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).flatten(1).sum(1)
 
 

@@ -16,7 +16,6 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
 from ._coder import Coder, examples
-from ._likelihood import positive
 from .reconstruction import Reconstruction
 
 
@@ -39,7 +38,7 @@ class Sparse:
         for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)):
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
                 raise BadInput(f"{name} must be a number >= 0, not {factor!r}", where="sparse")
-        if not 0 < positive(rate, "rate") < 1:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
             raise BadInput(f"rate must lie between 0 and 1, not {rate!r}", where="sparse")
         self.objective = Reconstruction() if objective is None else objective
         self.factors = {name: float(factor) for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)) if factor}

@@ -163,6 +163,16 @@ def test_cutmix_counts_the_pixels_it_really_took() -> None:
     assert got.share.min() < 0.25 and got.share.max() > 0.8
 
 
+def test_targets_of_pixels_are_mirrored_or_nothing_moves() -> None:
+    x = torch.rand(30, 2, 5, 4, generator=draw(1))
+    given = Batch(x=x, y=(x[:, 0] > 0.5).long())
+    got = augment.flip()(given, draw())
+    assert torch.equal(got.y, (got.x[:, 0] > 0.5).long()) and not torch.equal(got.y, given.y)
+    for change in (augment.shift(1), augment.crop(3), augment.rotate(20), augment.cutmix()):
+        with pytest.raises(BadInput, match="leave the targets of their pixels"):
+            change(given, draw())
+
+
 def test_wrong_use_is_named() -> None:
     with pytest.raises(BadInput, match="shift needs images"):
         augment.shift(1)(Batch(x=torch.ones(4, 3)), draw())

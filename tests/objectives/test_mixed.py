@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from sonde.core.batch import Batch
+from sonde.core.errors import BadInput
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.mixed import Mixed
@@ -33,6 +35,12 @@ def test_weights_of_examples_still_hold():
     loss = Mixed(Gaussian())(model, Batch(x=x, y=y, other=other, share=share, weight=weight)).loss()
     squares = share[:, None] * (model(x) - y).square() + (1 - share)[:, None] * (model(x) - other).square()
     torch.testing.assert_close(loss, (weight[:, None] * squares).sum() / 2 / (2 * weight.sum()))
+
+
+def test_mixtures_are_not_taken_for_examples():
+    batch = Batch(x=torch.zeros(2, 3), y=torch.zeros(2).long(), other=torch.ones(2).long(), share=torch.full((2,), 0.5))
+    with pytest.raises(BadInput, match="mixtures of two"):
+        Categorical(4)(nn.Linear(3, 4), batch)
 
 
 def test_an_unmixed_batch_is_judged_as_ever():
