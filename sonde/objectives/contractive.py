@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from ._around import Around
 from ._coder import Coder, examples
 from .reconstruction import Reconstruction
 
 
 @final
-class Contractive:
+class Contractive(Around):
     """The objective's own terms and 'contraction', the bare penalty.
 
     The model has `encode` and `decode`; one with `sigmoid_weights` (K, D) that are not None has one sigmoid layer for encoder,
@@ -46,15 +47,6 @@ class Contractive:
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {**self.objective.counts(batch), "contraction": float(len(batch))}
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
 
 def sigmoid_slope(code_BK: Tensor, weights_KD: Tensor) -> Tensor:

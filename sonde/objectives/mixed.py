@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.batch import Batch, ask
 from ..core.terms import Terms
+from ._around import Around
 from .categorical import Categorical
 
 
 @final
-class Mixed:
+class Mixed(Around):
     """Any likelihood, on batches of which some are mixed (fields `other` and `share`); others are judged as they are.
 
     objective: the likelihood
@@ -40,15 +41,6 @@ class Mixed:
             return self.objective.counts(batch)
         first, second = (self.objective.counts(part) for part in self._parts(batch))
         return {name: count + second[name] for name, count in first.items()}
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
     def _parts(self, batch: Batch) -> tuple[Batch, Batch]:
         """The batch as each of the two targets sees it: a target weighs as much as its share of the example."""

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from ._around import Around
 from .gaussian import Gaussian
 
 
 @final
-class Penalised:
+class Penalised(Around):
     """The objective's own terms, and 'l2' and 'l1' where their factors are not 0; means are the bare penalties.
 
     objective: what fits the data
@@ -50,15 +51,6 @@ class Penalised:
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {**self.objective.counts(batch), **{name: n for name, _, n in self._parts(batch)}}
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
     def at(self, step: int) -> None:
         if hasattr(self.objective, "at"):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
+from ._around import Around
 from .categorical import Categorical
 
 Fraction = Callable[[int], float]
@@ -70,7 +71,7 @@ def mixed(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Te
 
 
 @final
-class Scheduled:
+class Scheduled(Around):
     """Any objective, on inputs of which a fraction are the model's own; targets, sums and counts stay what they are.
 
     The engine says which step comes next (`at`), so the fraction depends on the step alone, also in a resumed run; draws
@@ -100,15 +101,6 @@ class Scheduled:
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return self.objective.counts(batch)
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
     def at(self, step: int) -> None:
         self.reached = step

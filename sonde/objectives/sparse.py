@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from ._around import Around
 from ._coder import Coder, examples
 from .reconstruction import Reconstruction
 
 
 @final
-class Sparse:
+class Sparse(Around):
     """The objective's own terms, those of 'l1', 'l2' and 'kl' whose factors are not 0, and 'active', the share of values in use.
 
     The model has `encode` and `decode`.  The kl looks at the mean over the examples it is given at once; so unlike the other
@@ -56,15 +57,6 @@ class Sparse:
     def counts(self, batch: Batch) -> dict[str, float]:
         more = dict.fromkeys((*self.factors, "active"), float(len(batch))) if self.factors else {}
         return {**self.objective.counts(batch), **more}
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
     def _omega(self, name: str, code_BK: Tensor) -> Tensor:
         """A penalty, summed over the examples."""

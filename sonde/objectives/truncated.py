@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
+from ._around import Around
 from .gaussian import Gaussian
 
 
 @final
-class Truncated:
+class Truncated(Around):
     """The objective's own terms, row by row in pieces, through `model.advance(x, state) -> (output, state)`.
 
     Nothing is remembered from call to call: the state begins empty with each row, so a run resumes exactly.
@@ -46,15 +47,6 @@ class Truncated:
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return self.objective.counts(batch)
-
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return self.objective.measures(output, batch)
-
-    def check(self, batch: Batch) -> None:
-        self.objective.check(batch)
-
-    def predict(self, output: Tensor) -> Tensor:
-        return self.objective.predict(output)
 
     def _pieces(self, batch: Batch) -> Iterator[Batch]:
         """Cuts the fields that run along time; those with one entry per row go with every piece."""
