@@ -228,13 +228,17 @@ def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] |
     import warnings
 
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise BadInput(f"'{path.name}' is a picture and Pillow is not installed", fix="pip install pillow") from error
     data = contents(path)
     with reading(path, "is a corrupt picture"), warnings.catch_warnings():
         warnings.simplefilter("error")  # a picture that would unpack to gigabytes is an error, not a warning
-        with Image.open(io.BytesIO(data)) as opened:
+        try:
+            found = Image.open(io.BytesIO(data))
+        except UnidentifiedImageError:  # its own words tell the address of the bytes
+            raise ValueError("no known format begins like this") from None
+        with found as opened:
             if colour is None:
                 colour = opened.mode not in ("1", "L", "LA", "I", "F", "I;16")
             picture = opened.convert("RGB" if colour else "L")

@@ -81,7 +81,9 @@ def read(files: Sequence[Path], colour: bool | None = None, size: tuple[int, int
             kept.append(i)
         except BadInput as error:
             if not skip_corrupt:
-                raise BadInput(error.what, where=str(path.parent), fix="mend it, remove it, or set skip_corrupt=True") from error
+                raise BadInput(
+                    error.what, where=str(path.parent), fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)"
+                ) from error
             corrupt.append(path.name)
     if not found:
         raise BadInput(f"none of {len(files)} pictures can be read: {listed(corrupt)}", fix="give pictures that other programs can show")
