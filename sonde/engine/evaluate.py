@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Source
+from ..core.batch import Batch, Source, ask
 from ..core.terms import Term, Terms
 
 MEASURE = "measure:"
@@ -48,10 +48,16 @@ def observed(model: nn.Module) -> Iterator[list[Any]]:
 
 
 def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> Terms:
-    """The objective's terms of one batch and, under names of their own, its measures; `outputs` are those of the observed model."""
+    """The objective's terms of one batch and, under names of their own, its measures; `outputs` are those of the observed model.
+
+    Measures are of the output the objective saw.  One that asks for parts of the model alone, such as its code, saw none: the
+    model is then asked once more.
+    """
     outputs.clear()
     terms = objective(model, batch)
-    measures = objective.measures(outputs[-1], batch) if hasattr(objective, "measures") and outputs else Terms()
+    if not hasattr(objective, "measures"):
+        return terms
+    measures = objective.measures(outputs[-1] if outputs else ask(model, batch), batch)
     return terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.batch import Batch
+from ..core.errors import BadInput
 from ..core.terms import Terms
 
 
@@ -31,3 +32,10 @@ class Around(ABC):
 
     def predict(self, output: Tensor) -> Tensor:
         return self.objective.predict(output)
+
+
+def factor(value: object, name: str, where: str, fix: str = "0 leaves it out") -> float:
+    """A number >= 0 that a term of a loss is multiplied by, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise BadInput(f"{name} must be a number >= 0, not {value!r}", where=where, fix=fix)
+    return float(value)

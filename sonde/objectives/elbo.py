@@ -17,44 +17,48 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from . import _weight
+from ._around import Around, factor
 from ._coder import Coder, examples
 from ._noise import normal
 from .bernoulli import Bernoulli
 from .gaussian import Gaussian
+from .reconstruction import Reconstruction
 
 
 @final
-class Elbo:
+class Elbo(Around):
     """Terms 'nll', -log p(x; h) with nothing dropped, and 'kl'; with beta 1 their sum is minus the ELBO, per example.
 
     The model has `encode(x) -> (mean, log_variance)` and `decode(h)`, the raw output of p(x; h).
+
+    A Bernoulli gives probabilities to 0 and 1 alone.  Grey pixels between them are allowed, but their figure is no log-probability
+    then: it only tells which of two models fits the same pixels better.  Draw them black or white for a bound on log p(x).
+
+    Measures are those of the reconstruction through the mean code.  As there, a field `clean` is what a corrupted x should be.
 
     likelihood: p(x; h), Bernoulli() for pixels that are 0 or 1, Gaussian(variance) for values
     beta: factor of the KL; below 1 for closer reconstructions, above 1 for simpler codes
     """
 
     def __init__(self, likelihood: Any = None, beta: float = 1.0) -> None:
-        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < float("inf"):
-            raise BadInput(f"beta must be a number >= 0, not {beta!r}", where="elbo")
-        self.likelihood, self.beta = Bernoulli() if likelihood is None else likelihood, float(beta)
+        self.likelihood, self.beta = Bernoulli() if likelihood is None else likelihood, factor(beta, "beta", "elbo")
+        self.objective = Reconstruction(self.likelihood)
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
+        target, count = self.objective.own(batch).y, _weight.count(batch)
         mean, log_variance = model.encode(batch.x)
         h = mean + (log_variance / 2).exp() * normal(model, batch, mean.shape)
-        costs = {"nll": -self.log_p(model.decode(h), batch.x), "kl": kl(mean, log_variance)}
-        share, count = batch.get("weight"), self.counts(batch)
-        sums = {name: cost.sum() if share is None else (cost * share).sum() for name, cost in costs.items()}
-        return Terms(nll=Term(sums["nll"], count["nll"]), kl=Term(sums["kl"], count["kl"], self.beta))
+        nll, price = -self.log_p(model.decode(h), target), kl(mean, log_variance)
+        return Terms(nll=Term(_weight.total(nll, batch), count), kl=Term(_weight.total(price, batch), count, self.beta))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        count = float(batch.weight.sum(dtype=torch.float64)) if "weight" in batch else float(len(batch))
-        return {"nll": count, "kl": count}
+        return dict.fromkeys(("nll", "kl"), float(_weight.count(batch)))
 
     def log_p(self, output: Tensor, x: Tensor) -> Tensor:
         """log p(x; h) of each example (B,), from the raw output."""
-        output = output.to(torch.promote_types(output.dtype, torch.float32))  # sums of logarithms lose too much in 16 bits
+        output = _wide(output)
         each = self.likelihood.factor * self.likelihood.each(output, x) + self.likelihood.constant(x)
         return -each.flatten(1).sum(1)
 
@@ -71,23 +75,16 @@ class Elbo:
             weights.append(self.log_p(model.decode(h), x) + ratio)
         return torch.stack(weights).logsumexp(0) - math.log(samples)
 
-    def measures(self, output: Tensor, batch: Batch) -> Terms:
-        """Of the reconstruction through the mean code."""
-        return Gaussian().measures(self.predict(output), Batch(y=batch.x))
-
-    def check(self, batch: Batch) -> None:
-        self.likelihood.check(batch.replace(y=batch.x))
-
-    def predict(self, output: Tensor) -> Tensor:
-        """The mean of every value."""
-        return self.likelihood.predict(output)
-
 
 def kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     """KL(N(mean, diag(exp(log_variance))), N(0, I)) of each example (B,)."""
-    if mean.dtype in (torch.bfloat16, torch.float16):  # a sum of small differences
-        mean, log_variance = mean.float(), log_variance.float()
+    mean, log_variance = _wide(mean), _wide(log_variance)
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).flatten(1).sum(1)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In 32 bits at least: sums of logarithms, and of small differences, lose too much in 16."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def tiny() -> tuple[Elbo, nn.Module, Batch]:

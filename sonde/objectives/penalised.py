@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
-from ._around import Around
+from ._around import Around, factor
 from .gaussian import Gaussian
 
 
@@ -27,11 +27,9 @@ class Penalised(Around):
     """
 
     def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:
-        for name, factor in (("l2", l2), ("l1", l1)):
-            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
-                raise BadInput(f"{name} must be a number >= 0, not {factor!r}", where="penalised")
         self.objective, self.biases = objective, biases
-        self.factors = {name: float(factor) for name, factor in (("l2", l2), ("l1", l1)) if factor}
+        given = {name: factor(value, name, "penalised") for name, value in (("l2", l2), ("l1", l1))}
+        self.factors = {name: value for name, value in given.items() if value}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         found = self.objective(model, batch)

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, ask
+from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from . import _weight
+from .bernoulli import Bernoulli
 from .gaussian import Gaussian
 
 
@@ -22,7 +25,7 @@ from .gaussian import Gaussian
 class Reconstruction:
     """Term 'nll', a sum over the values of an example and a mean over examples; 'squared_error' is the mean over values.
 
-    likelihood: what one value costs, Gaussian() or Bernoulli(); its constant is dropped
+    likelihood: what one value costs, Gaussian() or, for pixels in 0 ... 1, Bernoulli(); its constant is dropped
     """
 
     def __init__(self, likelihood: Any = None) -> None:
@@ -33,31 +36,36 @@ class Reconstruction:
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from an output that is already there."""
-        found = self.likelihood.terms(output, self._own(batch))["nll"]
-        return Terms(nll=Term(found.raw, self._examples(batch), scale=found.scale))
+        found = self.likelihood.terms(output, self.own(batch))["nll"]
+        return Terms(nll=Term(found.raw, _weight.count(batch), scale=found.scale))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {"nll": float(self._examples(batch))}
+        return {"nll": float(_weight.count(batch))}
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return Gaussian().measures(self.predict(output), self._own(batch))
+        return Gaussian().measures(self.predict(output), self.own(batch))
 
     def check(self, batch: Batch) -> None:
-        self.likelihood.check(self._own(batch))
+        self.likelihood.check(self.own(batch))
 
     def predict(self, output: Tensor) -> Tensor:
         """The mean of every value."""
         return self.likelihood.predict(output)
 
-    @staticmethod
-    def _own(batch: Batch) -> Batch:
-        """The batch as the likelihood sees it: x itself is the target."""
-        kept = {name: batch.fields[name] for name in ("weight", "ids") if name in batch}
-        return Batch(y=batch.get("clean", batch.x), **kept)
+    def own(self, batch: Batch) -> Batch:
+        """The batch as the likelihood sees it: x itself is the target.
 
-    @staticmethod
-    def _examples(batch: Batch) -> float | Tensor:
-        return batch.weight.sum(dtype=torch.float64) if "weight" in batch else float(len(batch))
+        Pixels beyond 0 and 1 are refused here, at every step and not in `check` alone: an augmentation may have made them, and
+        their Bernoulli cost has no lower bound.
+        """
+        kept = {name: batch.fields[name] for name in ("weight", "ids") if name in batch}
+        y = batch.get("clean", batch.x)
+        if isinstance(self.likelihood, Bernoulli) and y.numel():
+            low, high = (float(end) for end in y.aminmax())
+            if low < 0 or high > 1:
+                told = f"Bernoulli pixels must lie between 0 and 1, and these go from {low:g} to {high:g}"
+                raise BadInput(told, fix="scale them to 0 ... 1, or use the likelihood Gaussian(variance)")
+        return Batch(y=y, **kept)
 
 
 def tiny() -> tuple[Reconstruction, nn.Module, Batch]:

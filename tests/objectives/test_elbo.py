@@ -6,11 +6,15 @@ import pytest
 import torch
 from torch import distributions, nn
 
-from sonde.core.batch import Batch
+import sonde
+from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
+from sonde.core.recipe import Recipe
+from sonde.data.tensors import TensorSource
 from sonde.objectives.bernoulli import Bernoulli
 from sonde.objectives.elbo import Elbo, kl
 from sonde.objectives.gaussian import Gaussian
+from sonde.optim.build import optimiser
 
 B, D, K = 6, 5, 3
 
@@ -106,5 +110,43 @@ def test_draws_are_fresh_in_training_and_fixed_in_evaluation(net):
 def test_errors(net):
     with pytest.raises(BadInput, match="beta"):
         Elbo(beta=-1.0)
-    with pytest.raises(BadInput, match="between 0 and 1"):
-        Elbo().check(Batch(x=torch.full((2, 3), 1.5)))
+
+
+@pytest.mark.parametrize("ask", [lambda net, batch: Elbo().check(batch), lambda net, batch: Elbo()(net, batch)], ids=["check", "call"])
+def test_pixels_that_are_none_are_refused(net, ask):
+    grey = torch.rand(B, D, dtype=torch.float64)
+    ask(net, Batch(x=grey, noise=noise()))
+    with pytest.raises(BadInput) as caught:
+        ask(net, Batch(x=3 * grey.round() - 1.5, noise=noise()))
+    assert str(caught.value) == (
+        "Bernoulli pixels must lie between 0 and 1, and these go from -1.5 to 1.5; "
+        "scale them to 0 ... 1, or use the likelihood Gaussian(variance)"
+    )
+
+
+def test_a_run_says_where_the_pixels_are(net, tmp_path):
+    x = torch.rand(9, D) * 255
+    recipe = Recipe(
+        model=Net, data=Data(TensorSource(x), name="scans"), objective=Elbo(), optimiser=optimiser("adam", lr=0.1), steps=1, batch=3
+    )
+    with pytest.raises(BadInput, match=r"go from .* to .* \(scans, train part\); scale them"):
+        sonde.train(recipe, run=tmp_path / "run", quiet=True)
+
+
+def test_16_bits_are_summed_in_32(net):
+    half, objective = net.bfloat16(), Elbo(Gaussian())
+    terms = objective(half, Batch(x=torch.rand(B, D).bfloat16(), noise=noise().bfloat16()))
+    assert {term.sum.dtype for term in terms.values()} == {torch.float32}
+    assert kl(torch.ones(2, 3).half(), torch.zeros(2, 3).half()).dtype == torch.float32
+
+
+def test_a_corrupted_input_is_rebuilt_clean(net):
+    x, clean = torch.rand(2, B, D, dtype=torch.float64)
+    objective = Elbo(Gaussian(0.7))
+    found = objective(net, Batch(x=x, clean=clean, noise=noise()))
+    mean, log_variance = net.encode(x)
+    h = mean + (log_variance / 2).exp() * noise()
+    wanted = -distributions.Normal(net.decode(h), 0.7**0.5).log_prob(clean).sum(1).mean()
+    assert found.means()["nll"] == pytest.approx(wanted.item(), rel=1e-10)
+    measured = objective.measures(net(x), Batch(x=x, clean=clean)).means()["squared_error"]
+    assert measured == pytest.approx((net(x) - clean).square().mean().item(), rel=1e-10)
