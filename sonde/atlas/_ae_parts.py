@@ -126,7 +126,7 @@ def best_judge(exhibit: Exhibit) -> None:
     draw = generator(0, "judge")
     real = p.loc + torch.randn(8000, 2, generator=draw)
     for name, q in others.items():
-        forger = nn.Linear(2, 2)
+        forger = nn.Linear(2, 2).requires_grad_(False)
         with torch.no_grad():
             forger.weight.copy_(q.scale_tril)
             forger.bias.copy_(q.loc)

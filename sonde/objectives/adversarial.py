@@ -4,8 +4,11 @@
     forge   -log D(G(z))                     of the generator, the discriminator held still; log(1 - D) has no slope where D is sure
     r1      |d logit/dx|^2 at real x         keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
 
-Each player's loss reaches its own weights alone, so one backward pass and one update serve both.  Once G draws from the
-data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.
+Each player's loss reaches its own weights alone, so one backward pass gives both gradients and one update moves both players at
+once, each against the other as it was before the step; they do not take turns.  To the optimiser they are one model: a recipe's
+`clip` is the largest norm of both gradients together, and rate, momentum and weight decay are the same for both.
+
+Once G draws from the data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from torch.nn.functional import softplus
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
-from . import _unlabelled
+from . import _unlabelled, _weight
+from ._around import factor
 from ._noise import normal
 
 
@@ -29,48 +33,57 @@ class Adversarial:
     """Terms 'judge' and 'forge', with a penalty 'r1', and D's mean output on forgeries, 'fake', beside that on data, 'real'.
 
     The model has `latent` (numbers of noise), `generate(noise)` and `discriminator`; `model(x)` is the logit of "x is real".
+    One forgery is made for each example, and a weight of the example is also that of its forgery.
 
     smoothing: real examples are to be called real with a probability of 1 less this
-    r1: factor of half the squared slope
-    forge: weight of the generator's loss; 0 trains the discriminator alone, against a generator that stays as it is
+    r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
+    forge: weight of the generator's loss; 0 trains the discriminator alone, for which the generator must be frozen:
+        `model.generator.requires_grad_(False)`, because an optimiser moves weights without a gradient too
     """
 
     def __init__(self, smoothing: float = 0.0, r1: float = 0.0, forge: float = 1.0) -> None:
-        for name, value, top in (("smoothing", smoothing, 0.5), ("r1", r1, float("inf")), ("forge", forge, float("inf"))):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < top:
-                raise BadInput(f"{name} must be a number >= 0 and < {top:g}, not {value!r}", where="adversarial")
-        self.smoothing, self.r1, self.forge = float(smoothing), float(r1), float(forge)
+        self.smoothing = factor(smoothing, "smoothing", "adversarial")
+        if self.smoothing >= 0.5:
+            told = f"smoothing must be a number below 0.5, not {smoothing!r}"
+            raise BadInput(told, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
+        self.r1 = factor(r1, "r1", "adversarial", "0 leaves the penalty out")
+        self.forge = factor(forge, "forge", "adversarial", "1 is the game, 0 is for a generator that is frozen")
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
-        n = len(batch)
-        forged = model.generate(normal(model, batch, (n, model.latent)))
+        forged = model.generate(normal(model, batch, (len(batch), model.latent)))
+        if forged.requires_grad and not self.forge:
+            told = "with forge=0 the generator has no loss, and the optimiser would still move it (weight decay, momentum)"
+            raise BadInput(told, where="adversarial", fix="freeze it: model.generator.requires_grad_(False)")
         real, slope = self._judged(model, batch)
         fake = model.discriminator(forged.detach()).flatten()
         sure = (1 - self.smoothing) * softplus(-real) + self.smoothing * softplus(real)
-        found = {
-            "judge": Term((sure + softplus(fake)).sum(), n),
-            "forge": Term(softplus(-held_still(model.discriminator, forged)).sum(), n, self.forge),
-            "fake": Term(fake.detach().sigmoid().sum(), n, 0.0),
+        each = {
+            "judge": (sure + softplus(fake), 1.0),
+            "forge": (softplus(-held_still(model.discriminator, forged)), self.forge),
+            "fake": (fake.detach().sigmoid(), 0.0),
+            **({} if slope is None else {"r1": (slope, self.r1 / 2)}),
         }
-        return Terms(**found, **({} if slope is None else {"r1": Term(slope, n, self.r1 / 2)}))
+        count = _weight.count(batch)
+        return Terms(**{name: Term(_weight.total(cost, batch), count, weight) for name, (cost, weight) in each.items()})
 
     def _judged(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Logits of the real examples, and with a penalty the sum of their squared slopes."""
+        """Logits of the real examples (B,), and with a penalty their squared slopes (B,)."""
         if not self.r1:
-            return ask(model, batch), None
+            return ask(model, batch).flatten(), None
         learning = torch.is_grad_enabled()
         with torch.enable_grad():
             x = batch.x.detach().requires_grad_()
-            real = ask(model, batch.replace(x=x))
-            (slope,) = torch.autograd.grad(real.sum(), x, create_graph=learning, retain_graph=True)
-        return (real, slope.square().sum()) if learning else (real.detach(), slope.square().sum())
+            real = ask(model, batch.replace(x=x)).flatten()
+            (gradient,) = torch.autograd.grad(real.sum(), x, create_graph=learning, retain_graph=True)
+        slope = gradient.square().flatten(1).sum(1)
+        return (real, slope) if learning else (real.detach(), slope)
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return dict.fromkeys(("judge", "forge", "fake", *(("r1",) if self.r1 else ())), float(len(batch)))
+        return dict.fromkeys(("judge", "forge", "fake", *(("r1",) if self.r1 else ())), float(_weight.count(batch)))
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
         """D's mean output on the data."""
-        return Terms(real=(output.detach().sigmoid().sum(), float(output.numel())))
+        return Terms(real=(_weight.total(output.detach().flatten().sigmoid(), batch), _weight.count(batch)))
 
     def check(self, batch: Batch) -> None:
         _unlabelled.check(batch, "adversarial")

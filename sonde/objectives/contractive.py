@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from . import _around, _weight
 from ._around import Around
 from ._coder import Coder, examples
 from .reconstruction import Reconstruction
@@ -33,9 +33,7 @@ class Contractive(Around):
     """
 
     def __init__(self, factor: float, objective: Any = None) -> None:
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
-            raise BadInput(f"the factor must be a number >= 0, not {factor!r}", where="contractive")
-        self.factor = float(factor)
+        self.factor = _around.factor(factor, "the factor", "contractive")
         self.objective = Reconstruction() if objective is None else objective
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
@@ -43,10 +41,10 @@ class Contractive(Around):
         found = self.objective.terms(model.decode(code), batch)
         weights = getattr(model, "sigmoid_weights", None)
         each = slope(model.encode, batch.x) if weights is None else sigmoid_slope(code, weights)
-        return found + Terms(contraction=Term(each.sum(), float(len(batch)), self.factor))
+        return found + Terms(contraction=Term(_weight.total(each, batch), _weight.count(batch), self.factor))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {**self.objective.counts(batch), "contraction": float(len(batch))}
+        return {**self.objective.counts(batch), "contraction": float(_weight.count(batch))}
 
 
 def sigmoid_slope(code_BK: Tensor, weights_KD: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ from ..core.terms import Terms
 class Contrastive:
     """The model gives 'image' and 'text', unit vectors (B, D), and 'scale', one number.  Drops nothing.
 
+    Examples have no weights here: a pair is also a wrong answer of the others, so it cannot count for itself alone.
+
     group: pairs in a row that are compared with each other; a batch that is cut at multiples of it, between processes or to
         save memory, keeps its loss.  0 is all that come together
     same: a field of the batch; pairs that agree in it, such as by their text, are no wrong answers for each other
@@ -63,6 +65,9 @@ class Contrastive:
         return Terms(**{name: (right.to(scores.dtype).sum(), float(len(own))) for name, right in found.items()})
 
     def check(self, batch: Batch) -> None:
+        if "weight" in batch:
+            told = "pairs cannot be weighted, because each is a wrong answer of the others"
+            raise BadInput(told, where=self.name, fix="leave out the field 'weight', and repeat or drop pairs")
         if self.same is not None and self.same not in batch:
             raise BadInput(f"pairs are to be told apart by a field '{self.same}'", where=self.name, fix=nearest(self.same, batch))
 
@@ -72,6 +77,7 @@ class Contrastive:
 
     def _scores(self, output: Any, batch: Batch) -> Tensor:
         """(B, B), -inf for pairs that are not compared."""
+        self.check(batch)
         if not isinstance(output, Mapping) or not {"image", "text", "scale"} <= output.keys():
             raise BadInput("pairs need a model that gives 'image', 'text' and 'scale'", where=self.name, fix="use models.clip.Clip")
         image, text = output["image"], output["text"]

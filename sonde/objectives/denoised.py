@@ -7,6 +7,7 @@ loss = |e - model(x_t, t)|^2 per number,   t uniform over 1 .. T,   e ~ N(0, I) 
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from . import _unlabelled
+from . import _unlabelled, _weight
 from ._noise import normal
 
 
@@ -35,13 +36,17 @@ class Denoised:
         found = model(model.noised(x, noise, time), time)
         if found.shape != x.shape:
             raise BadInput(f"the model gives {tuple(found.shape)} for noise {tuple(x.shape)}", where="denoised", fix="tell the noise of x")
-        return Terms(noise=((found - noise).square().sum(), float(x.numel())))
+        return Terms(noise=(_squares(found - noise, batch), self._numbers(batch)))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {"noise": float(batch.x.numel())}
+        return {"noise": float(self._numbers(batch))}
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return Terms(told=(output.detach().square().sum(), float(output.numel())))
+        return Terms(told=(_squares(output.detach(), batch), self._numbers(batch)))
+
+    @staticmethod
+    def _numbers(batch: Batch) -> float | Tensor:
+        return math.prod(batch.x.shape[1:]) * _weight.count(batch)
 
     def check(self, batch: Batch) -> None:
         _unlabelled.check(batch, "denoised")
@@ -49,6 +54,10 @@ class Denoised:
     def predict(self, output: Tensor) -> Tensor:
         """The noise."""
         return output
+
+
+def _squares(values: Tensor, batch: Batch) -> Tensor:
+    return _weight.total(values.square().flatten(1).sum(1), batch)
 
 
 def tiny() -> tuple[Denoised, nn.Module, Batch]:

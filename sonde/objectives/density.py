@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from . import _unlabelled
+from . import _unlabelled, _weight
 from ._noise import normal
 
 
@@ -29,13 +29,14 @@ class Density:
         if found.shape != (len(batch),):
             what = f"the model gives {tuple(found.shape)} for {len(batch)} examples"
             raise BadInput(what, where="density", fix="it must give log p(x), one number for each")
-        return Terms(nll=(-found.sum(), float(len(batch))))
+        return Terms(nll=(-_weight.total(found, batch), _weight.count(batch)))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {"nll": float(len(batch))}
+        return {"nll": float(_weight.count(batch))}
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return Terms(bits_per_number=(-output.detach().sum() / math.log(2), float(batch.x.numel())))
+        numbers = math.prod(batch.x.shape[1:])
+        return Terms(bits_per_number=(-_weight.total(output.detach(), batch) / math.log(2), numbers * _weight.count(batch)))
 
     def check(self, batch: Batch) -> None:
         _unlabelled.check(batch, "density")

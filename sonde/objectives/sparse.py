@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
-from ._around import Around
+from . import _weight
+from ._around import Around, factor
 from ._coder import Coder, examples
 from .reconstruction import Reconstruction
 
@@ -36,13 +37,12 @@ class Sparse(Around):
     def __init__(  # noqa: PLR0913  one factor for each penalty of the formula
         self, objective: Any = None, l1: float = 0.0, l2: float = 0.0, kl: float = 0.0, rate: float = 0.05, above: float = 0.0
     ) -> None:
-        for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)):
-            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < float("inf"):
-                raise BadInput(f"{name} must be a number >= 0, not {factor!r}", where="sparse")
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-            raise BadInput(f"rate must lie between 0 and 1, not {rate!r}", where="sparse")
+            told = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
+            raise BadInput(told, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
         self.objective = Reconstruction() if objective is None else objective
-        self.factors = {name: float(factor) for name, factor in (("l1", l1), ("l2", l2), ("kl", kl)) if factor}
+        given = {name: factor(value, name, "sparse") for name, value in (("l1", l1), ("l2", l2), ("kl", kl))}
+        self.factors = {name: value for name, value in given.items() if value}
         self.rate, self.above = float(rate), above
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
@@ -50,28 +50,26 @@ class Sparse(Around):
         found = self.objective.terms(model.decode(code), batch)
         if not self.factors:
             return found
-        count, share = float(len(batch)), (code.detach() > self.above).to(code.dtype).flatten(1).mean(1).sum()
-        penalties = {name: Term(self._omega(name, code.flatten(1)), count, factor) for name, factor in self.factors.items()}
-        return found + Terms(**penalties, active=Term(share, count, 0.0))
+        code = code.flatten(1)
+        count, used = _weight.count(batch), (code.detach() > self.above).to(code.dtype).mean(1)
+        penalties = {name: Term(self._omega(name, code, batch), count, price) for name, price in self.factors.items()}
+        return found + Terms(**penalties, active=Term(_weight.total(used, batch), count, 0.0))
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        more = dict.fromkeys((*self.factors, "active"), float(len(batch))) if self.factors else {}
+        more = dict.fromkeys((*self.factors, "active"), float(_weight.count(batch))) if self.factors else {}
         return {**self.objective.counts(batch), **more}
 
-    def _omega(self, name: str, code_BK: Tensor) -> Tensor:
+    def _omega(self, name: str, code_BK: Tensor, batch: Batch) -> Tensor:
         """A penalty, summed over the examples."""
-        if name == "l1":
-            return code_BK.abs().sum()
-        if name == "l2":
-            return code_BK.square().sum()
-        mean = code_BK.mean(0)
-        if bool(((mean < 0) | (mean > 1)).any()):
+        if name != "kl":
+            return _weight.total((code_BK.abs() if name == "l1" else code_BK.square()).sum(1), batch)
+        if bool(((code_BK < 0) | (code_BK > 1)).any()):
             raise BadInput("a rate needs codes between 0 and 1", where="sparse", fix="use a sigmoid code, or l1 in place of kl")
-        mean, rate = (
-            mean.clamp(1e-6, 1 - 1e-6),
-            mean.new_tensor(self.rate),
-        )  # a number that is always or never in use costs much, not infinity
-        return len(code_BK) * (rate * (rate / mean).log() + (1 - rate) * ((1 - rate) / (1 - mean)).log()).sum()
+        count = float(_weight.count(batch))
+        mean_K = _weight.total(code_BK, batch) / max(count, 1e-30)
+        mean_K = mean_K.clamp(1e-6, 1 - 1e-6)  # a number that is always or never in use costs much, not infinity
+        rate = mean_K.new_tensor(self.rate)
+        return count * (rate * (rate / mean_K).log() + (1 - rate) * ((1 - rate) / (1 - mean_K)).log()).sum()
 
 
 def tiny() -> tuple[Sparse, nn.Module, Batch]:

@@ -12,14 +12,18 @@ from torch import nn
 from torch.distributions import Normal
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from sonde.core.batch import Batch
+import sonde
+from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
+from sonde.core.recipe import Recipe
+from sonde.data.tensors import TensorSource
 from sonde.models import diffusion, gan
 from sonde.models.flow import Flow
 from sonde.objectives.adversarial import Adversarial
 from sonde.objectives.denoised import Denoised
 from sonde.objectives.density import Density
 from sonde.objectives.information.discrepancy import discrepancy
+from sonde.optim.build import optimiser
 
 
 def batch(n: int = 6, noise: int = 4) -> Batch:
@@ -50,11 +54,61 @@ def test_one_backward_pass_is_that_of_both_players(smoothing, r1):
         torch.testing.assert_close(parameter.grad, wanted[name], msg=name)
 
 
-def test_a_resting_generator_gets_no_gradient_and_is_still_told():
+def against_a_frozen_generator(objective, tmp_path, freeze: bool):
+    """A run with weight decay, which moves every weight it is given, and how far it moved each player."""
+    torch.manual_seed(0)
+    model, x = gan.points(3, 4, 5), batch(40).x
+    model.generator.requires_grad_(not freeze)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    recipe = Recipe(
+        model=model,
+        data=Data(TensorSource(x), TensorSource(x[:7]), name="points"),
+        objective=objective,
+        optimiser=optimiser("adamw", lr=0.01, weight_decay=0.5, decay_all=True),
+        clip=1.0,
+        steps=3,
+        batch=9,
+    )
+    run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
+    moved = {name: float((value - before[name]).abs().max()) for name, value in run.model().state_dict().items()}
+    return run, {player: max(far for name, far in moved.items() if name.startswith(player)) for player in ("generator", "discriminator")}
+
+
+def test_a_frozen_generator_rests_and_is_still_told(tmp_path):
+    run, moved = against_a_frozen_generator(Adversarial(forge=0.0), tmp_path, freeze=True)
+    assert moved["generator"] == 0 and moved["discriminator"] > 0.01
+    figures = run.result["figures"]
+    assert math.isfinite(figures["valid/forge"]) and figures["valid/loss"] == pytest.approx(figures["valid/judge"], rel=1e-6)
+
+
+def test_a_generator_without_a_loss_that_would_move_all_the_same_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"forge=0 .* \(adversarial\); freeze it: model\.generator\.requires_grad_\(False\)"):
+        against_a_frozen_generator(Adversarial(forge=0.0), tmp_path, freeze=False)
+
+
+def test_both_players_step_at_once_under_one_norm():
+    """The engine's update is torch's own, of both gradients where the players stood and clipped as one vector."""
+    model, wanted = two_players(0.0, 0.0)
+    norm = torch.stack([gradient.norm() for gradient in wanted.values()]).norm()
+    Adversarial()(model, batch()).loss().backward()
+    found = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    torch.testing.assert_close(found, norm)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name] * 0.1 / norm, msg=name, rtol=1e-4, atol=1e-7)
+
+
+def test_a_judge_with_a_column_for_its_output_is_not_spread_over_all_pairs():
+    class Column(nn.Module):
+        def __init__(self, game):
+            super().__init__()
+            self.game, self.discriminator, self.latent = game, game.discriminator, game.latent
+            self.generate = game.generate
+
+        def forward(self, x):
+            return self.game(x).unsqueeze(1)
+
     model = gan.points(3, 4, 5)
-    terms = Adversarial(forge=0.0)(model, batch())
-    terms.loss().backward()
-    assert all(not p.grad.abs().any() for p in model.generator.parameters()) and math.isfinite(terms.means()["forge"])
+    assert Adversarial(r1=1.0)(Column(model), batch()).means() == pytest.approx(Adversarial(r1=1.0)(model, batch()).means(), rel=1e-6)
 
 
 def test_it_tells_what_the_judge_says_of_both_sides():
@@ -122,12 +176,25 @@ def test_data_that_are_no_numbers_are_refused(objective):
         objective.check(Batch(x=torch.tensor([[0.0], [math.nan]])))
     with pytest.raises(BadInput, match="real numbers"):
         objective.check(Batch(x=torch.tensor([[0], [1]])))
+    with pytest.raises(BadInput, match="not -1 in example 7"):
+        objective.check(Batch(x=torch.zeros(2, 1), weight=torch.tensor([1.0, -1.0]), ids=torch.tensor([9, 7])))
+    with pytest.raises(BadInput, match=r"the weight is \(2, 1\) for 2 examples"):
+        objective.check(Batch(x=torch.zeros(2, 1), weight=torch.ones(2, 1)))
 
 
-@pytest.mark.parametrize("settings", [{"smoothing": 0.5}, {"r1": -1.0}, {"forge": float("inf")}, {"r1": True}])
-def test_settings_that_cannot_be_are_refused(settings):
-    with pytest.raises(BadInput):
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        ({"smoothing": 0.5}, "smoothing must be a number below 0.5, not 0.5 (adversarial); 0.1 calls real examples real with a pro"),
+        ({"r1": -1.0}, "r1 must be a number >= 0, not -1.0 (adversarial); 0 leaves the penalty out"),
+        ({"forge": float("inf")}, "forge must be a number >= 0, not inf (adversarial); 1 is the game, 0 is for a generator that is frozen"),
+        ({"r1": True}, "r1 must be a number >= 0, not True"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, told):
+    with pytest.raises(BadInput) as caught:
         Adversarial(**settings)
+    assert str(caught.value).startswith(told)
 
 
 def test_discrepancy_by_loops_and_for_normal_samples():

@@ -119,6 +119,19 @@ def test_errors(net, x):
     for make in (lambda: Sparse(l1=-1), lambda: Sparse(kl=1, rate=1.5), lambda: Sparse(kl=True), lambda: Contractive(-0.1)):
         with pytest.raises(BadInput):
             make()
-    net.encode[1] = nn.Identity()
+    told = "rate is a share of the examples, a number above 0 and below 1, not 1.5 (sparse); 0.05 lets a number of the code be in use"
+    with pytest.raises(BadInput) as caught:
+        Sparse(kl=1, rate=1.5)
+    assert str(caught.value) == f"{told} in 5 % of them"
+    with pytest.raises(BadInput, match=r"l1 must be a number >= 0, not -1 \(sparse\); 0 leaves it out"):
+        Sparse(l1=-1)
+    with pytest.raises(BadInput, match=r"pixels must lie between 0 and 1, and these go from .* scale them"):
+        Reconstruction(Bernoulli())(net, Batch(x=x + 1))
+    Reconstruction(Bernoulli())(net, Batch(x=x + 1, clean=x))
+    with torch.no_grad():  # a code whose mean is a share and whose values are none
+        net.encode[0].weight.zero_()
+        net.encode[0].bias.zero_()
+        net.encode[1] = nn.Identity()
+        net.encode[0].weight[:, 0] = 2.0
     with pytest.raises(BadInput, match="codes between 0 and 1"):
-        Sparse(kl=1.0)(net, Batch(x=100 * x))
+        Sparse(kl=1.0)(net, Batch(x=torch.tensor([[1.0, 0, 0], [-0.75, 0, 0]]).double()))
