@@ -7,7 +7,8 @@ Affine coupling (Dinh and others, Real NVP, 2017): some numbers stay as they are
     z_keep = x_keep,   z_rest = x_rest * exp(s(x_keep)) + t(x_keep),   log |det| = sum of s
 
 so undoing it needs no inverse of s and t.  Step 2k keeps the numbers whose index has bit k at 0, step 2k + 1 the others: in
-a plane they take turns, in an image neighbours are parted first and halves last; 2 log2(D) steps part any two numbers once.
+a plane they take turns, in an image neighbours are parted first and halves last.  After 2 ceil(log2 D) steps, and the default is
+no fewer, every two numbers have been parted, so each has told the other how to move, and all of x reaches all of z.
 
 Images of whole levels have no density.  Uniform noise within each level makes them continuous, and the mean of the density
 over the cell of an image is its probability times the number of cells, levels^D: that log-volume is taken off.
@@ -71,7 +72,7 @@ class Flow(nn.Module):
     """A density over points or images: `model(x)` is log p(x) (B,), `sample` draws from it.
 
     shape: of one example
-    steps: couplings
+    steps: couplings; by default 2 ceil(log2 D) for D numbers, and 6 at least
     width: of the hidden layers of each
     depth: hidden layers of each
     levels: of a pixel, for images with values 0, 1 / (levels - 1), ..., 1, of which a probability is told; 0 for numbers
@@ -83,7 +84,7 @@ class Flow(nn.Module):
     def __init__(
         self,
         shape: Annotated[Shape, Range(least=1)] = (2,),
-        steps: Count = 6,
+        steps: Count | None = None,
         width: Count = 64,
         depth: Count = 2,
         levels: Annotated[int, Range(least=0)] = 0,
@@ -96,6 +97,7 @@ class Flow(nn.Module):
             raise BadInput(f"levels must be 0 or 2 or more, not {levels}", where="Flow", fix="pixels of 8 bits have levels=256")
         self.shape, self.levels = tuple(shape), levels
         bits, index = (size - 1).bit_length(), torch.arange(size)
+        steps = max(2 * bits, 6) if steps is None else steps
         self.steps = nn.ModuleList(Coupling((index >> (i // 2 % bits)) % 2 == i % 2, width, depth) for i in range(steps))
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:

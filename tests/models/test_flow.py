@@ -57,6 +57,19 @@ def test_any_two_numbers_are_parted_by_some_step():
     assert all((keep[:, i] != keep[:, j]).any() for i in range(15) for j in range(i))
 
 
+@pytest.mark.parametrize("shape", [(2,), (3,), (5,), (1, 5, 7)])
+def test_by_default_all_numbers_are_parted_both_ways_and_each_reaches_each(shape):
+    size = math.prod(shape)
+    model = shaken(Flow(shape, width=9, depth=1))
+    assert len(model.steps) == max(6, 2 * math.ceil(math.log2(size)))
+    keep = torch.stack([step.keep for step in model.steps])
+    told = torch.stack([kept[:, None] & ~kept[None, :] for kept in keep]).any(0)  # number i says how j moves
+    assert told.sum() == size * (size - 1)
+    x = torch.randn(shape, dtype=torch.float64)
+    slopes = torch.autograd.functional.jacobian(lambda one: model.to_noise(one[None])[0][0], x).reshape(size, size)
+    assert (slopes != 0).all()
+
+
 @pytest.mark.parametrize("make", [lambda: Flow((2,), 4, 6), lambda: Autoregressive(2, 3, 6, 1)], ids=["flow", "autoregressive"])
 def test_a_density_holds_1_by_scipy(make):
     torch.manual_seed(0)
