@@ -5,6 +5,7 @@ B batch, C channels, H height, W width of an image; h, w those of a map.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ def no_maps(subject: Subject) -> str:
 def _mapping(model: Any) -> bool:
     from torch import nn
 
-    return hasattr(model, "patch") or any(isinstance(part, nn.Conv2d) for part in model.modules())
+    return hasattr(model, "patch") or any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in model.modules())
 
 
 def stretched(images: Any) -> Any:
@@ -74,7 +75,7 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     """Outputs of all layers that are images, (B, C, h, w), in the order in which they run.
 
     The tokens of a transformer's blocks are laid out as the patches they stand for.  A layer that changed nothing, such as
-    dropout outside training, is left out.  With gradients on, the maps are those through which the output depends on x.
+    dropout outside training, is left out, and so is one that only puts the channels last.  With gradients on, the maps are those through which the output depends on x.
     Called inside `untouched`, which must last until the gradients are taken.
     """
     from ..core.batch import ask
@@ -139,13 +140,14 @@ def gathering(model: Any, x: Any, found: dict[str, Any]) -> Iterator[None]:
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         nonlocal last
+        name = name or "output"
         runs[name] += 1
         block = isinstance(module, Block)
         own = output[0] if block else output
         shown = laid_out(own, x.shape[-2:], side) if block and side else own
-        if not torch.is_tensor(shown) or shown.dim() != 4 or (last.shape == shown.shape and torch.equal(last, shown)):
+        if not torch.is_tensor(shown) or shown.dim() != 4 or any(torch.equal(same, shown) for same in (last, last.movedim(1, 3))):
             return None
-        found[f"{name or 'output'} ({runs[name]})" if runs[name] > 1 else name or "output"] = last = shown
+        found[f"{name} ({runs[name]})" if runs[name] > 1 else name] = last = shown
         # What comes after depends on what was noted, and layers that work in place do not change it.
         return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
 
@@ -181,7 +183,8 @@ def patches(size: Sequence[int], side: Any) -> tuple[int, int]:
 def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """How many pixels apart neighbours of each map are, down and across.
 
-    From how much a map grows with the image; where the network takes no other size, from the map's share of the image.
+    From how much a map grows with the image; where the network takes no other size, from the map's share of the image.  Below 1
+    where a map has more places than the image has pixels.
     """
     import torch
 
@@ -189,16 +192,24 @@ def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[floa
 
     def along(axis: int) -> dict[str, float]:
         size = (height + MORE, width) if axis == -2 else (height, width + MORE)
+        # Not zeros, of which a network without biases makes nothing else, so that no layer seems to do anything.
+        x = torch.randn(1, batch.x.shape[1], *size, generator=torch.Generator().manual_seed(0), dtype=batch.x.dtype)
         with torch.no_grad():
-            larger = maps_of(model, batch, batch.x.new_zeros(1, batch.x.shape[1], *size))
+            larger = maps_of(model, batch, x)
         more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in found.items() if name in larger}
         return {
-            name: float(round(MORE / more[name])) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis]
+            name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis]
             for name, own in found.items()
         }
 
     down, across = along(-2), along(-1)
     return {name: (down[name], across[name]) for name in found}
+
+
+def _apart(more: int) -> float:
+    """Pixels between places if MORE pixels give so many more places, to one that is cut off: the simplest fraction that fits."""
+    fractions = ((max(1, round(MORE / more * places)), places) for places in itertools.count(1))
+    return next(pixels / places for pixels, places in fractions if abs(MORE * places / pixels - more) < 1)
 
 
 def spread_out(found: dict[str, Any]) -> dict[str, Any]:

@@ -499,7 +499,7 @@ def read(subject: Subject) -> Reading:
     )
 
 
-def by(sizes: Sequence[int]) -> str:
+def by(sizes: Sequence[int | str]) -> str:
     """Sizes as people write them: 5 x 192 x 256."""
     return " × ".join(map(str, sizes)) or "1"
 

@@ -15,6 +15,7 @@ from ..core.dials import Range
 from ..core.reading import Reading, Subject
 from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
 from ._untouched import need, untouched
+from ._words import number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +101,7 @@ def read(
             "output": [by(found[name].shape[1:]) for name in shown],
             "formula": [by(formula[name]) if name in formula else None for name in shown],
             "measured": [_told(field) for field in shown.values()],
-            "jump": [by([round(step) for step in field.jump]) for field in shown.values()],
+            "jump": [by([number(step) for step in field.jump]) for field in shown.values()],
         },
         axes=["layer"],
         note=f"In pixels. Measured: the box around all gradients of the middle unit over {probes} random images, as large as it takes for "

@@ -13,6 +13,7 @@ from sonde.core.reading import Subject
 from sonde.lenses import equivariance
 from sonde.lenses.equivariance import changed, errors
 from sonde.models.cnn import CNN
+from sonde.models.unet import UNet
 
 
 def of(net: nn.Module, pixels: int, x: torch.Tensor | None = None) -> dict[str, dict[str, float | None]]:
@@ -88,3 +89,20 @@ def test_a_network_for_one_size_tells_what_it_can() -> None:
     assert found.extra["labels"][-1] == "answer" and found.extra["labels"][0] == "blocks.conv1"
     assert found.values["turn"][0] is not None and found.values["turn"][-1] is None, "6 x 8 images are no input of the whole network"
     assert found.values["shift around"][-1] is not None
+
+
+def test_a_network_that_enlarges_is_shifted_by_its_own_places() -> None:
+    """A pixel is two places of a map twice as large: shifted around, it is exact; an image for every pixel has an answer too."""
+    net = around(3, nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Upsample(scale_factor=3), nn.Conv2d(2, 1, 1))
+    found = of(net, pixels=1)["shift around"]
+    assert list(found) == ["0", "1", "2", "3", "4"] and max(found.values()) < 1e-14
+
+
+def test_a_unet_and_a_decoder_are_read() -> None:
+    unet = Subject(UNet(1, 2, width=2, depth=2, padded=True), Batch(x=torch.randn(3, 1, 16, 12)))
+    read = equivariance.read(unet, layers=64)
+    moved = dict(zip(read.extra["labels"], read.values["shift around"], strict=True))
+    assert all(0 <= moved[name] < 2 for name in ("down.0.conv1", "up.1", "up.0", "output"))
+    decoder = nn.Sequential(nn.ConvTranspose2d(4, 2, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(2, 1, 4, stride=4))
+    values = equivariance.read(Subject(decoder, Batch(x=torch.randn(2, 4, 3, 5)))).values
+    assert max(values["shift around"]) < 1e-5, "its windows do not overlap"

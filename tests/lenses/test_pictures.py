@@ -16,6 +16,7 @@ from sonde.lenses._pictures import jumps, maps, maps_of, picture, spaced
 from sonde.lenses.overlay import tiny as seeing
 from sonde.models.cnn import CNN
 from sonde.models.resnet import cifar
+from sonde.models.unet import UNet
 
 
 def test_maps_are_what_the_network_gives_when_cut_off_behind_each_layer() -> None:
@@ -172,3 +173,36 @@ def test_networks_without_maps_are_told_so() -> None:
     subject = Subject(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), Batch(x=torch.randn(3, 1, 2, 2)))
     assert feature_maps.why_not(subject) == "the model has neither convolution nor patches"
     assert "not images" in feature_maps.why_not(replace(subject, batch=Batch(x=torch.randn(3, 4))))
+
+
+def enlarging(first: nn.Module) -> nn.Sequential:
+    """A decoder: what `first` makes of an image, then three, two and one and a half times as many places on a side."""
+    return nn.Sequential(
+        first,
+        nn.ConvTranspose2d(3, 2, 3, stride=3),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(2, 2, 3, padding=1),
+        nn.AvgPool2d(4),
+    )
+
+
+def test_maps_that_are_larger_than_the_image_are_a_part_of_a_pixel_apart() -> None:
+    """By hand: stride 1, over 3, over 2, the same, times 4; behind stride 7 each of them times 7."""
+    x = Batch(x=torch.randn(1, 1, 28, 21))
+    for first, times in ((nn.Conv2d(1, 3, 1), 1), (nn.Conv2d(1, 3, 7, stride=7), 7)):
+        net = enlarging(first)
+        with torch.no_grad():
+            found = jumps(net, x, maps(net, x))
+        wanted = [times, times / 3, times / 6, times / 6, times * 2 / 3]
+        assert [found[str(i)] for i in range(5)] == [(pytest.approx(w, rel=0.02),) * 2 for w in wanted]
+
+
+def test_the_places_of_a_unet_are_as_far_apart_on_the_way_up_as_down() -> None:
+    for padded, side in ((True, 24), (False, 44)):
+        net, batch = UNet(1, 2, width=2, depth=2, padded=padded), Batch(x=torch.randn(1, 1, side, side))
+        with torch.no_grad():
+            made = maps(net, batch)
+            found = jumps(net, batch, made)
+        assert list(made)[-1] == "output" and made["output"].shape[1] == 2, "its answer with the channels last is no map of its own"
+        wanted = {"down.0.conv1": 1, "down.1.conv2": 2, "down.2.conv1": 4, "up.1": 2, "join.1.conv1": 2, "up.0": 1, "output": 1}
+        assert {name: found[name] for name in wanted} == {name: (step, step) for name, step in wanted.items()}, f"padded {padded}"

@@ -111,3 +111,9 @@ def test_a_dead_layer_and_an_unknown_one_are_named() -> None:
     with pytest.raises(BadInput, match="no layer '7' that makes maps"):
         receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 9))), layer="7")
     assert Box(1, 2, 3, 4).width == 4
+
+
+def test_a_layer_that_enlarges_tells_its_part_of_a_pixel() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ConvTranspose2d(2, 2, 2, stride=2))
+    table, _ = receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 12))))
+    assert table.values["jump"] == ["1 × 1", "0.5 × 0.5"] and table.values["measured"] == ["3 × 3", "3 × 3"]
