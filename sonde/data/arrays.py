@@ -189,7 +189,7 @@ def pictures_of(path: Path, colour: bool | None, size: tuple[int, int] | None, c
         raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
     folders = [file.relative_to(path).parts[0] for file in files]
     known = all(folder in classes for folder in folders)
-    return Arrays(pictures.read(files, colour, size).x, np.array(folders, object) if known else None)
+    return Arrays(pictures.read(files, colour, size, root=path).x, np.array(folders, object) if known else None)
 
 
 def pick(found: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:

@@ -175,8 +175,10 @@ def image_folder(
     if shape is not None and (len(shape) != 2 or not all(isinstance(side, int) and 1 <= side <= 8192 for side in shape)):
         raise BadInput(f"size must be a number of pixels or (height, width), not {size!r}")
     folder = pictures.by_class(path)
-    found = pictures.read(folder.files, colour, shape, skip_corrupt)
+    found = pictures.read(folder.files, colour, shape, skip_corrupt, root=path)
     labels = np.array([folder.labels[i] for i in found.kept], object)
+    if gone := sorted(set(folder.labels) - set(labels)):
+        raise BadInput(f"of class {listed(gone)} in '{path.name}' no picture can be read", fix="mend the pictures or remove the folder")
     fixed = None
     if folder.parts:
         kept = [folder.parts[i] for i in found.kept]

@@ -67,10 +67,22 @@ def by_class(folder: Path) -> Folder:
     return Folder(files, labels, parts if roots[0][0] >= 0 else [])
 
 
-def read(files: Sequence[Path], colour: bool | None = None, size: tuple[int, int] | None = None, skip_corrupt: bool = False) -> Pictures:
-    """All files as one array; grey pictures among coloured ones get three equal channels."""
+def read(
+    files: Sequence[Path],
+    colour: bool | None = None,
+    size: tuple[int, int] | None = None,
+    skip_corrupt: bool = False,
+    root: Path | None = None,
+) -> Pictures:
+    """All files as one array; grey pictures among coloured ones get three equal channels.
+
+    Files in a folder `root` are told by their way from there, such as 'cat/2.png': classes often have files of the same name.
+    """
     from rich.console import Console
     from rich.progress import track
+
+    def name(path: Path) -> str:
+        return path.name if root is None else path.relative_to(root).as_posix()
 
     console = Console(stderr=True)
     quiet = len(files) < LONG_WORK or not console.is_terminal
@@ -82,9 +94,11 @@ def read(files: Sequence[Path], colour: bool | None = None, size: tuple[int, int
         except BadInput as error:
             if not skip_corrupt:
                 raise BadInput(
-                    error.what, where=str(path.parent), fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)"
+                    error.what.replace(path.name, name(path), 1),
+                    where=str(root or path.parent),
+                    fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error
-            corrupt.append(path.name)
+            corrupt.append(name(path))
     if not found:
         raise BadInput(f"none of {len(files)} pictures can be read: {listed(corrupt)}", fix="give pictures that other programs can show")
     if len({picture.shape[0] for picture in found}) > 1:
@@ -93,7 +107,7 @@ def read(files: Sequence[Path], colour: bool | None = None, size: tuple[int, int
     if len(sizes) > 1:
         shown = listed([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
         odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
-        raise BadInput(f"pictures differ in size: {shown}, such as '{odd.name}'", fix="give size=N to bring all to N x N")
+        raise BadInput(f"pictures differ in size: {shown}, such as '{name(odd)}'", fix="give size=N to bring all to N x N")
     return Pictures(np.stack(found), kept, corrupt)
 
 

@@ -235,13 +235,13 @@ def test_pictures_with_train_and_test_folders(tmp_path: Path) -> None:
 def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
     picture_folder(tmp_path)
     (tmp_path / "cat" / "2.png").write_bytes((tmp_path / "cat" / "2.png").read_bytes()[:60])
-    with pytest.raises(BadInput, match=r"'2.png' is a corrupt picture.*skip_corrupt"):
+    with pytest.raises(BadInput, match=r"'cat/2.png' is a corrupt picture.*skip_corrupt"):
         load_file(tmp_path)
     data = load_file(tmp_path, skip_corrupt=True)
-    assert data.report["corrupt images skipped"] == 1 and data.report["skipped"] == "2.png" and data.report["examples read"] == 11
+    assert data.report["corrupt images skipped"] == 1 and data.report["skipped"] == "cat/2.png" and data.report["examples read"] == 11
     (tmp_path / "cat" / "2.png").unlink()
     save(tmp_path / "dog" / "wide.png", np.zeros((6, 9), np.uint8))
-    with pytest.raises(BadInput, match=r"differ in size: 6 x 5 \(11\), 6 x 9 \(1\), such as 'wide.png'; give size"):
+    with pytest.raises(BadInput, match=r"differ in size: 6 x 5 \(11\), 6 x 9 \(1\), such as 'dog/wide.png'; give size"):
         load_file(tmp_path)
     data = load_file(tmp_path, size=4)
     assert data.train[:].x.shape[1:] == (3, 4, 4)
@@ -252,6 +252,29 @@ def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
         load_file(tmp_path, size=4)
     with pytest.raises(BadInput, match="one per class is needed"):
         load_file(tmp_path / "dog")
+
+
+def test_pictures_of_the_same_name_are_told_by_their_folders(tmp_path: Path) -> None:
+    picture_folder(tmp_path / "train", 4)
+    picture_folder(tmp_path / "test", 2)
+    data = load_file(tmp_path)
+    (tmp_path / "test" / "dog" / "1.png").write_bytes(b"not a picture")
+    with pytest.raises(BadInput, match="'test/dog/1.png' is a corrupt picture: no known format begins like this"):
+        load_file(tmp_path)
+    with pytest.raises(BadInput, match="'dog/1.png' is a corrupt picture"):
+        data.reader(tmp_path / "test")
+    (tmp_path / "train" / "emu").mkdir()
+    with pytest.raises(BadInput, match="class folder emu in 'train' holds no pictures"):
+        load_file(tmp_path)
+
+
+def test_a_class_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
+    picture_folder(tmp_path)
+    for i in range(3):
+        (tmp_path / "emu").mkdir(exist_ok=True)
+        (tmp_path / "emu" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(BadInput, match="of class emu in .* no picture can be read"):
+        load_file(tmp_path, skip_corrupt=True)
 
 
 def test_a_picture_of_the_wrong_size_is_refused_for_prediction(tmp_path: Path) -> None:

@@ -123,22 +123,57 @@ def test_any_cells_with_any_rules(tmp_path: Path, rows: list[list[str]], options
     attempt(tmp_path / "a.csv", text.encode("utf-8", "surrogatepass"), **options)
 
 
-@per_example
-@given(data=st.binary(max_size=200), place=st.integers(0, 90))
-def test_any_bytes_as_a_picture(tmp_path: Path, data: bytes, place: int) -> None:
-    good = io.BytesIO()
-    Image.fromarray(np.arange(75, dtype=np.uint8).reshape(5, 5, 3)).save(good, "PNG")
+def encoded(kind: str, height: int = 5, width: int = 5) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.arange(height * width * 3, dtype=np.uint8).reshape(height, width, 3)).save(file, kind)
+    return file.getvalue()
+
+
+def two_classes(root: Path, suffix: str, data: bytes) -> Path:
     for kind in ("a", "b"):
-        (tmp_path / "all" / kind).mkdir(parents=True, exist_ok=True)
+        (root / kind).mkdir(parents=True, exist_ok=True)
         for i in range(4):
-            (tmp_path / "all" / kind / f"{i}.png").write_bytes(good.getvalue())
-    for bad in (data, good.getvalue()[:place] + data + good.getvalue()[place + len(data) :]):
-        (tmp_path / "all" / "a" / "0.png").write_bytes(bad)
-        for skip in (False, True):
-            try:
-                load_file(tmp_path / "all", skip_corrupt=skip, valid=2, test=2)
-            except SondeError as error:
-                assert error.exit_code == 2
+            (root / kind / f"{i}.{suffix}").write_bytes(data)
+    return root
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("png", "PNG"), ("jpg", "JPEG")])
+@per_example
+@given(data=st.binary(max_size=200), where=st.floats(0, 1), keep=st.booleans())
+def test_any_bytes_as_a_picture(tmp_path: Path, suffix: str, kind: str, data: bytes, where: float, keep: bool) -> None:
+    """Data, or an error that names class and file; on request the file is left out and counted."""
+    good = encoded(kind)
+    folder, place = two_classes(tmp_path / "all", suffix, good), int(where * len(good))
+    for bad in (data, good[:place] + data + (good[place + len(data) :] if keep else b"")):
+        (folder / "b" / f"2.{suffix}").write_bytes(bad)
+        told = ""
+        try:
+            load_file(folder, valid=2, test=2)
+        except SondeError as error:
+            told = str(error)
+            assert error.exit_code == 2 and f"'b/2.{suffix}'" in told and "\n" not in told
+        if "corrupt" in told:
+            report = load_file(folder, skip_corrupt=True, valid=2, test=2).report
+            assert (report["corrupt images skipped"], report["skipped"], report["examples read"]) == (1, f"b/2.{suffix}", 7)
+
+
+@per_example
+@given(sides=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=8, max_size=8))
+def test_pictures_of_any_sizes(tmp_path: Path, sides: list[tuple[int, int]]) -> None:
+    folder = two_classes(tmp_path / "all", "png", b"")
+    files = sorted(folder.rglob("*.png"))
+    for file, (height, width) in zip(files, sides, strict=True):
+        file.write_bytes(encoded("PNG", height, width))
+    try:
+        data = load_file(folder, valid=2, test=2)
+    except SondeError as error:
+        named = next(i for i, file in enumerate(files) if f"'{file.relative_to(folder).as_posix()}'" in str(error))
+        most = max(sides.count(size) for size in sides)
+        assert len(set(sides)) > 1 and any(sides.count(size) == most and size != sides[named] for size in sides)
+        assert all(f"{height} x {width} (" in str(error) for height, width in set(sides)) or len(set(sides)) > 4
+    else:
+        assert len(set(sides)) == 1 and data.train[:].x.shape[1:] == (3, *sides[0])
+    assert load_file(folder, size=3, valid=2, test=2).train[:].x.shape == (4, 3, 3, 3)
 
 
 @pytest.mark.parametrize("name", GOOD)
