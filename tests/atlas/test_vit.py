@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
 
 from sonde.atlas import vit
 from tests.atlas.mistakes import any_of, wrong
@@ -20,6 +23,19 @@ def test_vit_01_notices_a_patch_with_its_channels_last(monkeypatch):
     right = vit.patchify
     monkeypatch.setattr(vit, "patchify", lambda x, patch: right(x, patch).unflatten(2, (x.shape[1], -1)).mT.flatten(2))
     assert any_of(wrong("VIT-01"), "against the linear map")
+
+
+def test_vit_02_chooses_by_validation_and_tests_once():
+    """The linear model is the best of its kind on the validation part, by scikit-learn's own search; no network sees a test image."""
+    data = vit.load("digits", seed=1)
+    (x, y), (held, labels) = ((part.x.flatten(1).numpy(), part.y.numpy()) for part in (data.train[:], data.valid[:]))
+    parts = PredefinedSplit([-1] * len(y) + [0] * len(labels))
+    search = GridSearchCV(LogisticRegression(max_iter=2000), {"C": list(vit.PENALTIES)}, cv=parts, refit=False)
+    search.fit(np.concatenate([x, held]), np.concatenate([y, labels]))
+    found = vit._linear(data)
+    assert search.best_params_ == {"C": found.C}
+    assert np.array_equal(found.coef_, LogisticRegression(C=found.C, max_iter=2000).fit(x, y).coef_), "of the training images alone"
+    assert list(vit._digits(data).data.splits) == ["train"]
 
 
 @pytest.mark.slow  # trains, if only for a moment, three times
