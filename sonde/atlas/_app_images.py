@@ -85,11 +85,18 @@ def photographs(exhibit: Exhibit) -> str:
     counts = {key: sum(p.numel() for p in make().parameters()) for key, make in nets.items()}
     gaps = [a - b for a, b in zip(found["14 layers, residual"], found["14 layers, plain"])]
     exhibit.above(f"{name}: residual less plain, test accuracy", gaps, 0.0)
-    exhibit.above("residual: test accuracy", found["14 layers, residual"], 1.5 / many)
-    table = {"network": list(nets), "numbers": list(counts.values()), "test accuracy": [spread(v, ".1%") for v in found.values()]}
+    near, linear = _peers(data)
+    exhibit.above("residual less scikit-learn's nearest neighbours", [value - near for value in found["14 layers, residual"]], 0.0)
+    exhibit.above("4 convolutions less scikit-learn's linear classifier", [value - linear for value in found["4 convolutions"]], 0.0)
+    accuracy = [*(spread(values, ".1%") for values in found.values()), f"{near:.1%}", f"{linear:.1%}"]
+    table = {
+        "network": [*nets, "10 nearest neighbours", "linear, of the pixels"],
+        "numbers": [*counts.values(), None, None],
+        "test accuracy": accuracy,
+    }
     exhibit.show(Reading(f"{name}: the same 120 steps", "table", table, note="3 seeds; images of 16 x 16."))
     told = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in found.items())
-    return f"{name}, 120 steps: {told}; `cifar_cnn` and `cifar_resnet` train for longer"
+    return f"{name}, 120 steps: {told}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
 
 
 def _photographs() -> tuple[str, Data]:
@@ -101,6 +108,17 @@ def _photographs() -> tuple[str, Data]:
     sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
     data = Data(sources["train"], test=sources["test"], name="cifar10", task="classes", classes=whole.classes)
     return "CIFAR-10, 3,000 images", data
+
+
+def _peers(data: Data) -> tuple[float, float]:
+    """Test accuracy by the pixels of scikit-learn's nearest neighbours and linear classifier, whose penalty the training images choose."""
+    from sklearn.linear_model import RidgeClassifierCV
+    from sklearn.neighbors import KNeighborsClassifier
+
+    (x, y), (new, true) = ((part.x.flatten(1).numpy(), part.y.numpy()) for part in (data.train[:], data.splits["test"][:]))
+    models = KNeighborsClassifier(10), RidgeClassifierCV(10.0 ** np.arange(1, 6))
+    near, linear = (float(model.fit(x, y).score(new, true)) for model in models)
+    return near, linear
 
 
 def three_classes(exhibit: Exhibit) -> str:

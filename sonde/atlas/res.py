@@ -149,31 +149,37 @@ def res_04(exhibit: Exhibit) -> str:
 def res_05(exhibit: Exhibit) -> str:
     """Each block of He's weights doubles the variance; normalised branches add one each, so late blocks change less."""
     width, blocks = 512, 8
-    free, normal = (torch.stack([_variances(width, blocks, norm, seed) for seed in range(5)]).mean(0) for norm in (False, True))
-    exhibit.expect("variance after 1 to 4 blocks, over 2, 4, 8, 16", free[1:5] / torch.tensor([2.0, 4, 8, 16]), [1.0] * 4, within=0.1)
-    exhibit.expect("with normalised branches, over 2, 3, 4, 5", normal[1:5] / torch.tensor([2.0, 3, 4, 5]), [1.0] * 4, within=0.1)
-    share = [1 / float(value) for value in normal[1:]]  # a normalised branch has variance 1
-    exhibit.expect(
-        "share of block k in the sum after it, times k + 1", [s * (k + 2) for k, s in enumerate(share)], [1.0] * blocks, within=0.1
+    k = torch.arange(1, blocks + 1)
+    (free, halves), (normal, shares) = (
+        torch.stack([_sizes(_states(width, blocks, norm, seed)) for seed in range(5)]).mean(0) for norm in (False, True)
     )
-    lines = {"He's weights": free, "normalised branches": normal}
+    exhibit.expect("variance after 1 to 4 blocks, over 2, 4, 8, 16", (free / 2.0**k)[:4], [1.0] * 4, within=0.1)
+    exhibit.expect("with normalised branches, over 2, 3, 4, 5", (normal / (k + 1))[:4], [1.0] * 4, within=0.1)
+    exhibit.expect("what block k changes, as a share of the sum after it, over 1/2", halves * 2, [1.0] * blocks, within=0.1)
+    exhibit.expect("the same with normalised branches, over 1/(k + 1)", shares * (k + 1), [1.0] * blocks, within=0.1)
+    start = torch.ones(1)
+    lines = {"He's weights": torch.cat([start, free]), "normalised branches": torch.cat([start, normal])}
     exhibit.show(
         Reading("Variance after each block", "lines", lines, axes=["block"], extra={"log": "y"}, note="Width 512, mean of 5 seeds.")
     )
-    told = [" ".join(f"{v:.1f}" for v in values[1:5]) for values in (free, normal)]
-    return f"{told[0]} without normalisation, {told[1]} with it"
+    told = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
+    return f"{told[0]} without normalisation, {told[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
 
 
-def _variances(width: int, blocks: int, norm: bool, seed: int) -> Tensor:
-    """Mean square of h after 0, 1, ... blocks h + W relu(h), whose branch is normalised on request."""
+def _states(width: int, blocks: int, norm: bool, seed: int) -> Tensor:
+    """h after 0, 1, ... blocks h + W relu(h), whose branch is normalised on request."""
     dice = generator(seed, "res-05")
-    h = torch.randn(256, width, generator=dice)
-    found = [h.square().mean()]
+    states = [torch.randn(256, width, generator=dice)]
     for _ in range(blocks):
-        branch = torch.relu(h) @ (torch.randn(width, width, generator=dice) * (2 / width) ** 0.5)
-        h = h + (_normalised(branch, (0,))[0] if norm else branch)
-        found.append(h.square().mean())
-    return torch.stack(found)
+        branch = torch.relu(states[-1]) @ (torch.randn(width, width, generator=dice) * (2 / width) ** 0.5)
+        states.append(states[-1] + (_normalised(branch, (0,))[0] if norm else branch))
+    return torch.stack(states)
+
+
+def _sizes(states: Tensor) -> Tensor:
+    """Of each block the mean square after it over that of the input, and the share of it that is what the block changed."""
+    size, change = (each.square().mean((1, 2)) for each in (states, states.diff(dim=0)))
+    return torch.stack([size[1:] / size[0], change / size[1:]])
 
 
 def _normalised(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:

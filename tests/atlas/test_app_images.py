@@ -28,6 +28,11 @@ def test_app_02_notices_shortcuts_that_are_none(monkeypatch, untrained):
     assert any_of(wrong("APP-02"), "residual less plain")
 
 
+def test_app_02_notices_networks_that_learn_less_than_peers_of_the_pixels(untrained):
+    names = wrong("APP-02")
+    assert any_of(names, "less scikit-learn's nearest neighbours") and any_of(names, "less scikit-learn's linear classifier")
+
+
 def test_app_09_notices_a_head_that_can_be_negative(monkeypatch):
     right = _app_images.head
     monkeypatch.setattr(_app_images, "head", lambda task: right("real"))

@@ -54,6 +54,18 @@ def test_res_05_notices_weights_of_another_size(monkeypatch):
     assert any_of(names, "over 2, 4, 8, 16") and not any_of(names, "over 2, 3, 4, 5")
 
 
+def test_res_05_notices_sums_that_grow_without_a_branch(monkeypatch):
+    """Variances may be right where no block does anything but scale what it is given."""
+
+    def scaled(width, blocks, norm, seed):
+        k = torch.arange(blocks + 1.0)[:, None, None]
+        return (k + 1 if norm else 2**k).sqrt() * torch.randn(32, width)
+
+    monkeypatch.setattr(res, "_states", scaled)
+    names = wrong("RES-05")
+    assert len(names) == 2 and any_of(names, "over 1/2") and any_of(names, "over 1/(k + 1)")
+
+
 def test_res_06_notices_a_variance_that_is_not_divided_out(monkeypatch):
     right = res._normalised
     monkeypatch.setattr(res, "_normalised", lambda x, axes, eps=1e-5: right(x, axes, 1.0))
