@@ -113,4 +113,4 @@ def test_ae_09_notices_layers_that_are_thrown_away(monkeypatch) -> None:
     right = ae.layer
     monkeypatch.setattr(ae, "layer", lambda *given, **more: right(*given, **{**more, "epochs": 0.1}))
     monkeypatch.setattr(ae, "first_layers", lambda learnt: lambda model: None)
-    assert any_of(wrong("AE-09"), "gained by pre-training")
+    assert any_of(wrong("AE-09"), "gained by pre-training sigmoid layers")
