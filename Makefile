@@ -60,6 +60,8 @@ $(VENV)/.sonde: pyproject.toml constraints.txt setup.py $(wildcard sonde/kernels
 $(VENV)/.sonde-dev: pyproject.toml constraints.txt | $(VENV)/.sonde
 	@echo "installing the development tools into $(VENV) (once)"
 	$(PIP) -e ".[dev]"
+# timm asks for torchvision, whose package would replace torch's; benchmarks/_timm.py does without it.
+	$(PIP) --no-deps timm
 	@touch $@
 
 $(VENV)/.sonde-bench: pyproject.toml constraints.txt | $(VENV)/.sonde-dev

@@ -1,6 +1,6 @@
 """timm, imported without torchvision, which it names for transforms and data sets that nobody here asks for.
 
-torchvision's package would replace torch's own, so timm is installed with `pip install --no-deps timm`.
+torchvision's package would replace torch's own, so timm is installed with `pip install -c constraints.txt --no-deps timm`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 eager     the layers as they are, ours with images laid out channels last.  Goal: not slower than timm's
 folded    sonde.nn.fold: norms folded into convolutions, these joined with sums and ReLU.  Goal: at least 1.2 times timm's
 
-timm comes with `pip install --no-deps timm`.
+timm comes with `pip install -c constraints.txt --no-deps timm`.
 """
 
 from __future__ import annotations

@@ -104,3 +104,12 @@ def test_every_constraint_is_a_plain_pin() -> None:
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9.]+", line) for line in pins)
     assert "torch==2.13.0" in pins and len(pins) == len({line.split("==")[0].lower() for line in pins})
+
+
+def test_timm_is_installed_with_the_tools_and_never_brings_torchvision() -> None:
+    """Tests skip without it, so nobody would notice that they do."""
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert any(line.startswith("timm==") for line in pins) and not any(line.startswith(("torchvision", "torchaudio")) for line in pins)
+    dev = (ROOT / "Makefile").read_text().split("$(VENV)/.sonde-dev:")[1].split("\n\n")[0]
+    assert "$(PIP) --no-deps timm" in dev
+    assert "timm" not in (ROOT / "pyproject.toml").read_text(), "an extra would bring torchvision with it"
