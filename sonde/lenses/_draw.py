@@ -12,12 +12,14 @@ What each kind expects (beside `title` and `note`):
              extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
     heat     values {name: [[...], ...]}, one panel each, all of one shape; extra["rows"], extra["columns"] name them;
              extra["share"] = "row" shades each entry by its share of the row; extra["diagonal"] sets what lies off the
-             diagonal in a second colour; extra["words"] [[...], ...] are written into the cells instead of their numbers
+             diagonal in a second colour; extra["words"] [[...], ...] are written into the cells instead of their numbers;
+             where there are no numbers in the cells, a scale beside the panel tells what its shades stand for
     table    values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
     images   values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1, None for a place left free; extra["labels"],
              extra["details"] are captions; extra["across"] pictures stand in a row and extra["rows"] names the rows;
              extra["size"] is the longer side of a picture in inches.  Over each picture: extra["heat"] [matrix or None, ...]
-             of any size, clear at 0, in one colour above and another below, strongest at extra["top"], else at its own largest;
+             of any size, clear at 0, in one colour above and another below, strongest at extra["top"], else at its own largest,
+             with a scale below the pictures;
              extra["frames"] [{name: [top, left, height, width]}, ...] are boxes in pixels, named beside the pictures
     scatter  values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colours the points, extra["diagonal"] draws y = x;
              extra["labels"] are written at the points, those that would cover an earlier one left out;
@@ -89,6 +91,8 @@ DRAWN_CELLS = 30
 """matrices up to this size are drawn cell by cell, with their numbers where these are large enough"""
 SMALLEST = 3.0
 """points of the smallest number that is written into a cell"""
+SCALE = 1.1
+"""inches of the bar that tells what shades stand for"""
 WORD = 7.0
 """points of a word in a cell"""
 OPAQUE, PALE = 0.85, 0.5
@@ -471,16 +475,22 @@ def _heat(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     several = len(panels) > 1
     each = min(0.42, max((3.8 if several else 4.2) / max(rows, columns), 0.02))
     wide, high = (max(0.24, _inches([word for row in words for word in row], WORD) + 0.07), 0.24) if words else (each, each)
+    told = {name: _told(cells, words, wide, reading.extra) for name, cells in panels.items()}
+    scales = {name: _ends(cells, reading.extra) for name, cells in panels.items() if words or not told[name]}
+    beside = max((_inches([end for _, end in ends], 6.5) + 0.26 for ends in scales.values() if ends), default=0.0)
     turned = _inches(column_names, 7.5) > wide * 0.92
     left = 0.36 + _inches(row_names, 7.5)
     top = 0.34 + (_inches(column_names, 7.5) * 0.95 if turned else 0.14) + 0.2 * several
     across = min(len(panels), 2)
-    down, tall = math.ceil(len(panels) / across), top + rows * high + 0.1
-    sheet.open(max(across * (left + columns * wide + 0.2), 3.4), down * tall)
+    down, tall, step = math.ceil(len(panels) / across), top + rows * high + 0.1, left + columns * wide + 0.2 + beside
+    sheet.open(max(across * step, 3.4), down * tall)
     for index, (name, cells) in enumerate(panels.items()):
-        place = (left + index % across * (left + columns * wide + 0.2), 0.08 + (down - 1 - index // across) * tall)
+        place = (left + index % across * step, 0.08 + (down - 1 - index // across) * tall)
         axes = sheet.axes(*place, columns * wide, rows * high)
-        _cells(axes, theme, cells, words, (wide, high), reading.extra)
+        edge = min(1.2, wide * 4) if words or max(rows, columns) <= DRAWN_CELLS else None
+        _cells(axes, theme, cells, told[name], edge, reading.extra)
+        if ends := scales.get(name):
+            _scale(sheet, theme, ends, (place[0] + columns * wide + 0.1, place[1], rows * high), edge)
         across_every, down_every = max(1, math.ceil(0.13 / wide)), max(1, math.ceil(0.13 / high))
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
@@ -495,10 +505,28 @@ def _heat(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
             spine.set_visible(False)
 
 
+def _told(cells: list[list[float]], words: list[list[str]], wide: float, extra: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+    """What is written into each cell and how large; nothing where that could not be read."""
+
+    def one(i: int, j: int) -> tuple[str, float]:
+        if words:
+            return words[i][j], WORD
+        value = cells[i][j]
+        if value != value or (extra.get("diagonal") and not value):
+            return "", WORD
+        text = number(int(value) if float(value).is_integer() else value)
+        return text, min(8.0, wide * 72 / max(len(text), 2) * 1.35)
+
+    if not words and max(len(cells), len(cells[0])) > DRAWN_CELLS:
+        return []
+    found = [[one(i, j) for j in range(len(row))] for i, row in enumerate(cells)]
+    return found if words or min(points for row in found for _, points in row) >= SMALLEST else []
+
+
 def _cells(
-    axes: Any, theme: Theme, cells: list[list[float]], words: list[list[str]], size: tuple[float, float], extra: Mapping[str, Any]
+    axes: Any, theme: Theme, cells: list[list[float]], told: list[list[tuple[str, float]]], edge: float | None, extra: Mapping[str, Any]
 ) -> None:
-    """The cells of one matrix, with their numbers or words where these can be read."""
+    """The cells of one matrix with what is written into them, with an edge in points between them; without one as an image."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
@@ -510,36 +538,54 @@ def _cells(
         second = (i != j) if off_diagonal else cells[i][j] < 0
         return to_rgba(theme.palette[1 if second else 0], shade[i][j])
 
-    def told(i: int, j: int) -> tuple[str, float]:
-        """What is written into a cell, and how large."""
-        if words:
-            return words[i][j], WORD
-        if cells[i][j] != cells[i][j] or (off_diagonal and not cells[i][j]):
-            return "", 0.0
-        text = number(int(cells[i][j]) if float(cells[i][j]).is_integer() else cells[i][j])
-        return text, min(8.0, size[0] * 72 / max(len(text), 2) * 1.35)
-
-    if words or max(rows, columns) <= DRAWN_CELLS:
+    if edge is None:
+        axes.imshow([[colour(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
+    else:
         places = [(i, j) for i in range(rows) for j in range(columns)]
         squares = [[(j + x, i + y) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))] for i, j in places]
-        edge = min(1.2, size[0] * 4)
         axes.add_collection(PolyCollection(squares, facecolors=[to_rgba(theme.rule, 0.28)] * len(places)), autolim=False)
         axes.add_collection(
             PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=edge), autolim=False
         )
-        written = [(i, j, *told(i, j)) for i, j in places]
-        if words or min((points for *_, text, points in written if text), default=0.0) >= SMALLEST:
-            for i, j, text, points in written:
-                axes.text(j, i + 0.02, text, ha="center", va="center", size=points, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
-    else:
-        axes.imshow([[colour(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
+    for i, row in enumerate(told):
+        for j, (text, points) in enumerate(row):
+            axes.text(j, i + 0.02, text, ha="center", va="center", size=points, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
 
 
+def _ends(cells: list[list[float]], extra: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """The numbers that a scale of the shades of these cells names, the largest first; none where all cells are 0."""
+    largest = _largest(cells)
+    if not largest:
+        return []
+    if extra.get("share") == "row":
+        return [(1.0, "all of a row"), (0.0, "0")]
+    signs = [sign for sign in (1, 0, -1) if not sign or any(v * sign > 0 for row in cells for v in row)]
+    return [(sign * largest, number(sign * largest).replace("-", "−") if sign else "0") for sign in signs]
+
+
+def _scale(sheet: _Sheet, theme: Theme, ends: list[tuple[float, str]], place: tuple[float, float, float], edge: float | None) -> None:
+    """A bar of shades from the largest number down to the smallest, beside the upper right corner of its matrix."""
+    x, bottom, room = place
+    (high, _), (low, _) = ends[0], ends[-1]
+    height, steps = max(min(room, SCALE), 0.3), 96 if edge is None else 12
+    ramp = [[high + (low - high) * i / steps] for i in range(steps + 1)]
+    axes = sheet.axes(x, bottom + max(room - height, 0), 0.09, height)
+    _cells(axes, theme, ramp, [], None if edge is None else 0.3, {})
+    axes.yaxis.tick_right()
+    axes.set_xticks([])
+    axes.set_yticks([(high - value) / (high - low) * steps for value, _ in ends], [told for _, told in ends], size=6.5)
+    axes.tick_params(axis="y", pad=2)
+    for label, align in zip(axes.get_yticklabels(), ("top", *["center"] * (len(ends) - 2), "bottom"), strict=True):
+        label.set_verticalalignment(align)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
 def _shades(cells: list[list[float]], by_row: bool) -> list[list[float]]:
     """Opacity of every cell, 0 to 1; the square root lets small entries be seen."""
-    largest = max((abs(v) for row in cells for v in row if math.isfinite(v)), default=0.0)
+    largest = _largest(cells)
     found = []
     for row in cells:
         scale = sum(abs(v) for v in row if math.isfinite(v)) if by_row else largest
@@ -617,7 +663,8 @@ def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     rows = range(0, len(pictures), across)
     below = [0.16 * sum(any(words[start : start + across]) for words in captions) for start in rows]
     tops = [sum(below[:row]) + row * (height + gap) for row in range(len(rows))]
-    area_height = max(tops[-1] + height + below[-1], 0.2 * len(legend))
+    foot = 0.3 if any(each is not None for each in heat) else 0.0
+    area_height = max(tops[-1] + height + below[-1], 0.2 * len(legend)) + foot
     sheet.open(max(0.2 + indent + across * step + beside, NARROW), area_height + 0.1)
     left = 0.0 if sheet.bare else 0.14
     axes = sheet.axes(left, 0.05, sheet.width - left, area_height)
@@ -637,6 +684,8 @@ def _images(reading: Reading, theme: Theme, sheet: _Sheet) -> None:
     for name, place in legend.items():
         spot = indent + across * step, area_height - 0.2 * place - 0.1
         axes.text(*spot, short(name), size=7.5, va="center", color=_colour(theme, place))
+    if foot:
+        _warmth_scale(axes, theme, [each for each in heat if each is not None], extra.get("top"), indent)
     axes.set_xlim(0, sheet.width - left)
     axes.set_ylim(0, area_height)
 
@@ -680,9 +729,25 @@ def _warmth(values: Any, top: float | None, theme: Theme) -> list[list[tuple[flo
     from matplotlib.colors import to_rgb
 
     cells = [_floats(row) for row in values]
-    largest = top or max((abs(v) for row in cells for v in row if v == v), default=0.0) or 1.0
+    largest = top or _largest(cells) or 1.0
     above, below = to_rgb(theme.palette[1]), to_rgb(theme.palette[0])
     return [[(*(below if v < 0 else above), OPAQUE * min(abs(v) / largest, 1.0) if v == v else 0.0) for v in row] for row in cells]
+
+
+def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], top: float | None, x: float) -> None:
+    """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
+    below = any(v < 0 for each in heat for row in each for v in _floats(row))
+    most = number(top) if top else "largest of each picture"
+    words = [f"−{most if top else 'largest'}" if below else "0", most]
+    start = x + _inches(words[:1], 6.5) + 0.05
+    ramp = [i / 48 for i in range(-48 if below else 0, 49)]
+    axes.imshow(_warmth([ramp], 1.0, theme), extent=(start, start + SCALE, 0.05, 0.13), interpolation="nearest", aspect="auto")
+    axes.text(x, 0.09, words[0], size=6.5, va="center", color=theme.muted)
+    axes.text(start + SCALE + 0.05, 0.09, words[1], size=6.5, va="center", color=theme.muted)
+
+
+def _largest(cells: list[list[float]]) -> float:
+    return max((abs(v) for row in cells for v in row if math.isfinite(v)), default=0.0)
 
 
 def _scatter(reading: Reading, theme: Theme, sheet: _Sheet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -295,7 +296,7 @@ def test_heat_lies_over_a_picture_in_two_colours_and_is_clear_at_zero() -> None:
 
     axes = painted(gallery(heat=[None, [[2.0, -1.0], [0.0, None]], None, [[1.0]]]))
     below, over, alone = axes.images[1], axes.images[2], axes.images[4]
-    assert len(axes.images) == 5 and over.get_extent() == below.get_extent() and below.get_alpha() < 1
+    assert len(axes.images) == 6 and over.get_extent() == below.get_extent() and below.get_alpha() < 1
     cells = over.get_array()
     assert tuple(cells[0, 0, :3]) == pytest.approx(to_rgb(LIGHT.palette[1])) and tuple(cells[0, 1, :3]) == pytest.approx(
         to_rgb(LIGHT.palette[0])
@@ -304,6 +305,40 @@ def test_heat_lies_over_a_picture_in_two_colours_and_is_clear_at_zero() -> None:
     assert alone.get_array()[0, 0, 3] == cells[0, 0, 3], "each picture to its own largest"
     shared = painted(gallery(heat=[[[2.0]], [[1.0]]], top=4.0)).images
     assert shared[1].get_array()[0, 0, 3] == 2 * shared[3].get_array()[0, 0, 3] == pytest.approx(cells[0, 0, 3] / 2)
+
+
+def test_heat_has_a_scale_below_the_pictures() -> None:
+    for heat, top, ends in (
+        ([[[2.0, -1.0]], None, None, [[1.0]]], None, {"−largest", "largest of each picture"}),
+        ([[[2.0, 1.0]]], None, {"0", "largest of each picture"}),
+        ([[[2.0, 1.0]]], 4.0, {"0", "4"}),
+        ([[[2.0, -1.0]]], 4.0, {"−4", "4"}),
+    ):
+        axes = painted(gallery(heat=heat, **({"top": top} if top else {})))
+        assert {text.get_text() for text in axes.texts} == ends
+        scale, pictures = axes.images[-1], axes.images[:-1]
+        assert scale.get_extent()[3] < min(picture.get_extent()[2] for picture in pictures)
+        right = scale.get_array()[0, -1]
+        assert right[3] == pytest.approx(max(axes.images[1].get_array()[..., 3].max(), right[3])), "nothing is stronger than its end"
+    assert not painted(gallery()).texts
+
+
+def test_shades_without_numbers_have_a_scale() -> None:
+    """Its ends are the largest and the smallest number, in the colours of these cells; numbers in the cells need none."""
+    many = [[(i - 10) * j / 40 for j in range(41)] for i in range(36)]
+    matrix, scale = painted(Reading("t", "heat", {"a": many})).figure.axes
+    assert [label.get_text() for label in scale.get_yticklabels()] == ["25", "0", "−25"]
+    cells, ramp = matrix.images[0].get_array(), scale.images[0].get_array()[:, 0]
+    assert tuple(ramp[0]) == tuple(cells[35, 40]) and tuple(ramp[-1][:3]) == tuple(cells[0, 40][:3])
+    place = scale.get_yticks()
+    assert place[0] == 0 and place[2] == len(ramp) - 1 and ramp[round(place[1])][3] == 0
+    half = ramp[round((place[0] + place[1]) / 2)]
+    assert half[3] == pytest.approx(math.sqrt(0.5)), "shades are by the square root there too"
+    words = painted(Reading("t", "heat", {"a": [[0.0, 0.5]]}, extra={"words": [["u", "v"]]})).figure.axes
+    assert [label.get_text() for label in words[1].get_yticklabels()] == ["0.5", "0"]
+    shares = painted(READINGS["large heat"]).figure.axes
+    assert [label.get_text() for label in shares[1].get_yticklabels()] == ["all of a row", "0"]
+    assert len(painted(READINGS["heat"]).figure.axes) == 1 == len(painted(READINGS["zero heat"]).figure.axes)
 
 
 def test_frames_are_in_pixels_and_those_on_the_same_ones_are_all_seen() -> None:
