@@ -75,7 +75,8 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     """Outputs of all layers that are images, (B, C, h, w), in the order in which they run.
 
     The tokens of a transformer's blocks are laid out as the patches they stand for.  A layer that changed nothing, such as
-    dropout outside training, is left out, and so is one that only puts the channels last.  With gradients on, the maps are those through which the output depends on x.
+    dropout outside training, or only put the channels last is left out.  With gradients on, the maps are those through which
+    the output depends on x.
     Called inside `untouched`, which must last until the gradients are taken.
     """
     from ..core.batch import ask
@@ -197,10 +198,7 @@ def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[floa
         with torch.no_grad():
             larger = maps_of(model, batch, x)
         more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in found.items() if name in larger}
-        return {
-            name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis]
-            for name, own in found.items()
-        }
+        return {name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis] for name, own in found.items()}
 
     down, across = along(-2), along(-1)
     return {name: (down[name], across[name]) for name in found}

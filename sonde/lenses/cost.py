@@ -8,8 +8,9 @@ sum, division).  A norm is 2 per element where the statistics are stored, 5 wher
 of scale and shift.  Pooling over k entries is k-1 comparisons, or k additions and divisions.  Copies and views are free.
 A layer not listed here has unknown FLOPs, written '-' and never taken for zero.  Operations written out in a container's
 forward, such as the sum of a residual block, are counted by the same convention in a row of the container itself: matrix
-products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.  The
-small layers of this library that hold nothing else, such as the short convolution of a mixer, are counted so too.
+products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.  Where
+more than copies ran in a container with parameters of its own and nothing was counted, its FLOPs are unknown.  The small
+layers of this library that hold nothing else, such as the short convolution of a mixer, are counted so too.
 
 Receptive field of layer L in a chain of convolutions and pools: 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batch import Batch, ask
@@ -97,7 +99,7 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
     net, batch = on_meta(model, example, dtype)
     with untouched(), torch.enable_grad(), torch.device("meta"):
         walk = _Walk(net, batch)
-        with walk.products:
+        with walk.strange, walk.products:
             try:
                 ask(net, batch)
             except Exception as error:
@@ -158,6 +160,7 @@ class _Walk:
         self.rows: dict[nn.Module, Row] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
         self.stack: list[list[Any]] = []  # module, FLOPs counted at entry, FLOPs of its children
+        self.strange = _Strange(self)
         self.counted: set[Tensor] = set()
         self.given = list(batch.fields.values())
         self.held: list[Any] = [*self.given]  # keeps ids and storages from being used again
@@ -222,7 +225,7 @@ class _Walk:
             if module in self.own:
                 if not (self.own[module] or weights or biases):
                     continue
-                row = replace(row, flops=self.own[module] or None)
+                row = replace(row, flops=self.own[module] or (None if module in self.strange.found else 0))
             done.append(replace(row, weights=weights, biases=biases))
         for module, name in self.names.items():
             weights, biases = self.parameters(module, whole=False)
@@ -249,6 +252,31 @@ class _Walk:
             where=where,
             fix="check the input size",
         )
+
+
+class _Strange(TorchDispatchMode):
+    """Notes the modules in whose own forward an operation runs that is neither counted nor a copy."""
+
+    def __init__(self, walk: _Walk) -> None:
+        super().__init__()
+        self.walk, self.found = walk, set[nn.Module]()
+        self.known = {*walk.products.flop_registry, *_COPYING}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.walk.stack and not func.is_view and func._overloadpacket not in self.known:
+            self.found.add(self.walk.stack[-1][0])
+        return func(*args, **kwargs or {})
+
+
+_COPYING = {
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("cat", "stack", "clone", "copy_", "_to_copy", "_unsafe_view", "embedding", "index", "index_select", "gather", "repeat", "flip"),
+        *("roll", "constant_pad_nd", "arange", "zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full"),
+        *("zeros_like", "ones_like", "empty_like", "full_like", "pixel_shuffle", "pixel_unshuffle"),
+    )
+}
+"""operations that move numbers, beside views"""
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -17,6 +17,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.lenses._explain import explain_model
 from sonde.lenses.cost import cost
+from sonde.models.vit import ViT
 from sonde.nn import features
 from sonde.nn.mixers._parts import ShortConv
 
@@ -170,6 +171,26 @@ def test_unknown_layers_are_never_taken_for_zero() -> None:
     assert "at least 45 FLOPs" in _text(explain_model(nn.Sequential(nn.Linear(4, 5), Odd()), (4,), "t")) and "≥" in _text(
         explain_model(nn.Sequential(nn.Linear(4, 5), Odd()), (4,), "t")
     )
+
+
+def test_a_container_that_only_moves_its_own_parameter_computes_nothing() -> None:
+    class Begins(nn.Module):
+        """A token of its own before what one layer made; `odd` sends it through something nobody counts."""
+
+        def __init__(self, odd: bool) -> None:
+            super().__init__()
+            self.token, self.inner, self.odd = nn.Parameter(torch.ones(1, 1, 5)), nn.Linear(4, 5), odd
+
+        def forward(self, x):
+            token = self.token.expand(len(x), -1, -1)
+            return torch.cat([token.cumsum(-1) if self.odd else token, self.inner(x)], 1)[:, 0]
+
+    plain, odd = (cost(Begins(odd), (3, 4)) for odd in (False, True))
+    assert (plain.flops, plain.unknown) == (3 * 5 * 9, ()) and odd.unknown == ("Begins",)
+    vit = ViT((8, 6), patch=2, width=8, depth=2, heads=2, classes=3, channels=1)
+    found = cost(vit, (1, 8, 6))
+    assert found.unknown == () and found.parameters == sum(p.numel() for p in vit.parameters())
+    assert next(row for row in found.rows if row.name == "ViT").flops == 0
 
 
 def test_operations_written_out_in_a_container_have_their_own_row() -> None:
