@@ -82,20 +82,40 @@ def leaves(model: Any) -> dict[str, Any]:
 
 
 def outputs(subject: Subject) -> Any:
-    """The model's output for the whole batch, computed in chunks so that a large batch needs little memory."""
+    """The model's output for the whole batch, computed in chunks so that a large batch needs little memory.
+
+    Outputs with names stay a dict.
+    """
     import torch
 
     from ..core.batch import ask
 
     batch = subject.batch
     with untouched(subject.model), torch.no_grad():
-        return torch.cat([ask(subject.model, batch[start : start + CHUNK]).detach() for start in range(0, len(batch), CHUNK)])
+        parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
+    if not isinstance(parts[0], Mapping):
+        return _joined(parts, "the model's output", len(batch))
+    return {name: _joined([part[name] for part in parts], f"the model's output '{name}'", len(batch)) for name in parts[0]}
+
+
+def _joined(parts: list[Any], what: str, rows: int) -> Any:
+    import torch
+
+    if not all(isinstance(part, torch.Tensor) and part.ndim for part in parts) or sum(map(len, parts)) != rows:
+        raise BadInput(
+            f"{what} is no tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
+        )
+    return torch.cat([part.detach() for part in parts])
 
 
 def predictions(subject: Subject) -> Any:
     """What the objective makes of the output: class probabilities, a mean, a rate."""
     out = outputs(subject)
-    return subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+    found = subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+    if isinstance(found, Mapping):
+        told = f"the model has several outputs ({', '.join(found)}), and the objective does not say which is the prediction"
+        raise BadInput(told, where="lens", fix="give an objective with `predict`, such as Joint")
+    return found
 
 
 def need(lens: str, subject: Subject, **given: Any) -> None:

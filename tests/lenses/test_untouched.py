@@ -16,6 +16,7 @@ from sonde.core.reading import Subject
 from sonde.lenses import gradient_norms
 from sonde.lenses._tiny import images
 from sonde.lenses._untouched import outputs, untouched
+from sonde.objectives.joint import Joint, Part
 
 
 class Rude(nn.Module):
@@ -84,6 +85,48 @@ def test_chunks_give_the_whole_output() -> None:
     model = nn.Linear(3, 2)
     x = torch.randn(1300, 3)
     assert torch.allclose(outputs(Subject(model, Batch(x=x))), model(x), atol=1e-6)
+
+
+class Named(nn.Module):
+    """Two outputs by name, and on wish a number that all examples share."""
+
+    def __init__(self, shared: bool = False) -> None:
+        super().__init__()
+        self.label, self.tokens, self.shared = nn.Linear(3, 2), nn.Linear(3, 5), shared
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        both = {"label": self.label(x), "tokens": self.tokens(x)}
+        return both | ({"scale": torch.tensor(2.0)} if self.shared else {})
+
+
+def named(n: int, objective: object, shared: bool = False) -> Subject:
+    dice = torch.Generator().manual_seed(0)
+    return Subject(Named(shared), Batch(x=torch.randn(n, 3, generator=dice), y=torch.arange(n) % 2), objective)
+
+
+@pytest.mark.parametrize("n", [7, 1300])
+def test_outputs_with_names_are_read_by_them(n) -> None:
+    subject = named(n, Joint({"label": Part()}))
+    found, wanted = outputs(subject), subject.model(subject.batch.x)
+    assert list(found) == ["label", "tokens"] and all(torch.allclose(found[name], wanted[name], atol=1e-6) for name in found)
+    (reading, *_) = shelf.load("lenses", "confusion").read(subject)
+    said = wanted["label"].argmax(1)
+    table = [[int(((subject.batch.y == a) & (said == b)).sum()) for b in range(2)] for a in range(2)]
+    assert table in reading.values.values()
+
+
+def test_outputs_that_are_no_rows_and_outputs_without_a_choice_are_refused_in_one_line() -> None:
+    calls = {
+        "the model's output 'scale' is no tensor with a row for each of the 7 examples": named(7, Joint({"label": Part()}), shared=True),
+        r"several outputs \(label, tokens\)": named(7, Sum()),
+        "the model's output is no tensor with a row": Subject(
+            nn.LSTM(3, 4, batch_first=True), Batch(x=torch.ones(2, 5, 3), y=torch.tensor([0, 1])), images().objective
+        ),
+    }
+    for told, subject in calls.items():
+        with pytest.raises(BadInput, match=told) as caught:
+            shelf.load("lenses", "confusion").read(subject)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lens", ["backprop", "flow", "gradient_norms", "landscape", "race", "rate_range", "spectrum"])
