@@ -232,6 +232,12 @@ def test_explain_counts_what_torch_counts(sonde: Callable, mine: str) -> None:
     assert sized.code == 0 and "7 × 5 × 6" in sized.out
 
 
+def test_explain_counts_all_of_a_vision_transformer_and_a_model_of_pixels(sonde: Callable) -> None:
+    for name, parameters in (("vit_b16", "86,567,656"), ("pixels", "")):
+        answer = sonde("explain", name)
+        assert answer.code == 0 and f"{parameters} parameters" in answer.out and "Unknown FLOPs" not in answer.out, answer.err
+
+
 def test_atlas_lists_and_hands_over(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     from sonde.atlas import _runner
 
