@@ -25,6 +25,8 @@ MOST_EXAMPLES = 10_000
 GRADIENT_EXAMPLES = 256
 MOST_EVENTS = 60
 WIDE_FIGURE = 560
+SHOWN = "shown"
+"""folder of a run with the pictures that its recipe drew; the page has them all, by name"""
 
 
 class Html(str):
@@ -63,6 +65,7 @@ def report(run: Any) -> Path:
         if panels
         else "",
         _section("Figures", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
+        _section("What was learnt", *pictures) if (pictures := _shown(run.path / SHOWN)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
@@ -153,8 +156,13 @@ def _picture(reading: Reading) -> Html:
     return tag("div", picture, class_="scroll")
 
 
-def _uri(data: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(data).decode()
+def _shown(folder: Path) -> list[Html]:
+    """The PNGs of a folder, which have their titles and notes inside."""
+    return [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in sorted(folder.glob("*.png"))]
+
+
+def _uri(data: bytes, kind: str = "svg+xml") -> str:
+    return f"data:image/{kind};base64," + base64.b64encode(data).decode()
 
 
 def _card(reading: Reading, titled: bool = True) -> Html:

@@ -14,9 +14,8 @@ from ..core.reading import Reading
 from ..core.seeds import generator
 from ..data.catalogue import load
 from ..data.tensors import TensorSource
-from ..lenses._draw import draw
 from ..objectives.information.discrepancy import discrepancy
-from ._sheets import ACROSS, sheet
+from ._sheets import ACROSS, leave, sheet
 
 Name = Literal["moons", "rings", "spirals", "digits", "mnist", "fashion_mnist"]
 PLANES = ("moons", "rings", "spirals")
@@ -47,21 +46,21 @@ def levels_of(name: Name) -> int:
 
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
-    """Samples as a picture in figures/, and how far they are from test examples beside how far training examples are."""
+    """Samples as a picture, and how far they are from test examples beside how far training examples are."""
     assert data.test is not None
     model.eval()
     held, real = data.test[:MOST].x, data.train[:MOST].x
     drawn = model.sample(len(real), generator(0, "report")).cpu()
-    path = folder / "figures" / "samples.png"
-    path.parent.mkdir(exist_ok=True)
     if held.ndim == 2:
         bell = BELL
         both = torch.cat([real, drawn])
         groups = ["data"] * len(real) + ["drawn"] * len(drawn)
         note = f"{len(drawn):,} points of each."
-        draw(Reading("Samples", "scatter", {"x1": both[:, 0], "x2": both[:, 1]}, ["x1", "x2"], note, {"groups": groups}), path)
+        points = {"x1": both[:, 0], "x2": both[:, 1]}
+        leave(folder, "samples", Reading("Samples", "scatter", points, ["x1", "x2"], note, {"groups": groups}))
     else:
         bell = 0.5 * float(torch.cdist(real.flatten(1), held.flatten(1)).median())
-        sheet(path, "Samples", [drawn[: 6 * ACROSS], held[: 2 * ACROSS]], "Six rows of samples; below them two of real pictures.")
+        rows = {"samples": drawn[: 6 * ACROSS], "test pictures": held[: 2 * ACROSS]}
+        sheet(folder, "samples", "Samples beside real pictures", rows.items(), "Nothing is chosen by hand.")
     far, near = discrepancy(drawn, held, bell), discrepancy(real, held, bell)
-    return {"samples": f"discrepancy {far:.4f} from the test part; training examples have {near:.4f} (figures/samples.png)"}
+    return {"samples": f"discrepancy {far:.4f} from the test part; training examples have {near:.4f}"}

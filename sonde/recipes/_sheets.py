@@ -1,22 +1,33 @@
-"""Sheets of small pictures that recipes leave in the folder of a run: rows of reconstructions, samples, codes."""
+"""Pictures that recipes leave in the folder of a run, and with that in its report: rows of reconstructions, samples, codes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..core.reading import Reading
 from ..lenses._draw import draw
+from ..lenses._report import SHOWN
 
 ACROSS = 12
 """pictures in a row"""
 
 
-def sheet(path: Path, title: str, rows: Sequence[Tensor], note: str) -> None:
-    """Rows of grey pictures (N, 1, H, W) in 0..1, one above the other, as a PNG in figures/ of a run."""
-    pictures = torch.cat([row[:, 0] for row in rows]).clamp(0, 1)
-    path.parent.mkdir(exist_ok=True)
-    draw(Reading(title, "images", {"pictures": pictures}, note=note, extra={"dense": True}), path)
+def leave(folder: Path, name: str, reading: Reading) -> None:
+    """Draw a reading into the folder of a run, where its report finds it."""
+    (folder / SHOWN).mkdir(exist_ok=True)
+    draw(reading, folder / SHOWN / f"{name}.png")
+
+
+def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]], note: str) -> None:
+    """Pictures (N, 1 or 3, H, W) in 0..1 in rows, each under its name; more than a row holds go on in the next."""
+    pictures: list[Tensor | None] = []
+    names: list[str] = []
+    for told, row in rows:
+        some = row.clamp(0, 1).movedim(1, -1).squeeze(-1)
+        lines = -(-len(some) // ACROSS)
+        pictures += [*some, *[None] * (lines * ACROSS - len(some))]
+        names += [told, *[""] * (lines - 1)]
+    leave(folder, name, Reading(title, "images", {"pictures": pictures}, note=note, extra={"dense": True, "across": ACROSS, "rows": names}))

@@ -53,13 +53,17 @@ def greedy(
 
 
 def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, lr: float = 1e-3, epochs: float = 10) -> Recipe:
-    """The recipe of one layer: a tied auto-encoder, denoising where noise has a deviation above 0."""
+    """The recipe of one layer: a tied auto-encoder, denoising where noise is above 0.
+
+    noise: its deviation against that of what the layer reads: codes between 0 and 1 stand less than a picture does
+    """
+    x = data.train[:].x
     return Recipe(
-        model=partial(dense, tuple(data.train[:1].x.shape[1:]), (width,), activation, tied=True),
+        model=partial(dense, tuple(x.shape[1:]), (width,), activation, tied=True),
         data=data,
         objective=Reconstruction(),
         optimiser=optimiser("adam", lr=lr),
-        augment=denoising(augment.noise(noise)) if noise else None,
+        augment=denoising(augment.noise(noise * float(x.std()))) if noise else None,
         batch=64,
         epochs=epochs,
     )

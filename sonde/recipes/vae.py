@@ -91,14 +91,19 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
     few = x[:MOST]
     weighted = torch.cat([objective.log_likelihood(model, part, samples, dice) for part in few.split(512)])
     used = int((mean.var(0) > 0.01).sum())
-    figures = folder / "figures"
     drawn = model.mean(model.codes(8 * ACROSS, dice))
-    sheet(figures / "samples.png", "Drawn from the prior", [drawn], "Each pixel is its chance of being white.")
-    rows = [part[start : start + ACROSS] for start in (0, ACROSS) for part in (x, model.mean(mean[: 2 * ACROSS]))]
-    sheet(figures / "reconstructions.png", "Reconstructions", rows, "Rows, twice: pictures of the test part, rebuilt from their mean code.")
-    path = _traversal(model, mean[:1])
-    told = f"The code of one test picture; in each row one of its {len(path) // ACROSS} most used numbers goes from -3 to 3."
-    sheet(figures / "codes.png", "What each number of the code does", [path], told)
+    sheet(folder, "samples", "Drawn from the prior", [("", drawn)], "Each pixel is its chance of being white; nothing is chosen by hand.")
+    pairs = {"test pictures": x, "rebuilt": model.mean(mean[: 2 * ACROSS])}
+    rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in pairs.items()]
+    sheet(
+        folder,
+        "reconstructions",
+        "Reconstructions",
+        rows,
+        "Black and white as the model read them, and each pixel's chance by the mean code.",
+    )
+    told = "From the code of one test picture one number goes from -3 on the left to 3 on the right; those that do most come first."
+    sheet(folder, "codes", "What each number of the code does", _traversal(model, mean[:1]), told)
     shares = f"{-terms['nll']:.2f} rebuilt, less {terms['kl']:.2f} for the code"
     return {
         "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats a picture ({shares}; {len(x):,} test pictures)",
@@ -107,13 +112,12 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
     }
 
 
-def _traversal(model: Any, code: torch.Tensor, most: int = 8) -> torch.Tensor:
-    """Pictures (rows x ACROSS, 1, H, W): from the code of one, each of the numbers that move the picture most goes its way."""
+def _traversal(model: Any, code: torch.Tensor, most: int = 8) -> list[tuple[str, torch.Tensor]]:
+    """Rows of pictures: from the code of one, each of the numbers that move the picture most goes its way."""
     line = torch.linspace(-3, 3, ACROSS)
     ways = []
     for place in range(code.shape[1]):
         moved = code.repeat(ACROSS, 1)
         moved[:, place] = line
-        ways.append(model.mean(moved))
-    ways.sort(key=lambda way: float(way.var(0).sum()), reverse=True)
-    return torch.cat(ways[:most])
+        ways.append((f"number {place + 1}", model.mean(moved)))
+    return sorted(ways, key=lambda way: float(way[1].var(0).sum()), reverse=True)[:most]

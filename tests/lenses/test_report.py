@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html.parser
 import json
 import os
@@ -94,11 +95,25 @@ def check_page(path: Path) -> Page:
     for name, value in page.attributes:
         assert not name.startswith("on")
         if name in ("src", "srcset", "href"):
-            assert value.startswith("data:image/svg+xml;base64,")
+            assert value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,"))
     text = path.read_text(encoding="utf-8")
     assert "default-src &#x27;none&#x27;" in text and "prefers-color-scheme: dark" in text and "@media print" in text
     assert "@import" not in text and "url(" not in text
     return page
+
+
+def test_pictures_of_the_recipe_stand_in_the_page(tmp_path) -> None:
+    run = a_run(tmp_path / "tiny-001", images())
+    assert "What was learnt" not in check_page(report(run)).words
+    (run.path / "shown").mkdir()
+    kept = {f"{name}.png": name.encode() * 5 for name in ("samples", "codes & more")}
+    for name, data in kept.items():
+        (run.path / "shown" / name).write_bytes(data)
+    (run.path / "shown" / "notes.txt").write_text("no picture", encoding="utf-8")
+    page = check_page(report(run))
+    drawn = [value for name, value in page.attributes if name == "src" and value.startswith("data:image/png;base64,")]
+    assert [base64.b64decode(value.partition(",")[2]) for value in drawn] == [kept["codes & more.png"], kept["samples.png"]]
+    assert "What was learnt" in page.words and ("alt", "codes & more") in page.attributes
 
 
 def test_report_of_a_classifier_has_every_part(tmp_path) -> None:

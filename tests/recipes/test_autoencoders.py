@@ -18,6 +18,7 @@ from sonde.data.tensors import TensorSource
 from sonde.models.autoencoder import dense
 from sonde.models.mlp import MLP
 from sonde.recipes._stacked import denoising, first_layers, greedy, layer
+from sonde.recipes.stacked import rebuilt
 from sonde.recipes.vae import binarised
 
 
@@ -34,7 +35,18 @@ def test_kinds(kind, tmp_path):
     assert errors["auto-encoder"] < 0.9 * errors["mean picture"]
     if kind == "denoising":
         assert errors["auto-encoder"] < 0.7 * errors["the noise itself"] and errors["the noise itself"] == pytest.approx(0.09, rel=0.1)
-    assert (run.path / "figures" / "reconstructions.png").stat().st_size > 5000
+    assert (run.path / "shown" / "reconstructions.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l2", "kl"])
+def test_sparse_codes(penalty, tmp_path):
+    """A price means fewer numbers in use, whatever it is put on."""
+    used = []
+    for price in (0.0, 0.3):
+        dials: dict = {"kind": "sparse", "penalty": penalty, "price": price, "code": 40, "rate": 0.02, "epochs": 6}
+        run = sonde.train("autoencoder", run=tmp_path / f"run{price}", threads=1, quiet=True, **dials)
+        used.append(float(told(run, "code").split()[0]))
+    assert used[1] < 0.8 * used[0] and f"PCA of {max(round(used[1]), 1)} " in told(run, "squared error")
 
 
 def test_convolutional(tmp_path):
@@ -51,7 +63,7 @@ def test_vae(network, hidden, tmp_path):
     assert elbo == pytest.approx(-run.result["figures"]["test/loss"], abs=0.3)  # other noise, and so a little off
     assert -40 < elbo < float(told(run, "log p(x)").split()[2]) < -20
     for name in ("samples", "reconstructions", "codes"):
-        assert (run.path / "figures" / f"{name}.png").stat().st_size > 5000
+        assert (run.path / "shown" / f"{name}.png").stat().st_size > 5000
 
 
 def test_pixels_are_drawn_with_their_chances():
@@ -89,3 +101,32 @@ def test_a_layer_without_labels(tmp_path):
     data = Data(TensorSource(torch.rand(40, 6, generator=generator(0, "x"))))
     made = layer(data, 3, epochs=1).build_model()
     assert isinstance(made, type(dense((6,), (3,)))) and made(data.train[:].x).shape == (40, 6)
+
+
+def test_noise_is_measured_by_what_a_layer_reads():
+    x = 0.2 * torch.randn(3000, 5, generator=generator(0, "x"))
+    made = layer(Data(TensorSource(x)), 3, noise=0.5)
+    assert made.augment is not None
+    batch = made.augment(Batch(x=x), generator(0, "noise"))
+    assert (batch.x - batch.clean).std().item() == pytest.approx(0.1, rel=0.05)
+
+
+def test_stacked(tmp_path):
+    """Layers learnt without labels come into the network, and the same without them stands beside it."""
+    run = sonde.train("stacked", run=tmp_path / "run", threads=1, quiet=True, widths=(30, 20), passes=4, steps=40, labels=3)
+    assert len(run.data.train) == 30 and run.data.train[:].y.bincount().tolist() == [3] * 10
+    for name in ("from scratch", "linear model"):
+        assert 0.1 < float(told(run, name).split("right in ")[1].split()[0]) < 0.95
+    assert (run.path / "shown" / "layers.png").stat().st_size > 5000
+
+
+def test_a_stack_gives_pictures_back(tmp_path):
+    """Through one layer, and through two: what their auto-encoders say, one inside the other."""
+    first, second = dense((1, 3, 3), (5,), tied=True), dense((5,), (4,), tied=True)
+    x = torch.rand(2, 1, 3, 3, generator=generator(0, "x"))
+    (_, same), (one, shallow), (two, deep) = rebuilt([first, second], x)
+    low, high = x.min(), x.max()
+    torch.testing.assert_close(same, (x - low) / (high - low))
+    torch.testing.assert_close(shallow, ((first(x) - low) / (high - low)).detach())
+    torch.testing.assert_close(deep, ((first.decode(second(first.encode(x))) - low) / (high - low)).detach())
+    assert (one, two) == ("through 1 layer", "through 2 layers")

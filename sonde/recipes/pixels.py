@@ -1,0 +1,123 @@
+"""An autoregressive model of small pictures: one grey pixel after another, an exact likelihood, and digits drawn on request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..data.catalogue import load
+from ..data.tensors import TensorSource
+from ..models.pixels import Pixels, levels_of
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ..optim.schedules import warmup_cosine
+from ._sheets import ACROSS, sheet
+from ._shown import Shown, causal
+
+MOST = 500
+"""test pictures whose likelihood is told for every label"""
+
+
+def recipe(
+    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    levels: Annotated[int, Range(2, 256)] | None = None,
+    mixer: str = "attention",
+    width: Annotated[int, Range(1, 4096)] = 64,
+    depth: Annotated[int, Range(1, 96)] = 2,
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.2,
+    batch: Annotated[int, Range(least=1)] = 32,
+    lr: Annotated[float, Range(above=0)] = 3e-3,
+    epochs: Annotated[float, Range(above=0)] = 25,
+    seed: int = 0,
+) -> Recipe:
+    """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
+
+    data: digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
+    levels: grey values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
+    mixer: what carries information from pixel to pixel; its dials may follow: "attention heads=4"
+    width: numbers per pixel inside
+    depth: blocks
+    dropout: share of numbers set to 0 while training
+    batch: pictures per update
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    epochs: passes over the training data
+    """
+    causal(mixer, width)
+    greys = levels or (17 if data == "digits" else 4)
+    parts = in_levels(load(data, seed=seed, standardise=False), greys)
+    high, wide = parts.train[:1].x.shape[1:]
+    return Recipe(
+        model=partial(Pixels, (high, wide), greys, len(parts.classes), width, depth, mixer, dropout),
+        data=replace(parts, task="other", classes=()),
+        objective=Categorical(greys),
+        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        schedule=warmup_cosine(),
+        clip=1.0,
+        batch=batch,
+        epochs=epochs,
+        evaluate_batch=128,
+        callbacks=(Shown(partial(report, parts)),),
+    )
+
+
+def in_levels(data: Data, levels: int) -> Data:
+    """Grey pictures as whole numbers (N, H, W), input and target at once, with their labels beside."""
+
+    def part(batch: Batch) -> TensorSource:
+        x = levels_of(batch.x, levels)
+        return TensorSource(x, x, label=batch.y)
+
+    parts: dict[str, Any] = {name: part(source[:]) for name, source in data.splits.items()}
+    return replace(data, **parts)
+
+
+@torch.no_grad()
+def report(data: Data, model: Pixels, folder: Path) -> Mapping[str, str]:
+    """Nats and bits of the test part beside pixels that do not look at each other, and pictures of each class."""
+    assert data.test is not None
+    model.eval()
+    test, kinds = data.test[:MOST], len(data.classes)
+    every = torch.stack([each_log_prob(model, test.x, torch.full_like(test.label, kind)) for kind in range(kinds)], 1)
+    found = float(every.gather(1, test.label.unsqueeze(1)).mean())
+    apart = independent(data, test, model.levels)
+    right = float((every.argmax(1) == test.label).double().mean())
+    asked = torch.arange(kinds).repeat_interleave(ACROSS)
+    drawn = model.sample(len(asked), asked, generator(0, "report")).unsqueeze(1) / (model.levels - 1)
+    rows = zip(data.classes, drawn.split(ACROSS))
+    sheet(folder, "samples", "Drawn pixel by pixel", rows, "Each row was asked for by its label; nothing is chosen by hand.")
+    return {
+        "log p(x)": f"{found:.2f} nats a picture, {_bits(found, test.x):.3f} bits a pixel ({len(test):,} test pictures)",
+        "independent pixels": f"{apart:.2f} nats, {_bits(apart, test.x):.3f} bits: each drawn by how often its levels came at its place",
+        "labels": f"{right:.4f} of them right by Bayes' rule: where p(x; label) is largest",
+    }
+
+
+def each_log_prob(model: Pixels, x: Tensor, label: Tensor) -> Tensor:
+    """(B,) in pieces that fit into memory."""
+    return torch.cat([model.log_prob(*part) for part in zip(x.split(128), label.split(128))])
+
+
+def independent(data: Data, test: Batch, levels: int) -> float:
+    """Mean log-probability where a pixel knows its place and the label, but no other pixel; a tenth is added to every count."""
+    train = data.train[:]
+    often = torch.full((len(data.classes), train.x[0].numel(), levels), 0.1, dtype=torch.float64)
+    for level in range(levels):
+        often[..., level].index_add_(0, train.label, (train.x == level).flatten(1).double())
+    chances = (often / often.sum(-1, keepdim=True)).log()
+    return float(chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).sum((1, 2)).mean())
+
+
+def _bits(nats: float, x: Tensor) -> float:
+    """Bits a pixel from the log-probability of a picture."""
+    return -nats / x[0].numel() / math.log(2)

@@ -1,0 +1,122 @@
+"""Greedy pre-training: layers learnt one by one without labels, then tuned with few; beside the same network from random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Data
+from ..core.dials import Range
+from ..core.recipe import Recipe
+from ..core.seeds import generator
+from ..data.catalogue import load
+from ..data.tensors import TensorSource
+from ..models.autoencoder import AutoEncoder
+from ..models.mlp import MLP
+from ..objectives.categorical import Categorical
+from ..optim.build import optimiser
+from ._linear import linear
+from ._sheets import ACROSS, sheet
+from ._shown import Shown
+from ._stacked import first_layers, greedy, layer
+
+
+def recipe(
+    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    widths: Annotated[tuple[int, ...], Range(1, 8192)] = (100, 100, 100, 100, 100),
+    activation: Literal["relu", "sigmoid", "tanh"] = "relu",
+    noise: Annotated[float, Range(least=0)] = 0.5,
+    labels: Annotated[int, Range(1, 10_000)] = 10,
+    passes: Annotated[float, Range(above=0)] = 40,
+    batch: Annotated[int, Range(least=1)] = 50,
+    lr: Annotated[float, Range(above=0)] = 3e-3,
+    steps: Annotated[int, Range(least=1)] = 150,
+    seed: int = 0,
+) -> Recipe:
+    """Pictures without labels teach the layers of a network, one after another; a few with labels teach the rest.
+
+    Each layer is that of an auto-encoder, which rebuilds what the layers before it say.  At the end the same network is trained
+    from random weights, with the same labels and steps, for comparison.
+
+    data: digits come with scikit-learn; the others need a data folder or a connection
+    widths: of the hidden layers
+    activation: after each of them
+    noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
+    labels: training pictures of each class that come with their label; the others are read without
+    passes: over the training pictures, for each layer
+    batch: labelled pictures per update
+    lr: learning rate of all stages
+    steps: updates with labels
+    """
+    whole = load(data, seed=seed)
+    few = whole.train[:][of_each(whole.train[:].y, labels, seed)]
+    parts = replace(whole, train=TensorSource(few.x, few.y))
+    start = few.x[0].numel()
+    stage = partial(layer, activation=activation, noise=noise, lr=lr, epochs=passes)
+    bare = Recipe(
+        model=partial(MLP, (start, *widths, len(whole.classes)), activation),
+        data=parts,
+        objective=Categorical(len(whole.classes)),
+        optimiser=optimiser("adam", lr=lr),
+        batch=batch,
+        steps=steps,
+        evaluate_every=max(steps // 10, 1),
+    )
+    learnt: list[AutoEncoder] = []
+    begin = partial(pretrain, Data(TensorSource(whole.train[:].x), name=whole.name), widths, stage, seed, learnt)
+    return bare.replace(initialise=begin, callbacks=(Shown(partial(report, bare, whole, learnt, seed)),))
+
+
+def of_each(y: Tensor, many: int, seed: int) -> Tensor:
+    """So many examples of each class, drawn by the seed."""
+    order = torch.randperm(len(y), generator=generator(seed, "few labels"))
+    return torch.cat([order[y[order] == label][:many] for label in range(int(y.max()) + 1)])
+
+
+def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, learnt: list[AutoEncoder], model: nn.Module) -> None:
+    """Teach layers one by one and put them into the network; the auto-encoders stay in `learnt`."""
+    with TemporaryDirectory() as folder:
+        learnt[:] = greedy(data, widths, stage, partial(_aside, folder, seed))
+    first_layers(learnt)(model)
+
+
+def report(bare: Recipe, data: Data, learnt: Sequence[AutoEncoder], seed: int, model: nn.Module, folder: Path) -> Mapping[str, str]:
+    """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
+    assert data.test is not None
+    with TemporaryDirectory() as aside:
+        scratch = _aside(aside, seed, bare, "scratch").result["figures"]["test/accuracy"]
+    rows = rebuilt(learnt, data.test[:ACROSS].x)
+    sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
+    return {
+        "from scratch": f"the same network from random weights is right in {scratch:.4f} of the test part",
+        "linear model": str(linear(bare.build_data())),
+    }
+
+
+@torch.no_grad()
+def rebuilt(learnt: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Names and pictures: the first ones, then as the first so many layers give them back; grey values of the first are 0 to 1."""
+    low, high = x.amin(), x.amax()
+    yield "test pictures", (x - low) / (high - low)
+    code = x
+    for depth, part in enumerate(learnt, 1):
+        code = part.encode(code)
+        back = code
+        for below in learnt[depth - 1 :: -1]:
+            back = below.decode(back)
+        yield f"through {depth} layer{'s' if depth > 1 else ''}", (back - low) / (high - low)
+
+
+def _aside(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
+    """A run of its own inside another one."""
+    from ..engine.api import train
+
+    with torch.random.fork_rng():  # the run around it goes on with its own random numbers
+        return train(recipe, run=Path(folder) / name, seed=seed, threads=torch.get_num_threads(), quiet=True)

@@ -1,0 +1,108 @@
+"""Recipes over images end with figures of the test part that an outside authority, or a count by hand, confirms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import sonde
+from sonde.core.batch import Batch, Data
+from sonde.core.seeds import generator
+from sonde.data.catalogue import load
+from sonde.data.tensors import TensorSource
+from sonde.recipes._linear import STRENGTHS, linear
+from sonde.recipes._sheets import sheet
+from sonde.recipes.image_text import distinct, likeness, which
+from sonde.recipes.pixels import in_levels, independent
+from sonde.recipes.segment import iou
+
+
+def told(run, name: str) -> str:
+    return next(row["text"] for row in run.events if row["event"] == name)
+
+
+def test_the_linear_model_is_chosen_on_the_validation_part():
+    """Against scikit-learn directly; the test part has no say."""
+    from sklearn.linear_model import LogisticRegression
+
+    data = load("digits", seed=1)
+    x, y = data.train[:].x.flatten(1).numpy(), data.train[:].y.numpy()
+    models = [LogisticRegression(C=strength, max_iter=1000).fit(x, y) for strength in STRENGTHS]
+    scores = [np.mean(model.predict(data.valid[:].x.flatten(1).numpy()) == data.valid[:].y.numpy()) for model in models]
+    best = models[int(np.argmax(scores))]
+    found = linear(data)
+    assert found.valid == max(scores) and found.strength == best.C and found.examples == 1258
+    assert found.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
+    backwards = replace(data, test=TensorSource(data.test[:].x, 9 - data.test[:].y))
+    assert linear(backwards)[0::2] == found[0::2] and f"{found.test:.4f}" in str(found)
+
+
+def test_a_transformer_stands_beside_a_linear_model(tmp_path):
+    run = sonde.train("vit_digits", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, seed=2)
+    assert told(run, "linear model") == str(linear(load("digits", seed=2)))
+
+
+def test_overlap_by_hand():
+    wanted = torch.tensor([[[0, 0, 1], [2, 2, 1]]])
+    found = torch.tensor([[[0, 1, 1], [2, 0, 1]]])
+    assert iou(found, wanted, 3).tolist() == pytest.approx([1 / 3, 2 / 3, 1 / 2])
+
+
+def test_outlines(tmp_path):
+    run = sonde.train("segment", run=tmp_path / "run", threads=1, quiet=True, images=200, size=16, width=4, depth=2, steps=30)
+    assert 0.2 < float(told(run, "IoU").split()[0]) < 1 and (run.path / "shown" / "outlines.png").stat().st_size > 5000
+
+
+def test_pixels(tmp_path):
+    run = sonde.train("pixels", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, levels=3)
+    nats, bits = (float(told(run, "log p(x)").split()[place]) for place in (0, 4))
+    assert nats == pytest.approx(-bits * 64 * math.log(2), abs=0.05)
+    assert -nats / 64 == pytest.approx(run.result["figures"]["test/loss"], abs=1e-3)  # the loss is a mean over pixels
+    assert 0.1 <= float(told(run, "labels").split()[0]) <= 1 and (run.path / "shown" / "samples.png").stat().st_size > 5000
+
+
+def test_pixels_that_know_only_their_place():
+    """Counts by hand: two labels, two pixels, two levels, a tenth more of everything."""
+    train = TensorSource(torch.tensor([[[0, 1]], [[1, 1]], [[0, 0]]]), label=torch.tensor([0, 0, 1]))
+    test = Batch(x=torch.tensor([[[0, 1]], [[1, 0]]]), label=torch.tensor([0, 1]))
+    chances = [1.1 / 2.2 * 2.1 / 2.2, 0.1 / 1.2 * 1.1 / 1.2]
+    found = independent(Data(train, classes=("a", "b")), test, 2)
+    assert found == pytest.approx(np.log(chances).mean())
+
+
+def test_levels_keep_labels():
+    data = in_levels(load("digits", standardise=False), 17)
+    batch = data.train[:50]
+    assert batch.x.shape == (50, 8, 8) and batch.x.max() == 16 and torch.equal(batch.x, batch.y) and batch.label.max() == 9
+
+
+def test_captions(tmp_path):
+    """Captions kept out of training, and their images, are met again in the test part only."""
+    run = sonde.train("image_text", run=tmp_path / "run", threads=1, quiet=True, images=1000, size=16, channels=(4, 8), unseen=5, steps=20)
+    captions, lengths = distinct(run.data)
+    present = [set(which(part[torch.arange(len(part))], captions).tolist()) for part in (run.data.train, run.data.test)]
+    assert len(captions) == 36 and len(present[0]) == 31 and len(present[1]) > 31
+    seen, unseen = (int(told(run, name).split(" of ")[1].split()[0]) for name in ("retrieval", "unseen"))
+    assert seen + unseen == len(run.data.test) == 150 and unseen > 0
+    test = run.data.test[torch.arange(150)]
+    right = likeness(run.model(), test, captions, lengths).argmax(1) == which(test, captions)
+    kept = torch.tensor([int(i) in present[0] for i in which(test, captions)])
+    assert told(run, "unseen").startswith(f"{right[~kept].double().mean():.1%} of {int((~kept).sum())} ")
+    assert (run.path / "shown" / "found.png").stat().st_size > 5000
+
+
+def test_rows_of_a_sheet(tmp_path, monkeypatch):
+    """Grey and coloured pictures, cut to 0..1, each row begun with its name, and short rows filled up."""
+    seen = []
+    monkeypatch.setattr("sonde.recipes._sheets.draw", lambda reading, path: seen.append((reading, path)))
+    grey = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "grey")) - 1
+    sheet(tmp_path, "some", "Some", [("grey", grey), ("colour", torch.rand(2, 3, 4, 5))], "A note.")
+    ((reading, path),) = seen
+    pictures = reading.values["pictures"]
+    assert path == tmp_path / "shown" / "some.png" and reading.extra["rows"] == ["grey", "", "colour"] and len(pictures) == 36
+    torch.testing.assert_close(torch.tensor(pictures[13]), grey[13, 0].clamp(0, 1))
+    assert pictures[14:24] == [None] * 10 and torch.tensor(pictures[24]).shape == (4, 5, 3)
