@@ -5,7 +5,7 @@
    than a microsecond; operations too small to share are done by every thread for itself, into a space of its own.
 
    An operation reads and writes the fields its function names; a new one is a function and its place in OPERATIONS. */
-#include "_real.h"
+#include "_curves.h"
 #include <sched.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -143,8 +143,6 @@ INLINE void products(const operation *o, const crew *c, const int64_t *row, real
     }
 }
 
-INLINE vec silu(vec x) { return x / (1 + vexp(-x)); }
-
 INLINE vec gelu(vec x) {
     for (int i = 0; i < LANES; i++) {
 #if REAL_BITS == 64
@@ -158,12 +156,12 @@ INLINE vec gelu(vec x) {
 
 enum { IDENTITY, SILU, GELU, GELU_TANH, RELU };
 
-/* 0.5 x (1 + tanh u) is x / (1 + exp(-2u)). */
 INLINE vec activated(vec x, int64_t kind) {
+    vec slope;
     switch (kind) {
-    case SILU: return silu(x);
+    case SILU: return silu(x, &slope);
     case GELU: return gelu(x);
-    case GELU_TANH: return x / (1 + vexp(x * (x * x * (real)0.044715 + 1) * (real)-1.5957691216057308));
+    case GELU_TANH: return gelu_tanh(x, &slope);
     case RELU: return choose(x < 0, (vec){0}, x);
     }
     return x;
@@ -207,7 +205,7 @@ static void norm(const operation *o, const crew *c) {
         real *y = of(o->y, c, row);
         vec sum = {0}, squares = {0};
         for (int64_t i = 0, n = o->in; n > 0; i += LANES, n -= LANES) {
-            const vec v = z ? some(x + i, n) * silu(some(z + i, n)) : some(x + i, n);
+            const vec v = z ? some(x + i, n) * activated(some(z + i, n), SILU) : some(x + i, n);
             put(y + i, v, n);
             sum += v;
         }
@@ -339,7 +337,7 @@ static void convolve(const operation *o, const crew *c) {
                 if (t) put(at(o->next, row, 0, t - 1) + i, old, n);
             }
             if (tail) put(at(o->next, row, 0, tail - 1) + i, x, n);
-            put(of(o->y, c, row) + i, silu(sum), n);
+            put(of(o->y, c, row) + i, activated(sum, SILU), n);
         }
 }
 

@@ -14,7 +14,7 @@
 
    Legend: H width of the state, Hp the same rounded up to whole strips (the padding is finite and meets zero weights),
    G gates.  A matrix is packed in strips of STRIP columns, each [depth][STRIP]. */
-#include "_real.h"
+#include "_curves.h"
 
 enum { STRIP = 2 * LANES, TALL = 6, SKEW = 16 }; /* SKEW keeps rows from falling into the same cache sets */
 enum { RNN_TANH, RNN_RELU, GRU_BEFORE, GRU_AFTER, LSTM, LSTM_PEEPHOLE, LSTM_CELL };
@@ -38,7 +38,6 @@ typedef struct {
 } crew;
 
 INLINE int64_t whole_strips(int64_t n) { return (n + STRIP - 1) / STRIP * STRIP; }
-INLINE vec sigmoid(vec x) { return 1 / (1 + vexp(-x)); }
 /* To the last digits of 1, not of its own size near 0: what it is added to is of order 1. */
 INLINE vec vtanh(vec x) { return 1 - 2 / (1 + vexp(2 * x)); }
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..kernels.activate import activate
 from .mixers import Mixer
 from .mixers.attention import CrossAttention
 from .recurrence import State
@@ -29,11 +30,11 @@ from .spans import Spans
 RMS = partial(nn.RMSNorm, eps=1e-5)
 
 Activation = Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "swiglu": F.silu,
-    "geglu": partial(F.gelu, approximate="tanh"),
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "swiglu": partial(activate, kind="silu"),
+    "geglu": partial(activate, kind="gelu_tanh"),
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": partial(activate, kind="gelu_tanh"),
     "relu": F.relu,
 }
 GATED = ("swiglu", "geglu")
@@ -105,7 +106,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         f = ACTIVATIONS[self.kind]
-        return self.down(f(self.up(x)) if self.gate is None else f(self.gate(x)) * self.up(x))
+        return self.down(f(self.up(x)) if self.gate is None else f(self.gate(x), up=self.up(x)))
 
 
 @final
