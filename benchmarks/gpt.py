@@ -182,7 +182,8 @@ def compare(name: str) -> bool:
             "transformers Trainer": lambda: trainer(size, text),
         }
     )
-    title = f"GPT {size.depth} layers, {size.width} wide, context {size.context}, batch {size.batch}, {'tanh' if size.tanh else 'exact'} GELU, {THREADS} threads"
+    kind = "tanh" if size.tanh else "exact"
+    title = f"GPT {size.depth} layers, {size.width} wide, context {size.context}, batch {size.batch}, {kind} GELU, {THREADS} threads"
     return table(title, best, "tokens/s", "sonde", {"plain loop": 1.1, "transformers Trainer": 1.3})
 
 
