@@ -30,4 +30,5 @@ def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]
         lines = -(-len(some) // ACROSS)
         pictures += [*some, *[None] * (lines * ACROSS - len(some))]
         names += [told, *[""] * (lines - 1)]
-    leave(folder, name, Reading(title, "images", {"pictures": pictures}, note=note, extra={"dense": True, "across": ACROSS, "rows": names}))
+    extra = {"dense": True, "across": ACROSS, "rows": names if any(names) else []}
+    leave(folder, name, Reading(title, "images", {"pictures": pictures}, note=note, extra=extra))

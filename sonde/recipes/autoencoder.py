@@ -39,11 +39,11 @@ def recipe(
     hidden: Annotated[tuple[int, ...], Range(1, 8192)] = (),
     network: Literal["dense", "tied", "convolutional"] = "dense",
     penalty: Literal["l1", "l2", "kl"] = "l1",
-    price: Annotated[float, Range(least=0)] = 0.1,
+    price: Annotated[float, Range(least=0)] | None = None,
     rate: Annotated[float, Range(above=0, below=1)] = 0.05,
     noise: Annotated[float, Range(above=0)] = 0.3,
     batch: Annotated[int, Range(least=1)] = 64,
-    lr: Annotated[float, Range(above=0)] = 3e-3,
+    lr: Annotated[float, Range(above=0)] | None = None,
     epochs: Annotated[float, Range(above=0)] = 60,
     seed: int = 0,
 ) -> Recipe:
@@ -58,15 +58,19 @@ def recipe(
     hidden: widths of dense layers before the code, or channels of convolutions; the decoder goes back the same way
     network: tied uses the weights of the encoder, transposed, in the decoder
     penalty: of a sparse code: the sum of its values, of their squares, or how far the mean of each is from the rate
-    price: lambda of the sparse and of the contractive penalty
+    price: lambda of the sparse and of the contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
     rate: mean that kl asks of each number of the code, which lies between 0 and 1
     noise: deviation of the noise that denoising takes off; white is 1
     batch: pictures per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    lr: learning rate at the top of its warm-up; falls to 0 along a cosine; by default 3e-3, and 2e-2 for kl and contractive,
+        whose codes end in a sigmoid
     epochs: passes over the training data
     """
     parts = load(data, seed=seed, standardise=False)
     width = code or (128 if kind == "sparse" else 16)
+    sigmoid = kind == "contractive" or (kind == "sparse" and penalty == "kl")
+    usual = 0.02 if kind == "contractive" else 0.05 if sigmoid else 0.1
+    factor = usual if price is None else price
     shape = tuple(parts.train[:1].x.shape[1:])
     if network == "convolutional":
         if kind == "sparse":
@@ -75,19 +79,18 @@ def recipe(
             )
         build = partial(convolutional, shape, hidden or (16, 32), width)
     else:
-        sparse = "sigmoid" if penalty == "kl" else "relu"
-        last = {"sparse": sparse, "contractive": "sigmoid"}.get(kind, "identity")
+        last = "sigmoid" if sigmoid else "relu" if kind == "sparse" else "identity"
         build = partial(dense, shape, (*hidden, width), "relu", last, network == "tied")
     change = denoising(augment.noise(noise)) if kind == "denoising" else None
     if change is not None:  # a part that is judged asks the same every time
         judged: dict[str, Any] = {name: fixed(part, change, seed) for name, part in parts.splits.items() if name != "train"}
         parts = replace(parts, **judged)
-    own: Any = {"sparse": Sparse(**{penalty: price}, rate=rate), "contractive": Contractive(price)}
+    own: Any = {"sparse": Sparse(**{penalty: factor}, rate=rate), "contractive": Contractive(factor)}
     return Recipe(
         model=build,
         data=parts,
         objective=own.get(kind, Reconstruction()),
-        optimiser=optimiser("adam", lr=lr),
+        optimiser=optimiser("adam", lr=lr or (2e-2 if sigmoid else 3e-3)),
         schedule=warmup_cosine(),
         augment=change,
         batch=batch,

@@ -133,9 +133,9 @@ def which(batch: Batch, captions: Tensor) -> Tensor:
 
 
 def _short(data: Data, caption: Tensor, length: Tensor) -> str:
-    """A caption by the words that differ."""
+    """A caption by the words that differ, short enough to stand beside a row."""
     words = data.reader.vocabulary.decode(caption[: int(length)]).split()
-    return " ".join(word for word in words if word not in ("a", "on", "the"))
+    return " ".join({"left": "←", "right": "→"}.get(word, word) for word in words if word not in ("a", "on", "the"))
 
 
 def _share(right: Tensor, what: str, among: int) -> str:

@@ -28,7 +28,7 @@ def told(run, name: str) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "sparse", "contractive", "denoising"])
 def test_kinds(kind, tmp_path):
-    more: dict = {"sparse": {"code": 32, "network": "tied"}, "contractive": {"code": 32, "lr": 0.01}}.get(kind, {})
+    more: dict = {"sparse": {"code": 32, "network": "tied"}, "contractive": {"code": 32}}.get(kind, {})
     run = sonde.train("autoencoder", run=tmp_path / "run", threads=1, quiet=True, kind=kind, epochs=10, **more)
     words = told(run, "squared error").split(", ")
     errors = {one.rsplit(" ", 1)[0]: float(one.rsplit(" ", 1)[1]) for one in [word.split(" per")[0] for word in words]}
