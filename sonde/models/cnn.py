@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
+from ..nn.normal import through
 
 LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
 """axes -> convolution, norm and pooling"""
@@ -88,7 +89,7 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        x = self.blocks(x)
+        x = through(self.blocks, x)
         return self.dense(x.mean(tuple(range(2, x.ndim))) if self.image is None else x.flatten(1))
 
     def _check(self, x: Tensor) -> None:

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..nn.normal import normalised, through
 
 Activation = Literal["post", "pre"]
 Shortcut = Literal["projection", "pad"]
@@ -122,10 +123,10 @@ class ResNet(nn.Module):
         """What the last layer reads: (B, channels of the last stage)."""
         self._check(x)
         x = self.conv1(x)
-        x = self.maxpool(x if self.pre else self.relu(self.bn1(x)))
+        x = self.maxpool(x if self.pre else normalised(self.bn1, x, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
-        return self.avgpool(self.relu(self.bn1(x)) if self.pre else x).flatten(1)
+        return self.avgpool(normalised(self.bn1, x, self.relu) if self.pre else x).flatten(1)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:
@@ -169,23 +170,26 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         pairs = [(getattr(self, f"conv{i}"), getattr(self, f"bn{i}")) for i in range(1, self.count + 1)]
         y = seen = x
-        for i, (conv, norm) in enumerate(pairs):
-            if self.pre:
-                y = self.relu(norm(y))
+        if self.pre:
+            for i, (conv, norm) in enumerate(pairs):
+                y = normalised(norm, y, self.relu)
                 seen = y if i == 0 else seen  # a projection reads what the branch reads
                 y = conv(y)
-            else:
-                y = norm(conv(y))
-                y = y if i == self.count - 1 else self.relu(y)
-        shortcut = padded(x, self.stride, self.extra) if self.downsample is None else self.downsample(seen)
-        y = y.add_(shortcut, alpha=self.skip)
-        return y if self.pre else self.relu(y)
+            return y.add_(self._shortcut(x, seen))
+        *pairs, (last, last_norm) = pairs
+        for conv, norm in pairs:
+            y = normalised(norm, conv(y), self.relu)
+        return normalised(last_norm, last(y), self.relu, other=self._shortcut(x, x))
+
+    def _shortcut(self, x: Tensor, seen: Tensor) -> Tensor:
+        made = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)
+        return made if self.skip == 1 else self.skip * made
 
 
 def padded(x: Tensor, stride: int, extra: int) -> Tensor:
     """Every stride-th pixel, and zeros for channels that are missing; x itself where neither is asked for."""
     if stride > 1:
-        x = x[:, :, ::stride, ::stride]
+        x = F.avg_pool2d(x, 1, stride)  # a slice, but one whose gradient keeps the layout of x
     return F.pad(x, (0, 0, 0, 0, 0, extra)) if extra else x
 
 

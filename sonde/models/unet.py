@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
+from ..nn.normal import through
 
 LOST = 4
 """pixels of a side that two convolutions without padding take away"""
@@ -62,11 +63,12 @@ class UNet(nn.Module):
         self._check(x)
         seen: list[Tensor] = []
         for level, convolve in enumerate(self.down):
-            x = convolve(x if level == 0 else self.pool(x))
+            x = through(convolve, x if level == 0 else self.pool(x))  # type: ignore[arg-type]
             seen.append(x)
         for level in reversed(range(self.depth)):
             x = self.up[level](x)
-            x = self.join[level](torch.cat([central(seen[level], (x.shape[2], x.shape[3])), x], 1))
+            joined = torch.cat([central(seen[level], (x.shape[2], x.shape[3])), x], 1)
+            x = through(self.join[level], joined)  # type: ignore[arg-type]
         return self.output(x).permute(0, 2, 3, 1)
 
     def answers(self, size: tuple[int, int]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
+from ..nn.normal import through
 
 Count = Annotated[int, Range(least=1)]
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -81,7 +82,7 @@ class VGG(nn.Module):
             first = next(name for i, name in enumerate(pools, 1) if side < 1 << i)
             told = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
             raise _wrong(told, f"give images of at least {LEAST}x{LEAST}")
-        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+        return self.classifier(self.avgpool(through(self.features, x)).flatten(1))
 
 
 def _wrong(what: str, fix: str = "") -> BadInput:

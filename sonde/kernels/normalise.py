@@ -1,0 +1,112 @@
+"""Batch norm of images in training, y = relu(norm(x) + other), forward and backward in one call each.
+
+torch goes over the images once for the means, once for the variances, and then once each to normalise, to add and to cut;
+here it is two passes for all of it, and two back.  Images must be laid out channels last.  Where somebody watches, or images
+are small, torch's own operations serve, with the same result.
+
+B batch, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ._library import SUFFIX, available, function, watched
+
+LEAST = 1 << 17
+"""numbers for which the call's microseconds are paid back"""
+NARROWEST = 16
+"""channels; a vector of the widest CPU holds as many, and with fewer most of it would be idle"""
+_POINTERS = ("x", "other", "weight", "bias", "dy", "y", "kept", "running_mean", "running_variance", "dx", "dother", "dweight", "dbias")
+
+
+class _Arguments(ctypes.Structure):
+    """The struct `arguments` of normalise.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_int64) for name in ("pixels", "channels", "kind", "threads")),
+        *((name, ctypes.c_double) for name in ("eps", "momentum")),
+    ]
+
+
+@dataclass(frozen=True)
+class Running:
+    """The averages a norm keeps for evaluation, (C,) each, and how it makes them; a call changes them."""
+
+    mean: Tensor
+    variance: Tensor
+    momentum: float
+    eps: float
+
+
+def normalise(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool = False, other: Tensor | None = None) -> Tensor:
+    """x, other (B, C, H, W), weight, bias (C,) -> the norm of x; with `relu` cut at 0, after `other` has been added."""
+    if (relu or other is None) and _serves(x, weight, bias, running, other):
+        return _Normalise.apply(x, weight, bias, other, running, relu)
+    y = F.batch_norm(x, running.mean, running.variance, weight, bias, True, running.momentum, running.eps)
+    y = y if other is None else y.add_(other)
+    return y.relu_() if relu else y
+
+
+def _serves(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: Tensor | None) -> bool:
+    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
+    vectors = weight, bias, running.mean, running.variance
+    return (
+        not watched((x, other, *vectors))
+        and x.is_cpu
+        and x.dtype in SUFFIX
+        and x.dim() == 4
+        and x.numel() >= LEAST
+        and x.shape[1] >= NARROWEST
+        and x.numel() > x.shape[1]
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and (other is None or (other.shape == x.shape and other.is_contiguous(memory_format=torch.channels_last)))
+        and all(one.shape == x.shape[1:2] and one.is_contiguous() for one in vectors)
+        and all(one is None or (one.dtype == x.dtype and one.is_cpu) for one in (other, *vectors))
+        and available()
+    )
+
+
+def _call(name: str, tensors: dict[str, Tensor | None], kind: int, momentum: float = 0.0, eps: float = 0.0) -> None:
+    """Fills the struct and runs a compiled function; the tensors stay alive until it returns."""
+    x = tensors["x"]
+    assert x is not None
+    pointers = {field: one.data_ptr() for field, one in tensors.items() if one is not None}
+    sizes = {"pixels": x.numel() // x.shape[1], "channels": x.shape[1], "kind": kind, "threads": torch.get_num_threads()}
+    function(name, x.dtype)(ctypes.byref(_Arguments(**pointers, **sizes, eps=eps, momentum=momentum)))
+
+
+@final
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, running: Running, relu: bool) -> Tensor:
+        y, kept = torch.empty_like(x), x.new_empty(4, x.shape[1])
+        ctx.relu, ctx.kind, ctx.eps = relu, int(relu) + (other is not None), running.eps
+        averages = {"running_mean": running.mean, "running_variance": running.variance}
+        given = {"x": x, "weight": weight, "bias": bias, "other": other, "y": y, "kept": kept, **averages}
+        _call("normalise_forward", given, ctx.kind, running.momentum, running.eps)
+        torch.autograd.graph.increment_version((running.mean, running.variance))
+        ctx.save_for_backward(x, weight, bias, kept, None if other is None else y)  # without `other`, x says where y is 0
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, kept, y = ctx.saved_tensors
+        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
+            norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
+            g = dy * ((norm if y is None else y) > 0) if ctx.relu else dy
+            wanted = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad) if needed]
+            found = iter(torch.autograd.grad(norm, wanted, g, create_graph=True) if wanted else ())
+            return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None if y is None else g, None, None
+        made = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
+        dother = None if y is None else torch.empty_like(x)
+        given = {"x": x, "dy": dy.contiguous(memory_format=torch.channels_last), "y": y, "kept": kept, "dother": dother}
+        _call("normalise_backward", given | made, ctx.kind)
+        return *made.values(), dother, None, None
