@@ -2,8 +2,8 @@
 
 A caption never seen is a new combination of known words: some kind of thing in a colour, size and place it never had in training.
 All images of it are kept out too, so neither encoder has met it.  At the end each test image looks for its caption among all 36;
-what is told apart are images whose caption was seen and those whose caption was not.  What is mistaken is the kind of a small
-thing: with two convolutions in place of four about half of the unseen ones were found with some seeds.
+what is told apart are images whose caption was seen and those whose caption was not.  What is mistaken is nearly always the kind
+of the thing: the image encoder decides, and with two convolutions and half the images one seed found but half of the unseen ones.
 """
 
 from __future__ import annotations
