@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import count
 from math import prod
 from typing import Annotated, Literal, final
 
@@ -58,10 +59,9 @@ class CNN(nn.Module):
         self.axes, self.channels, self.image = axes, channels[0], None if image is None else tuple(image)
         self.least = pool ** (len(channels) - 1)
         """smallest side of an image that survives all pooling"""
-        if self.image is not None and min(self.image) < self.least:
-            first = next(i for i in range(1, len(channels)) if min(self.image) < pool**i)
-            what = f"{'an image' if axes == 2 else 'a series'} of {_size(self.image)}"
-            raise _wrong(f"{what} is too small for pool{first}", "use fewer blocks or a smaller pool")
+        self.pool = pool
+        if self.image is not None:
+            self._check_size(self.image)
 
         convolution, batch_norm, pooling = LAYERS[axes]
         blocks: OrderedDict[str, nn.Module] = OrderedDict()
@@ -93,19 +93,24 @@ class CNN(nn.Module):
         return self.dense(x.mean(tuple(range(2, x.ndim))) if self.image is None else x.flatten(1))
 
     def _check(self, x: Tensor) -> None:
-        kind, names, _, count = NAMES[self.axes]
+        kind, names, _, axes = NAMES[self.axes]
         if x.ndim != 2 + self.axes:
-            raise _wrong(f"conv1 takes (batch, channels, {names}), not {tuple(x.shape)}", f"give x {count}")
+            raise _wrong(f"conv1 takes (batch, channels, {names}), not {tuple(x.shape)}", f"give x {axes}")
         size = tuple(x.shape[2:])
         if x.shape[1] != self.channels:
             raise _wrong(f"conv1 takes {kind} with {self.channels} channels, not {x.shape[1]}", f"set channels to start with {x.shape[1]}")
-        if self.image is None and min(size) < self.least:
-            raise _wrong(f"pooling takes {kind} of at least {_size((self.least,) * self.axes)}, not {_size(size)}", "use fewer blocks")
+        self._check_size(size)
         if self.image not in (None, size):
             first = "hidden" if hasattr(self.dense, "hidden") else "output"
             raise _wrong(
                 f"layer '{first}' takes {kind} of {_size(self.image)}, not {_size(size)}", "set image to that size, or to none for any"
             )
+
+    def _check_size(self, size: tuple[int, ...]) -> None:
+        if (side := min(size)) < self.least:
+            first = next(i for i in count(1) if side < self.pool**i)
+            what = f"{'an image' if self.axes == 2 else 'a series'} of {_size(size)} is too small for pool{first}"
+            raise _wrong(what, f"use fewer blocks or a smaller pool, or sides of at least {self.least}")
 
 
 def _wrong(what: str, fix: str = "") -> BadInput:

@@ -78,9 +78,25 @@ class UNet(nn.Module):
         for side in size:
             if side < lost + least or (side - lost - least) % step:
                 near = lost + least + max((side - lost - least) // step, 0) * step
-                told = f"a U-Net of depth {self.depth}{'' if self.padded else ' without padding'} does not take images of {_size(size)}"
+                told = f"{self._stuck(side)} of a U-Net of depth {self.depth}{'' if self.padded else ' without padding'}"
+                told = f"images of {_size(size)} do not pass {told}"
                 raise _wrong(told, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
         return size[0] - lost, size[1] - lost
+
+    def _stuck(self, side: int) -> str:
+        """The first layer that such a side does not pass; one that passes the way down is used up on the way up."""
+        for level in range(self.depth + 1):
+            side -= 0 if self.padded else LOST
+            if side < 1:
+                return f"layer 'down.{level}'"
+            if level < self.depth:
+                if side % 2:
+                    return f"the pooling before layer 'down.{level + 1}' ({side} pixels cannot be halved)"
+                side //= 2
+        level = self.depth - 1
+        while (side := 2 * side - LOST) > 0:
+            level -= 1
+        return f"layer 'join.{level}'"
 
     @property
     def lost(self) -> int:
