@@ -19,12 +19,13 @@ def recipe(
     width: Annotated[int, Range(1, 1024)] = 32,
     hidden: Annotated[int, Range(0, 8192)] = 128,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.25,
+    smoothing: Annotated[float, Range(least=0, below=1)] = 0.1,
     shift: Annotated[int, Range(0, 14)] = 1,
     flip: bool = True,
     batch: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.05,
-    epochs: Annotated[float, Range(above=0)] = 12,
+    epochs: Annotated[float, Range(above=0)] = 16,
     precision: Literal["float32", "bf16"] = "float32",
 ) -> Recipe:
     """A CNN on Fashion-MNIST, 60,000 + 10,000 garments of 28 x 28 pixels.
@@ -32,6 +33,7 @@ def recipe(
     width: channels of the first convolution; each further one has twice as many
     hidden: width of the dense layer
     dropout: share of values set to 0 before each dense layer while training
+    smoothing: share of each target spread over all classes
     shift: largest shift of a training image in pixels
     flip: mirror half of the training images
     batch: examples per update
@@ -44,7 +46,7 @@ def recipe(
     return Recipe(
         model=partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True),
         data=partial(load, "fashion_mnist"),
-        objective=Categorical(classes=10),
+        objective=Categorical(classes=10, smoothing=smoothing),
         optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
         schedule=warmup_cosine(),
         augment=augment.compose(*changes),

@@ -30,5 +30,5 @@ def recipe(
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
-    base = fashion_cnn.recipe(width, hidden, dropout, shift, flip=False, batch=batch, lr=lr, epochs=epochs)
+    base = fashion_cnn.recipe(width, hidden, dropout, smoothing=0, shift=shift, flip=False, batch=batch, lr=lr, epochs=epochs)
     return base.replace(data=partial(load, "mnist"))
