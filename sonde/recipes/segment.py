@@ -35,9 +35,9 @@ def recipe(
     noise: Annotated[float, Range(0, 10)] = 0.1,
     width: Annotated[int, Range(1, 1024)] = 12,
     depth: Annotated[int, Range(1, 8)] = 3,
-    batch: Annotated[int, Range(least=1)] = 32,
+    batch: Annotated[int, Range(least=1)] = 16,
     lr: Annotated[float, Range(above=0)] = 5e-3,
-    steps: Annotated[int, Range(least=1)] = 600,
+    steps: Annotated[int, Range(least=1)] = 1200,
     seed: int = 0,
 ) -> Recipe:
     """Discs, squares and crosses outlined, pixel by pixel; at the end the test part is answered and drawn.
