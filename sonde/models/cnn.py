@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import count
+from itertools import count, pairwise
 from math import prod
 from typing import Annotated, Literal, final
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..core.dials import Range
 from ..core.errors import BadInput
 from ..nn.normal import through
+from ..nn.residual import Residual
 
 LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
 """axes -> convolution, norm and pooling"""
@@ -31,6 +32,7 @@ class CNN(nn.Module):
     norm: normalise over the batch after each convolution
     pool: side of the pooling window after each convolution; 1 leaves pooling out
     axes: of an example besides its channels: 2 for images, 1 for series
+    residual: behind each block but the first two more convolutions, with a shortcut around them
     """
 
     def __init__(  # noqa: PLR0913  one dial for each part
@@ -44,6 +46,7 @@ class CNN(nn.Module):
         norm: bool = False,
         pool: Annotated[int, Range(least=1)] = 2,
         axes: Literal[1, 2] = 2,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         if len(channels) < 2 or min(channels) < 1:
@@ -63,16 +66,20 @@ class CNN(nn.Module):
         if self.image is not None:
             self._check_size(self.image)
 
-        convolution, batch_norm, pooling = LAYERS[axes]
+        pooling = LAYERS[axes][2]
         blocks: OrderedDict[str, nn.Module] = OrderedDict()
-        for i in range(1, len(channels)):
-            blocks[f"conv{i}"] = convolution(channels[i - 1], channels[i], kernel, padding=kernel // 2)
-            if norm:
-                blocks[f"norm{i}"] = batch_norm(channels[i])
+        for i, (before, after) in enumerate(pairwise(channels), 1):
+            convolution, *norms = _convolution(before, after, kernel, norm, axes)
+            blocks[f"conv{i}"] = convolution
+            if norms:
+                blocks[f"norm{i}"] = norms[0]
             if pool > 1:
                 blocks[f"pool{i}"] = pooling(pool)
             # After the pooling: the largest value stays the largest under ReLU, and there are fewer of them here.
             blocks[f"relu{i}"] = nn.ReLU()
+            if residual and i > 1:
+                two = [part for _ in range(2) for part in (*_convolution(after, after, kernel, norm, axes), nn.ReLU())]
+                blocks[f"residual{i}"] = Residual(nn.Sequential(*two))
         self.blocks = nn.Sequential(blocks)
 
         places = 1 if self.image is None else prod(side // self.least for side in self.image)
@@ -111,6 +118,12 @@ class CNN(nn.Module):
             first = next(i for i in count(1) if side < self.pool**i)
             what = f"{'an image' if self.axes == 2 else 'a series'} of {_size(size)} is too small for pool{first}"
             raise _wrong(what, f"use fewer blocks or a smaller pool, or sides of at least {self.least}")
+
+
+def _convolution(before: int, after: int, kernel: int, norm: bool, axes: int) -> list[nn.Module]:
+    """A convolution that keeps the size, and where wanted a norm."""
+    convolution, batch_norm, _ = LAYERS[axes]
+    return [convolution(before, after, kernel, padding=kernel // 2), *([batch_norm(after)] if norm else [])]
 
 
 def _wrong(what: str, fix: str = "") -> BadInput:

@@ -10,6 +10,7 @@ from typing import final
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
+from .normal import through
 
 
 @final
@@ -26,7 +27,8 @@ class Residual(nn.Module):
         self.branch, self.shortcut, self.skip = branch, shortcut, skip
 
     def forward(self, x: Tensor) -> Tensor:
-        kept, added = x if self.shortcut is None else self.shortcut(x), self.branch(x)
+        kept = x if self.shortcut is None else self.shortcut(x)
+        added = through(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
         if kept.shape != added.shape:
             told = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
             raise BadInput(told, where="residual connection", fix="give a shortcut that changes the shape as the branch does")

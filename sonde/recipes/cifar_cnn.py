@@ -1,4 +1,4 @@
-"""A plain CNN on CIFAR-10's small colour photographs: four convolutions with batch norm, flips and shifts."""
+"""A CNN on CIFAR-10's small colour photographs: four plain convolutions or seven with shortcuts, flips and shifts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def recipe(
     shift: Annotated[int, Range(1, 16)] = 3,
     batch: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 2e-3,
+    residual: bool = False,
     epochs: Annotated[float, Range(above=0)] = 20,
 ) -> Recipe:
-    """A plain CNN on CIFAR-10, colour photographs of 32 x 32 pixels; `cifar_resnet` is its match with shortcuts.
+    """A CNN on CIFAR-10, colour photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
 
     width: channels of the first convolution; the second has twice as many, the third and fourth four times
     hidden: width of the dense layer
@@ -34,11 +35,12 @@ def recipe(
     shift: largest shift of a training image in pixels
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+    residual: three convolutions, and behind the second and the third two more with a shortcut around them
     epochs: passes over the training data
     """
-    channels = (3, width, 2 * width, 4 * width, 4 * width)
+    channels = (3, width, 2 * width, 4 * width, 4 * width)[: 4 if residual else 5]
     return Recipe(
-        model=partial(CNN, channels=channels, classes=10, hidden=hidden, image=(32, 32), dropout=dropout, norm=True),
+        model=partial(CNN, channels, 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
         data=partial(load, "cifar10"),
         objective=Categorical(classes=10, smoothing=smoothing),
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),

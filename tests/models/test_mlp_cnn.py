@@ -69,6 +69,19 @@ def test_cnn_of_any_size_averages():
         model(torch.zeros(1, 1, 3, 9))
 
 
+def test_residual_cnn_equals_the_formula():
+    torch.manual_seed(0)
+    model = CNN(channels=(2, 3, 5), classes=4, hidden=0, image=(9, 13), residual=True).double()
+    x = torch.randn(3, 2, 9, 13, dtype=torch.float64)
+    h = x
+    for conv in (model.blocks.conv1, model.blocks.conv2):
+        h = F.max_pool2d(F.conv2d(h, conv.weight, conv.bias, padding=1), 2).relu()
+    one, two = (part for part in model.blocks.residual2.branch if isinstance(part, nn.Conv2d))
+    more = F.conv2d(F.conv2d(h, one.weight, one.bias, padding=1).relu(), two.weight, two.bias, padding=1).relu()
+    torch.testing.assert_close(model(x), model.dense.output((h + more).flatten(1)))
+    assert not hasattr(model.blocks, "residual1")
+
+
 def test_cnn_of_series_equals_the_formula():
     torch.manual_seed(0)
     model = CNN(channels=(2, 3, 4), classes=5, hidden=6, image=(13,), kernel=5, axes=1).double()
