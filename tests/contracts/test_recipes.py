@@ -40,6 +40,7 @@ def own(tmp_path_factory) -> dict[str, dict]:
         "table": {"file": folder / "table.csv", "target": "answer"},
         "images": {"folder": folder / "images", "size": 16},
         "sentiment": {"unlabelled": 0},  # no word vectors, which take most of a minute
+        "stacked": {"passes": 1},  # the training before the training
         "translate": {"pairs": "toy", "width": 32},
     }
 
