@@ -29,7 +29,7 @@ def recipe(
     Of pictures the logarithm of a probability is told, in nats a picture (loss) and in bits a pixel.
 
     data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
-    couplings: steps of the flow; by default 8 for points and 12 for pictures
+    couplings: steps of the flow; by default 8 for points, and for pictures as many as part any two pixels (12 for the digits)
     width: of the hidden layers; by default 64 for points and 256 for pictures
     batch: examples per update
     lr: learning rate at the top of its warm-up, by default 5e-3 for points and 1e-3 for pictures; falls to 0 along a cosine
@@ -39,7 +39,7 @@ def recipe(
     shape = shape_of(parts)
     flat = len(shape) == 1
     return Recipe(
-        model=partial(Flow, shape, couplings or (8 if flat else 12), width or (64 if flat else 256), levels=levels_of(data)),
+        model=partial(Flow, shape, couplings or (8 if flat else None), width or (64 if flat else 256), levels=levels_of(data)),
         data=parts,
         objective=Density(),
         optimiser=optimiser("adam", lr=lr or (5e-3 if flat else 1e-3)),
