@@ -217,6 +217,13 @@ class _Walk:
             field = tuple(f + (kk - 1) * dd * j for f, j, kk, dd in zip(size, jump, k, d, strict=True))
             self.fields[id(outputs[0])] = field, tuple(j * ss for j, ss in zip(jump, s, strict=True))
 
+    def join(self, parts: tuple[Any, ...], total: Tensor) -> None:
+        """A sum has the largest field that is known of its parts: a shortcut sees no more than what it goes around."""
+        known = [self.fields[id(part)] for part in parts if id(part) in self.fields]
+        if known:
+            self.held.append(total)
+            self.fields[id(total)] = max(known, key=lambda field: field[0])
+
     def finish(self) -> list[Row]:
         """Rows with parameters, each tensor counted once where it first belongs; layers that never ran come last."""
         done = []
@@ -255,7 +262,7 @@ class _Walk:
 
 
 class _Strange(TorchDispatchMode):
-    """Notes the modules in whose own forward an operation runs that is neither counted nor a copy."""
+    """Watches what runs between layers: an operation that is neither counted nor a copy, and sums, which see what their parts see."""
 
     def __init__(self, walk: _Walk) -> None:
         super().__init__()
@@ -265,7 +272,10 @@ class _Strange(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.walk.stack and not func.is_view and func._overloadpacket not in self.known:
             self.found.add(self.walk.stack[-1][0])
-        return func(*args, **kwargs or {})
+        result = func(*args, **kwargs or {})
+        if func is torch.ops.aten.add.Tensor:
+            self.walk.join(args, result)
+        return result
 
 
 _COPYING = {
