@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
+from . import _weight
 
 
 class Likelihood(ABC):
@@ -89,20 +90,14 @@ class Likelihood(ABC):
                 self._refuse(rule, bad, y, batch, fix)
 
     def _check_share(self, batch: Batch) -> None:
-        y, mask, weight = batch.y, batch.get("mask"), batch.get("weight")
+        y, mask = batch.y, batch.get("mask")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: min(mask.ndim, y.ndim - self.event_axes)]):
             raise BadInput(
                 f"the mask is {_say(mask)}, the targets are {_say(y)}",
                 where=self.name,
                 fix="give a bool mask with the first axes of the targets",
             )
-        if weight is None:
-            return
-        if weight.shape != y.shape[:1]:
-            raise BadInput(f"the weight is {_say(weight)} for {len(y)} examples", where=self.name, fix="give one number per example")
-        bad = ~(weight.isfinite() & (weight >= 0))
-        if bool(bad.any()):
-            self._refuse("weights must be finite and not negative", bad, weight, batch, "mend the weights")
+        _weight.check(batch, self.name)
 
     def _refuse(self, rule: str, bad: Tensor, values: Tensor, batch: Batch, fix: str) -> NoReturn:
         place = bad.nonzero()[0].tolist()
