@@ -55,7 +55,7 @@ INLINE void tile_product(int m, tile x, const real *a, int64_t ar, int64_t as, c
 #endif
 
 /* to[c][r] = from[r][c]; rows and columns are multiples of LANES. */
-STAGE transpose(real *to, int64_t to_step, const real *from, int64_t from_step, int64_t rows, int64_t columns) {
+__attribute__((unused)) STAGE transpose(real *to, int64_t to_step, const real *from, int64_t from_step, int64_t rows, int64_t columns) {
     for (int64_t r = 0; r < rows; r += LANES)
         for (int64_t c = 0; c < columns; c += LANES) {
             vec x[LANES], y[LANES];

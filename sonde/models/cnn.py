@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.normal import through
+from ..nn.images import through
 from ..nn.residual import Residual
 
 LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
-from ..nn.normal import normalised, through
+from ..nn.images import convolved, normalised, through
 
 Activation = Literal["post", "pre"]
 Shortcut = Literal["projection", "pad"]
@@ -122,7 +122,7 @@ class ResNet(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the last layer reads: (B, channels of the last stage)."""
         self._check(x)
-        x = self.conv1(x)
+        x = convolved(self.conv1, x)
         x = self.maxpool(x if self.pre else normalised(self.bn1, x, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
@@ -174,12 +174,12 @@ class Block(nn.Module):
             for i, (conv, norm) in enumerate(pairs):
                 y = normalised(norm, y, self.relu)
                 seen = y if i == 0 else seen  # a projection reads what the branch reads
-                y = conv(y)
+                y = convolved(conv, y)
             return y.add_(self._shortcut(x, seen))
         *pairs, (last, last_norm) = pairs
         for conv, norm in pairs:
-            y = normalised(norm, conv(y), self.relu)
-        return normalised(last_norm, last(y), self.relu, other=self._shortcut(x, x))
+            y = normalised(norm, convolved(conv, y), self.relu)
+        return normalised(last_norm, convolved(last, y), self.relu, other=self._shortcut(x, x))
 
     def _shortcut(self, x: Tensor, seen: Tensor) -> Tensor:
         made = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.normal import through
+from ..nn.images import through
 
 LOST = 4
 """pixels of a side that two convolutions without padding take away"""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.dials import Range
 from ..core.errors import BadInput
-from ..nn.normal import through
+from ..nn.images import through
 
 Count = Annotated[int, Range(least=1)]
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

@@ -10,7 +10,7 @@ from typing import final
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from .normal import through
+from .images import through
 
 
 @final

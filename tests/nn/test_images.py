@@ -1,4 +1,4 @@
-"""Norms with what follows them: the kernel where nobody looks, the modules themselves where somebody does, with equal results."""
+"""Convolutions, and norms with what follows them: kernels where nobody looks, the modules where somebody does, with equal results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sonde.kernels import available, why_not
+from sonde.kernels.convolve import _Convolve
 from sonde.kernels.normalise import _Normalise
 from sonde.models.cnn import CNN
 from sonde.models.resnet import ResNet
 from sonde.models.unet import UNet
 from sonde.models.vgg import VGG
-from sonde.nn.normal import normalised, through
+from sonde.nn.images import convolved, normalised, through
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -41,6 +42,23 @@ def calls(monkeypatch) -> list[int]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def convolutions(monkeypatch) -> list[int]:
+    """The same for the kernel of convolutions; gives their channels out."""
+    found, apply = [], _Convolve.apply
+    for name in ("FEWEST", "NARROWEST", "TILE"):
+        monkeypatch.setattr(f"sonde.kernels.convolve.{name}", 1)
+    monkeypatch.setattr(_Convolve, "apply", lambda *given: found.append(len(given[1])) or apply(*given))
+    return found
+
+
+def served(model: nn.Module) -> int:
+    """How many convolutions of a model the kernel can do."""
+    return sum(
+        type(part) is nn.Conv2d and (part.kernel_size, part.stride, part.padding) == ((3, 3), (1, 1), (1, 1)) for part in model.modules()
+    )
+
+
 def trained(model: nn.Module, side: int, steps: int = 2) -> list[Tensor]:
     """Losses of a few steps, then the whole state and the gradients of the last one."""
     model = copy.deepcopy(model).double().to(memory_format=torch.channels_last)
@@ -59,17 +77,19 @@ def trained(model: nn.Module, side: int, steps: int = 2) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_train_as_with_torch(name, calls, monkeypatch):
+def test_models_train_as_with_torch(name, calls, convolutions, monkeypatch):
     monkeypatch.setattr("sonde.models.vgg.WIDTHS", (16, 17, 18, 19, 20))
     make, side, norms = MODELS[name]
     torch.manual_seed(0)
     model = make()
     ours = trained(model, side)
-    assert len(calls) == 2 * norms
+    assert len(calls) == 2 * norms and len(convolutions) == 2 * served(model) > 0
     monkeypatch.setattr("sonde.kernels.normalise.LEAST", 1 << 60)
+    monkeypatch.setattr("sonde.kernels.convolve.FEWEST", 1 << 60)
     theirs = trained(model, side)
-    assert len(calls) == 2 * norms
+    assert len(calls) == 2 * norms and len(convolutions) == 2 * served(model)
     monkeypatch.setattr("sonde.models.resnet.normalised", module_by_module)
+    monkeypatch.setattr("sonde.models.resnet.convolved", lambda layer, x: layer(x))
     for folder in ("resnet", "cnn", "vgg", "unet"):
         monkeypatch.setattr(f"sonde.models.{folder}.through", lambda layers, x: layers(x))
     plain = trained(model, side)
@@ -150,3 +170,43 @@ def test_other_modules_after_the_norm(calls):
     got, want = through(copy.deepcopy(layers), images()), layers(images())
     torch.testing.assert_close(got, want)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv2d(16, 18, 3, padding=1),
+        lambda: nn.Conv2d(16, 18, 3, padding="same", bias=False),
+    ],
+)
+def test_convolutions_that_keep_the_size(make, convolutions):
+    layer, x = make().double(), images().double()
+    torch.testing.assert_close(convolved(layer, x), layer(x))
+    assert convolutions == [18]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv2d(16, 18, 3),
+        lambda: nn.Conv2d(16, 18, 3, padding=(1, 0)),
+        lambda: nn.Conv2d(16, 18, (3, 1), padding="same"),
+        lambda: nn.Conv2d(16, 18, 3, padding=1, stride=(1, 2)),
+        lambda: nn.Conv2d(16, 18, 3, padding="same", dilation=2),
+        lambda: nn.Conv2d(16, 18, 3, padding=1, groups=2),
+        lambda: nn.Conv2d(16, 18, 3, padding=1, padding_mode="circular"),
+        lambda: type("Own", (nn.Conv2d,), {})(16, 18, 3, padding=1),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(16, 18, 3, padding=1)),
+        nn.Identity,
+    ],
+)
+def test_other_layers_are_called(make, convolutions):
+    layer, x = make(), images()
+    assert torch.equal(convolved(layer, x), layer(x)) and not convolutions
+
+
+def test_a_hook_sees_the_convolution(convolutions):
+    layer, seen = nn.Conv2d(16, 18, 3, padding=1), []
+    layer.register_forward_hook(lambda *given: seen.append(1))
+    convolved(layer, images())
+    assert seen == [1] and not convolutions

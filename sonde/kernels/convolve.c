@@ -1,0 +1,306 @@
+/* Convolution of images with windows of 3 x 3 that keep their size, in a quarter of the products [winograd1980, lavin2016].
+
+   An image is cut into tiles of 4 x 4 pixels.  A tile of the result is a product of polynomials, and six points of each, the
+   images being two-dimensional 6 x 6, say all about it:
+
+       v = B'd B       of the 6 x 6 pixels around the tile          y = A'(v u) A      of the result
+       u = G w G'      of the window                                dw = G'(v (A dy A')) G
+
+   The products v u are sums over channels: one matrix product [tiles, in] [in, out] for each of the 36 points.  The gradient
+   of x is a convolution of dy with the windows turned round.
+
+   The points are 0, +-3/4, +-3/2 and infinity: whole numbers would save nothing here and cost digits (the error then is five times
+   a direct sum's, here twice).
+
+   Tiles are computed in the same order by any number of threads: it changes no bit.
+
+   Legend: N tiles of the whole batch, C channels read, K written; an image is [row][column][channel]. */
+#include "_tile.h"
+
+typedef struct {
+    const real *x, *weight, *bias, *dy; /* bias may be NULL */
+    real *y, *dweight;
+    int64_t images, height, width, in, out, threads; /* in, out: channels */
+    int64_t of_out, of_in, of_row, of_column; /* steps of weight and dweight */
+} arguments;
+
+enum { AROUND = 6, TILE = 4, POINTS = 36, BLOCK = 24, CHUNK = 96, LINE = 64 / sizeof(real) };
+
+typedef struct {
+    const arguments *a;
+    int64_t across, down, tiles, Cp, Kp; /* tiles in a row, a column, the batch; widths in whole vectors and strips */
+    real *zeros, *u;                     /* zeros: a pixel outside; u [point][strip][C][STRIP], dweight [point][C][Kp] */
+} work;
+
+/* ---- between values and points, one dimension ---- */
+
+#define P ((real)0.75)
+#define Q ((real)1.5)
+
+/* B' d */
+INLINE void to_points(const vec d[6], vec v[6]) {
+    const vec even_p = d[4] - Q * Q * d[2], odd_p = d[3] - Q * Q * d[1], even_q = d[4] - P * P * d[2], odd_q = d[3] - P * P * d[1];
+    v[0] = P * P * Q * Q * d[0] + (d[4] - (P * P + Q * Q) * d[2]);
+    v[1] = even_p + P * odd_p, v[2] = even_p - P * odd_p;
+    v[3] = even_q + Q * odd_q, v[4] = even_q - Q * odd_q;
+    v[5] = P * P * Q * Q * d[1] + (d[5] - (P * P + Q * Q) * d[3]);
+}
+
+/* A' m */
+INLINE void from_points(const vec m[6], vec y[4]) {
+    const vec sum_p = m[1] + m[2], gap_p = m[1] - m[2], sum_q = m[3] + m[4], gap_q = m[3] - m[4];
+    y[0] = m[0] + sum_p + sum_q;
+    y[1] = P * gap_p + Q * gap_q;
+    y[2] = P * P * sum_p + Q * Q * sum_q;
+    y[3] = P * P * P * gap_p + (Q * Q * Q * gap_q + m[5]);
+}
+
+/* A y */
+INLINE void gradient_to_points(const vec y[4], vec m[6]) {
+    const vec even_p = P * P * y[2] + y[0], odd_p = P * P * y[3] + y[1], even_q = Q * Q * y[2] + y[0], odd_q = Q * Q * y[3] + y[1];
+    m[0] = y[0], m[5] = y[3];
+    m[1] = even_p + P * odd_p, m[2] = even_p - P * odd_p;
+    m[3] = even_q + Q * odd_q, m[4] = even_q - Q * odd_q;
+}
+
+#define AT_0 (1 / (P * P * Q * Q))
+#define AT_P (1 / (2 * P * P * (P * P - Q * Q)))
+#define AT_Q (1 / (2 * Q * Q * (Q * Q - P * P)))
+
+/* G w */
+INLINE void window_to_points(const vec w[3], vec u[6]) {
+    const vec even_p = P * P * w[2] + w[0], even_q = Q * Q * w[2] + w[0];
+    u[0] = AT_0 * w[0], u[5] = w[2];
+    u[1] = AT_P * (even_p + P * w[1]), u[2] = AT_P * (even_p - P * w[1]);
+    u[3] = AT_Q * (even_q + Q * w[1]), u[4] = AT_Q * (even_q - Q * w[1]);
+}
+
+/* G' u */
+INLINE void window_from_points(const vec u[6], vec w[3]) {
+    const vec sum_p = AT_P * (u[1] + u[2]), gap_p = AT_P * (u[1] - u[2]), sum_q = AT_Q * (u[3] + u[4]), gap_q = AT_Q * (u[3] - u[4]);
+    w[0] = AT_0 * u[0] + (sum_p + sum_q);
+    w[1] = P * gap_p + Q * gap_q;
+    w[2] = P * P * sum_p + (Q * Q * sum_q + u[5]);
+}
+
+/* Both dimensions: the map goes over the rows of a square of `from` and then over the columns, to `to` along each. */
+#define BOTH(map, from, to, a, b)                                            \
+    do {                                                                     \
+        vec half_[from][to];                                                 \
+        _Pragma("GCC unroll 6") for (int i_ = 0; i_ < (from); i_++) map((a)[i_], half_[i_]); \
+        _Pragma("GCC unroll 6") for (int j_ = 0; j_ < (to); j_++) {           \
+            vec column_[from], made_[to];                                    \
+            _Pragma("GCC unroll 6") for (int i_ = 0; i_ < (from); i_++) column_[i_] = half_[i_][j_]; \
+            map(column_, made_);                                             \
+            _Pragma("GCC unroll 6") for (int i_ = 0; i_ < (to); i_++) (b)[i_][j_] = made_[i_]; \
+        }                                                                    \
+    } while (0)
+
+/* ---- tiles ---- */
+
+INLINE vec load_up_to(const real *p, int64_t left) { return left >= LANES ? load(p) : load_some(p, (int)left); }
+INLINE void store_up_to(real *p, vec x, int64_t left) {
+    if (left >= LANES)
+        store(p, x);
+    else
+        store_some(p, x, (int)left);
+}
+
+/* For every vector of n channels: a step with c, where it begins, and left, how many there are.  Whole ones get a loop of their own. */
+#define CHANNELS(n, c, left, ...)                                                                \
+    do {                                                                                         \
+        int64_t c = 0;                                                                           \
+        for (const int64_t left = LANES; c + LANES <= (n); c += LANES) __VA_ARGS__               \
+        for (const int64_t left = (n) - c; c < (n); c += LANES) __VA_ARGS__                      \
+    } while (0)
+#define SQUARE(side, i, j)            \
+    for (int i = 0; i < (side); i++) \
+        for (int j = 0; j < (side); j++)
+
+/* Where the pixels of a square are that begins `before` pixels above and left of a tile; `outside` serves for those beyond the image. */
+INLINE void places(const work *w, int64_t tile, real *image, int64_t channels, int side, int before, real *outside, real **p) {
+    const int64_t H = w->a->height, W = w->a->width, of_image = w->down * w->across, here = tile % of_image;
+    const int64_t top = here / w->across * TILE - before, left = here % w->across * TILE - before;
+    const int64_t corner = ((tile / of_image * H + top) * W + left) * channels;
+    SQUARE(side, i, j) {
+        const int inside = (uint64_t)(top + i) < (uint64_t)H && (uint64_t)(left + j) < (uint64_t)W;
+        p[i * side + j] = inside ? image + corner + (i * W + j) * channels : outside;
+    }
+}
+
+/* v = B'd B of one tile.  Channel c of a point goes to v + point * step + c / width * strip + c % width. */
+INLINE void read_tile(const work *w, int64_t tile, real *v, int64_t step, int64_t width, int64_t strip) {
+    real *p[POINTS];
+    places(w, tile, (real *)w->a->x, w->a->in, AROUND, 1, w->zeros, p);
+    CHANNELS(w->a->in, c, left, {
+        vec d[AROUND][AROUND];
+        SQUARE(AROUND, i, j) d[i][j] = load_up_to(p[i * AROUND + j] + c, left);
+        BOTH(to_points, AROUND, AROUND, d, d);
+        real *const to = v + c / width * strip + c % width;
+        SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * step, d[i][j]);
+    });
+}
+
+/* A dy A' of one tile, in strips. */
+INLINE void read_gradient(const work *w, int64_t tile, real *m, int64_t step, int64_t strip) {
+    real *p[TILE * TILE];
+    places(w, tile, (real *)w->a->dy, w->a->out, TILE, 0, w->zeros, p);
+    CHANNELS(w->a->out, k, left, {
+        vec d[TILE][TILE], made[AROUND][AROUND];
+        SQUARE(TILE, i, j) d[i][j] = load_up_to(p[i * TILE + j] + k, left);
+        BOTH(gradient_to_points, TILE, AROUND, d, made);
+        real *const to = m + k / STRIP * strip + k % STRIP;
+        SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * step, made[i][j]);
+    });
+    if (w->Kp - w->a->out >= LANES) /* the last strip is half empty */
+        for (int f = 0; f < POINTS; f++) store(m + f * step + (w->Kp / STRIP - 1) * strip + LANES, (vec){0});
+}
+
+/* y = A'm A + bias of one tile; what lies beyond the image goes nowhere. */
+INLINE void write_tile(const work *w, int64_t tile, const real *m, int64_t step, real *nowhere) {
+    real *p[TILE * TILE];
+    places(w, tile, w->a->y, w->a->out, TILE, 0, nowhere, p);
+    CHANNELS(w->a->out, k, left, {
+        vec d[AROUND][AROUND], made[TILE][TILE];
+        const vec bias = w->a->bias ? load_up_to(w->a->bias + k, left) : (vec){0};
+        SQUARE(AROUND, i, j) d[i][j] = load(m + (i * AROUND + j) * step + k);
+        BOTH(from_points, AROUND, TILE, d, made);
+        SQUARE(TILE, i, j) store_up_to(p[i * TILE + j] + k, made[i][j] + bias, left);
+    });
+}
+
+/* ---- windows ---- */
+
+/* u = G w G' of LANES windows written side by side, in channel c. */
+STAGE read_windows(const work *w, int64_t c, int64_t k) {
+    const arguments *const a = w->a;
+    vec window[3][3], u[AROUND][AROUND];
+    SQUARE(3, i, j) {
+        const real *const from = a->weight + c * a->of_in + i * a->of_row + j * a->of_column;
+        for (int l = 0; l < LANES; l++) window[i][j][l] = k + l < a->out ? from[(k + l) * a->of_out] : 0;
+    }
+    BOTH(window_to_points, 3, AROUND, window, u);
+    real *const to = w->u + (k / STRIP * a->in + c) * STRIP + k % STRIP;
+    SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * a->in * w->Kp, u[i][j]);
+}
+
+STAGE write_windows(const work *w, int64_t c, int64_t k) {
+    const arguments *const a = w->a;
+    vec u[AROUND][AROUND], window[3][3];
+    SQUARE(AROUND, i, j) u[i][j] = load(w->u + ((i * AROUND + j) * a->in + c) * w->Kp + k);
+    BOTH(window_from_points, AROUND, 3, u, window);
+    SQUARE(3, i, j) {
+        real *const to = a->dweight + c * a->of_in + i * a->of_row + j * a->of_column;
+        for (int l = 0; l < LANES && k + l < a->out; l++) to[(k + l) * a->of_out] = window[i][j][l];
+    }
+}
+
+/* ---- products ---- */
+
+/* to [n][Kp] = from [n][Cp] u */
+INLINE void product_rows(int m, real *to, int64_t to_step, const real *from, int64_t from_step, const real *u, int64_t C) {
+    tile x;
+    tile_zero(m, x);
+    tile_product(m, x, from, from_step, 1, u, STRIP, C);
+    tile_store(m, x, to, to_step);
+}
+
+STAGE product(const work *w, real *to, const real *from, const real *u, int64_t n) {
+    const int64_t C = w->a->in;
+    for (int64_t k = 0; k < w->Kp; k += STRIP, u += C * STRIP) {
+        int64_t t = 0;
+        for (; t + 6 <= n; t += 6) product_rows(6, to + t * w->Kp + k, w->Kp, from + t * w->Cp, w->Cp, u, C);
+        for (; t + 2 <= n; t += 2) product_rows(2, to + t * w->Kp + k, w->Kp, from + t * w->Cp, w->Cp, u, C);
+        for (; t < n; t++) product_rows(1, to + t * w->Kp + k, w->Kp, from + t * w->Cp, w->Cp, u, C);
+    }
+}
+
+/* to [C][Kp] += v' m, over n tiles. */
+INLINE void gather_rows(int rows, real *to, int64_t to_step, const real *v, const real *m, int64_t n, int fresh) {
+    tile x;
+    if (fresh)
+        tile_zero(rows, x);
+    else
+        tile_load(rows, x, to, to_step);
+    tile_product(rows, x, v, 1, STRIP, m, STRIP, n);
+    tile_store(rows, x, to, to_step);
+}
+
+STAGE gather(const work *w, real *to, const real *v, const real *m, int64_t n, int fresh) {
+    const int64_t C = w->a->in;
+    for (int64_t k = 0; k < w->Kp; k += STRIP, m += CHUNK * STRIP)
+        for (int64_t c = 0; c < C; c += 4) {
+            const real *const from = v + c / STRIP * CHUNK * STRIP + c % STRIP;
+            switch (least(4, C - c)) {
+                case 4: gather_rows(4, to + c * w->Kp + k, w->Kp, from, m, n, fresh); break;
+                case 3: gather_rows(3, to + c * w->Kp + k, w->Kp, from, m, n, fresh); break;
+                case 2: gather_rows(2, to + c * w->Kp + k, w->Kp, from, m, n, fresh); break;
+                default: gather_rows(1, to + c * w->Kp + k, w->Kp, from, m, n, fresh);
+            }
+        }
+}
+
+/* ---- what Python calls ---- */
+
+/* BLOCK tiles from images to images. */
+STAGE forward_block(const work *w, int64_t first, real *v, int64_t v_step, real *m, int64_t m_step, real *nowhere) {
+    const int64_t n = least(BLOCK, w->tiles - first), C = w->a->in;
+    for (int64_t t = 0; t < n; t++) read_tile(w, first + t, v + t * w->Cp, v_step, INT64_MAX, 0);
+    for (int f = 0; f < POINTS; f++) product(w, m + f * m_step, v + f * v_step, w->u + f * C * w->Kp, n);
+    for (int64_t t = 0; t < n; t++) write_tile(w, first + t, m + t * w->Kp, m_step, nowhere);
+}
+
+STAGE gradient_tile(const work *w, int64_t tile, int64_t t, real *v, int64_t v_step, real *m, int64_t m_step) {
+    read_tile(w, tile, v + t * STRIP, v_step, STRIP, CHUNK * STRIP);
+    read_gradient(w, tile, m + t * STRIP, m_step, CHUNK * STRIP);
+}
+
+static work begin(const arguments *a) {
+    const int64_t across = (a->width + TILE - 1) / TILE, down = (a->height + TILE - 1) / TILE;
+    return (work){.a = a, .across = across, .down = down, .tiles = a->images * across * down,
+                  .Cp = (a->in + LANES - 1) / LANES * LANES, .Kp = whole_strips(a->out)};
+}
+
+int EXPORT(convolve_forward)(const arguments *a) {
+    work made = begin(a), *const w = &made;
+    const int64_t C = a->in, v_step = BLOCK * w->Cp + LINE, m_step = BLOCK * w->Kp + LINE, threads = a->threads;
+    const int64_t each = POINTS * (v_step + m_step) + w->Kp, outside = w->Cp;
+    real *const space = reals((size_t)(POINTS * C * w->Kp + outside + threads * each));
+    if (!space) return 1;
+    w->u = space, w->zeros = space + POINTS * C * w->Kp;
+    memset(w->zeros, 0, (size_t)outside * sizeof(real));
+#pragma omp parallel num_threads(threads)
+    {
+        real *const v = w->zeros + outside + worker() * each, *const m = v + POINTS * v_step, *const nowhere = m + POINTS * m_step;
+#pragma omp for
+        for (int64_t c = 0; c < C; c++)
+            for (int64_t k = 0; k < w->Kp; k += LANES) read_windows(w, c, k);
+#pragma omp for
+        for (int64_t first = 0; first < w->tiles; first += BLOCK) forward_block(w, first, v, v_step, m, m_step, nowhere);
+    }
+    free(space);
+    return 0;
+}
+
+int EXPORT(convolve_gradient)(const arguments *a) {
+    work made = begin(a), *const w = &made;
+    const int64_t C = a->in, Cp = whole_strips(C), v_step = CHUNK * Cp + LINE, m_step = CHUNK * w->Kp + LINE, outside = Cp > w->Kp ? Cp : w->Kp;
+    real *const space = reals((size_t)(POINTS * C * w->Kp + outside + POINTS * (v_step + m_step)));
+    if (!space) return 1;
+    w->u = space, w->zeros = space + POINTS * C * w->Kp;
+    real *const v = w->zeros + outside, *const m = v + POINTS * v_step;
+    memset(w->zeros, 0, (size_t)outside * sizeof(real));
+#pragma omp parallel num_threads(a->threads)
+    for (int64_t first = 0; first < w->tiles; first += CHUNK) {
+        const int64_t n = least(CHUNK, w->tiles - first);
+#pragma omp for
+        for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
+#pragma omp for
+        for (int f = 0; f < POINTS; f++) gather(w, w->u + f * C * w->Kp, v + f * v_step, m + f * m_step, n, first == 0);
+    }
+#pragma omp parallel for num_threads(a->threads)
+    for (int64_t c = 0; c < C; c++)
+        for (int64_t k = 0; k < w->Kp; k += LANES) write_windows(w, c, k);
+    free(space);
+    return 0;
+}

@@ -1,0 +1,204 @@
+"""The kernel of convolutions against torch's own in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from sonde.kernels import available, why_not
+from sonde.kernels import convolve as kernel
+from sonde.kernels.convolve import _Convolve, convolve
+
+pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
+
+SIZES = [
+    (2, 16, 18, 8, 12),
+    (3, 5, 7, 9, 6),
+    (1, 64, 33, 13, 4),
+    (4, 24, 40, 3, 17),
+    (5, 17, 8, 1, 1),
+    (7, 1, 2, 2, 30),
+    (23, 40, 3, 11, 10),
+]
+"""images, channels in, channels out, height, width"""
+
+
+@pytest.fixture(autouse=True)
+def every_size(monkeypatch):
+    """The kernel serves also where torch's is faster."""
+    monkeypatch.setattr(kernel, "FEWEST", 0)
+    monkeypatch.setattr(kernel, "NARROWEST", 1)
+    monkeypatch.setattr(kernel, "TILE", 1)
+
+
+def last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def inputs(size: tuple[int, int, int, int, int]) -> dict[str, Tensor]:
+    images, into, out, height, width = size
+    dice = torch.Generator().manual_seed(sum(size))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=dice, dtype=torch.float64)
+
+    shapes = {"x": (images, into, height, width), "weight": (out, into, 3, 3), "bias": (out,), "dy": (images, out, height, width)}
+    return {name: normal(*shape) for name, shape in shapes.items()}
+
+
+def torchs(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return F.conv2d(x, weight, bias, padding=1)
+
+
+def run(call, given: dict[str, Tensor], dtype: torch.dtype = torch.float64, layout=last) -> dict[str, Tensor]:
+    """The output and the gradients."""
+    held = {name: last(value.to(dtype)) for name, value in given.items()}
+    held["weight"] = layout(held["weight"])
+    leaves = {name: value.requires_grad_() for name, value in held.items() if name != "dy"}
+    y = call(**leaves)
+    found = torch.autograd.grad(y, list(leaves.values()), held["dy"])
+    return {"y": y} | {f"d{name}": one for name, one in zip(leaves, found)}
+
+
+def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> None:
+    assert got.keys() == want.keys()
+    for name, a in got.items():
+        b = want[name]
+        assert a.shape == b.shape and torch.isfinite(a).all(), name
+        assert (a - b).abs().max() <= tolerance * (b.abs().max() + 1e-6), name
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_sizes(size, bias):
+    given = inputs(size)
+    if not bias:
+        del given["bias"]
+    want = run(torchs, given)
+    close(run(convolve, given), want, 1e-13)
+    close(run(convolve, given, torch.float32), want, 1e-5)
+
+
+@given(st.tuples(st.integers(1, 3), st.integers(1, 35), st.integers(1, 35), st.integers(1, 14), st.integers(1, 14)))
+@settings(max_examples=40, deadline=None)
+def test_any_size(size):
+    given = inputs(size)
+    close(run(convolve, given), run(torchs, given), 1e-12)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_kernel_serves(size, monkeypatch):
+    monkeypatch.setattr(_Convolve, "apply", lambda *given: "kernel")
+    given = inputs(size)
+    assert convolve(last(given["x"]), given["weight"], given["bias"]) == "kernel"
+
+
+def test_weights_of_any_layout():
+    """A weight may be contiguous, channels last, or a piece of another tensor; so may the gradient that arrives."""
+    given = inputs((3, 6, 10, 7, 9))
+    want = run(torchs, given)
+
+    def piece(weight: Tensor) -> Tensor:
+        wide = torch.zeros(10, 9, 4, 5, dtype=weight.dtype)
+        wide[:, 2:8, 1:, ::2] = weight.detach()
+        return wide[:, 2:8, 1:, ::2]
+
+    for layout in (last, lambda weight: weight.contiguous(), piece):
+        close(run(convolve, given, layout=layout), want, 1e-13)
+    x, weight = last(given["x"]).requires_grad_(), given["weight"].requires_grad_()
+    found = torch.autograd.grad(convolve(x, weight), (x, weight), given["dy"].contiguous().mT.contiguous().mT)
+    for name, one in zip(("dx", "dweight"), found):
+        torch.testing.assert_close(one, want[name])
+
+
+def test_rounding_is_of_the_order_of_torchs():
+    """Behind a ReLU and with He's weights, as in a network: at most four times torch's error on average, whatever the width."""
+    for channels in (16, 64, 200):
+        given = inputs((4, channels, 24, 16, 12))
+        given["x"] = given["x"].clamp_min(0)
+        given["weight"] *= (2 / 9 / channels) ** 0.5
+        given = {name: value.float().double() for name, value in given.items()}
+        want, ours, theirs = run(torchs, given), run(convolve, given, torch.float32), run(torchs, given, torch.float32)
+        for name in ("y", "dx", "dweight"):
+            error, bound = ((one[name] - want[name]).square().mean().sqrt() for one in (ours, theirs))
+            assert error <= 4 * bound + 2e-7 * want[name].square().mean().sqrt(), (channels, name)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    given, before, found = inputs((9, 20, 19, 22, 15)), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(run(convolve, given, torch.float32))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for name in ("y", "dx", "dweight"):
+            assert torch.equal(found[0][name], other[name]), name
+
+
+def test_an_image_does_not_depend_on_its_batch():
+    given = inputs((31, 18, 20, 9, 7))
+    x, weight = last(given["x"].float()), given["weight"].float()
+    whole = convolve(x, weight)
+    for i in (0, 13, 30):
+        assert torch.equal(convolve(last(x[i : i + 1]), weight), whole[i : i + 1])
+
+
+def test_derivatives():
+    given = inputs((2, 3, 4, 5, 6))
+    leaves = [last(given[name]).requires_grad_() for name in ("x", "weight", "bias")]
+    assert torch.autograd.gradcheck(convolve, leaves)
+    assert torch.autograd.gradgradcheck(convolve, leaves)
+
+
+@pytest.mark.parametrize("frozen", [("x",), ("weight",), ("bias", "weight"), ("x", "bias")])
+def test_only_gradients_that_are_asked_for(frozen):
+    given = inputs((2, 9, 5, 6, 7))
+    want = run(torchs, given)
+    held = {name: last(given[name]).requires_grad_(name not in frozen) for name in ("x", "weight", "bias")}
+    convolve(**held).backward(given["dy"])
+    for name, one in held.items():
+        assert (one.grad is None) == (name in frozen)
+        if name not in frozen:
+            torch.testing.assert_close(one.grad, want[f"d{name}"])
+
+
+def test_not_a_number_stays_where_its_windows_are():
+    given = inputs((1, 4, 4, 12, 12))
+    given["x"][0, 0, 5, 5] = torch.nan
+    y = convolve(last(given["x"]), given["weight"])
+    assert y[0, :, 4:7, 4:7].isnan().all()
+    assert y[0, :, :, 8:].isfinite().all() and y[0, :, 8:].isfinite().all()
+
+
+def test_torch_serves_where_the_kernel_cannot(monkeypatch):
+    monkeypatch.setattr(_Convolve, "apply", lambda *given: pytest.fail("the kernel was called"))
+    given = inputs((2, 20, 16, 5, 6))
+    x, weight, bias = last(given["x"]), given["weight"], given["bias"]
+    want = torchs(x, weight, bias)
+    torch.testing.assert_close(convolve(given["x"].contiguous(), weight, bias), want)
+    torch.testing.assert_close(convolve(x[0], weight, bias), want[0])
+    torch.testing.assert_close(torch.vmap(lambda one: convolve(one, weight, bias))(x[None])[0], want)
+    with FlopCounterMode(display=False) as counter:
+        convolve(x, weight, bias)
+    assert counter.get_total_flops() == 2 * 9 * 20 * 16 * 2 * 30
+    with torch.autocast("cpu", torch.bfloat16):
+        assert convolve(x.float(), weight.float(), bias.float()).dtype == torch.bfloat16
+    for name, value in (("FEWEST", 1 << 40), ("NARROWEST", 17), ("WIDEST", 16), ("TILE", 4)):
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel, name, value)
+            small = last(x[:, :, :1, :1]) if name == "TILE" else x
+            torch.testing.assert_close(convolve(small, weight, bias), torchs(small, weight, bias))
+
+
+@pytest.mark.parametrize("wrong", [{"weight": (16, 19, 3, 3)}, {"weight": (16, 20, 3)}, {"bias": (15,)}, {"x": (2, 20)}])
+def test_what_does_not_fit_is_refused(wrong):
+    shapes = {"x": (2, 20, 5, 6), "weight": (16, 20, 3, 3), "bias": (16,)} | wrong
+    with pytest.raises(RuntimeError):
+        convolve(**{name: last(torch.zeros(shape)) for name, shape in shapes.items()})
