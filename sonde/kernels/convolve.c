@@ -18,9 +18,9 @@
 #include "_tile.h"
 
 typedef struct {
-    const real *x, *weight, *bias, *dy; /* bias may be NULL */
-    real *y, *dweight;
-    int64_t images, height, width, in, out, threads; /* in, out: channels */
+    const real *x, *weight, *bias, *other, *dy; /* bias and other, which is added to the result, may be NULL */
+    real *y, *dweight, *u;                      /* u: NULL, or what convolve_windows made of the weight */
+    int64_t images, height, width, in, out, relu, threads; /* in, out: channels */
     int64_t of_out, of_in, of_row, of_column; /* steps of weight and dweight */
 } arguments;
 
@@ -156,16 +156,23 @@ INLINE void read_gradient(const work *w, int64_t tile, real *m, int64_t step, in
         for (int f = 0; f < POINTS; f++) store(m + f * step + (w->Kp / STRIP - 1) * strip + LANES, (vec){0});
 }
 
-/* y = A'm A + bias of one tile; what lies beyond the image goes nowhere. */
+/* y = A'm A + bias + other of one tile, with `relu` cut at 0; what lies beyond the image goes nowhere. */
 INLINE void write_tile(const work *w, int64_t tile, const real *m, int64_t step, real *nowhere) {
-    real *p[TILE * TILE];
+    real *p[TILE * TILE], *added[TILE * TILE];
+    const int64_t sum = w->a->other != NULL, relu = w->a->relu;
     places(w, tile, w->a->y, w->a->out, TILE, 0, nowhere, p);
+    if (sum) places(w, tile, (real *)w->a->other, w->a->out, TILE, 0, nowhere, added);
     CHANNELS(w->a->out, k, left, {
         vec d[AROUND][AROUND], made[TILE][TILE];
         const vec bias = w->a->bias ? load_up_to(w->a->bias + k, left) : (vec){0};
         SQUARE(AROUND, i, j) d[i][j] = load(m + (i * AROUND + j) * step + k);
         BOTH(from_points, AROUND, TILE, d, made);
-        SQUARE(TILE, i, j) store_up_to(p[i * TILE + j] + k, made[i][j] + bias, left);
+        SQUARE(TILE, i, j) {
+            vec y = made[i][j] + bias;
+            if (sum) y += load_up_to(added[i * TILE + j] + k, left);
+            if (relu) y = choose(y < 0, (vec){0}, y); /* not-a-numbers go through */
+            store_up_to(p[i * TILE + j] + k, y, left);
+        }
     });
 }
 
@@ -261,20 +268,32 @@ static work begin(const arguments *a) {
                   .Cp = (a->in + LANES - 1) / LANES * LANES, .Kp = whole_strips(a->out)};
 }
 
+static void all_windows(const work *w) {
+#pragma omp for
+    for (int64_t c = 0; c < w->a->in; c++)
+        for (int64_t k = 0; k < w->Kp; k += LANES) read_windows(w, c, k);
+}
+
+int EXPORT(convolve_windows)(const arguments *a) {
+    work made = begin(a), *const w = &made;
+    w->u = a->u;
+#pragma omp parallel num_threads(a->threads)
+    all_windows(w);
+    return 0;
+}
+
 int EXPORT(convolve_forward)(const arguments *a) {
     work made = begin(a), *const w = &made;
-    const int64_t C = a->in, v_step = BLOCK * w->Cp + LINE, m_step = BLOCK * w->Kp + LINE, threads = a->threads;
-    const int64_t each = POINTS * (v_step + m_step) + w->Kp, outside = w->Cp;
-    real *const space = reals((size_t)(POINTS * C * w->Kp + outside + threads * each));
+    const int64_t v_step = BLOCK * w->Cp + LINE, m_step = BLOCK * w->Kp + LINE, each = POINTS * (v_step + m_step) + w->Kp;
+    const int64_t windows = a->u ? 0 : POINTS * a->in * w->Kp;
+    real *const space = reals((size_t)(windows + w->Cp + a->threads * each));
     if (!space) return 1;
-    w->u = space, w->zeros = space + POINTS * C * w->Kp;
-    memset(w->zeros, 0, (size_t)outside * sizeof(real));
-#pragma omp parallel num_threads(threads)
+    w->u = a->u ? a->u : space, w->zeros = space + windows;
+    memset(w->zeros, 0, (size_t)w->Cp * sizeof(real));
+#pragma omp parallel num_threads(a->threads)
     {
-        real *const v = w->zeros + outside + worker() * each, *const m = v + POINTS * v_step, *const nowhere = m + POINTS * m_step;
-#pragma omp for
-        for (int64_t c = 0; c < C; c++)
-            for (int64_t k = 0; k < w->Kp; k += LANES) read_windows(w, c, k);
+        real *const v = w->zeros + w->Cp + worker() * each, *const m = v + POINTS * v_step, *const nowhere = m + POINTS * m_step;
+        if (!a->u) all_windows(w);
 #pragma omp for
         for (int64_t first = 0; first < w->tiles; first += BLOCK) forward_block(w, first, v, v_step, m, m_step, nowhere);
     }
@@ -284,7 +303,8 @@ int EXPORT(convolve_forward)(const arguments *a) {
 
 int EXPORT(convolve_gradient)(const arguments *a) {
     work made = begin(a), *const w = &made;
-    const int64_t C = a->in, Cp = whole_strips(C), v_step = CHUNK * Cp + LINE, m_step = CHUNK * w->Kp + LINE, outside = Cp > w->Kp ? Cp : w->Kp;
+    const int64_t C = a->in, Cp = whole_strips(C), outside = Cp > w->Kp ? Cp : w->Kp;
+    const int64_t v_step = CHUNK * Cp + LINE, m_step = CHUNK * w->Kp + LINE;
     real *const space = reals((size_t)(POINTS * C * w->Kp + outside + POINTS * (v_step + m_step)));
     if (!space) return 1;
     w->u = space, w->zeros = space + POINTS * C * w->Kp;

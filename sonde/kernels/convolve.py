@@ -26,8 +26,8 @@ NARROWEST = 16
 """channels in and out; with fewer most of the time goes to taking tiles to the points and back"""
 WIDEST = 1 << 17
 """channels in times out; the points of more windows outgrow the caches"""
-_POINTERS = ("x", "weight", "bias", "dy", "y", "dweight")
-_SIZES = ("images", "height", "width", "channels_in", "channels_out", "threads", "of_out", "of_in", "of_row", "of_column")
+_POINTERS = ("x", "weight", "bias", "other", "dy", "y", "dweight", "u")
+_SIZES = ("images", "height", "width", "channels_in", "channels_out", "relu", "threads", "of_out", "of_in", "of_row", "of_column")
 
 
 class _Arguments(ctypes.Structure):
@@ -38,12 +38,12 @@ class _Arguments(ctypes.Structure):
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (B, C, H, W), weight (K, C, 3, 3), bias (K,) -> (B, K, H, W), zeros beyond the border."""
-    if _serves(x, weight, bias):
+    if serves(x, weight, bias):
         return _Convolve.apply(x, weight, bias)
     return F.conv2d(x, weight, bias, padding=1)
 
 
-def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
     if x.dim() != 4 or weight.dim() != 4 or x.dtype not in SUFFIX or not x.is_cpu or watched((x, weight, bias)):
         return False
@@ -63,21 +63,57 @@ def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-def _call(name: str, tensors: dict[str, Tensor | None], window: tuple[int, ...], offset: int = 0) -> None:
+@final
+class Prepared:
+    """A convolution for inference whose windows are at their points already; a sum and a ReLU may follow in the same call."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> None:
+        out, channels = weight.shape[:2]
+        room = -(-out // _STRIP) * _STRIP
+        self.u, self.bias, self.out, self.relu = weight.new_empty(36 * channels * room), bias, out, relu
+        _call("convolve_windows", {"weight": weight, "u": self.u}, (1, 1, 1, channels, out), weight.stride())
+
+    def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """x (B, C, H, W) and other (B, K, H, W) -> (B, K, H, W)."""
+        x, y = _last(x), _images(x, self.out)
+        given = {"x": x, "bias": self.bias, "other": None if other is None else _last(other), "y": y, "u": self.u}
+        _call("convolve_forward", given, _sizes(x, y), relu=self.relu)
+        return y
+
+
+_STRIP = 32
+"""channels out that a CPU takes at once, at most"""
+
+
+def _call(
+    name: str,
+    tensors: dict[str, Tensor | None],
+    sizes: tuple[int, ...],
+    steps: tuple[int, ...] = (0,) * 4,
+    offset: int = 0,
+    relu: bool = False,
+) -> None:
     """Fills the struct and runs a compiled function; the tensors stay alive until it returns.
 
-    window: steps of the weight along channels out, channels in, rows and columns
+    sizes: images, height, width, channels in, channels out
+    steps: of the weight along channels out, channels in, rows and columns
     offset: where its first window begins
     """
-    x = tensors["x"]
-    assert x is not None
-    pointers = {field: one.data_ptr() for field, one in tensors.items() if one is not None}
+    given = {field: one for field, one in tensors.items() if one is not None}
+    first = next(iter(given.values()))
+    pointers = {field: one.data_ptr() for field, one in given.items()}
     if offset:
-        pointers["weight"] += offset * x.element_size()
-    other = tensors.get("y", tensors.get("dy"))
-    assert other is not None
-    sizes = x.shape[0], *x.shape[2:], x.shape[1], other.shape[1], torch.get_num_threads(), *window
-    function(name, x.dtype)(ctypes.byref(_Arguments(**pointers, **dict(zip(_SIZES, sizes, strict=True)))))
+        pointers["weight"] += offset * first.element_size()
+    numbers = dict(zip(_SIZES, (*sizes, relu, torch.get_num_threads(), *steps), strict=True))
+    function(name, first.dtype)(ctypes.byref(_Arguments(**pointers, **numbers)))
+
+
+def _sizes(x: Tensor, y: Tensor) -> tuple[int, ...]:
+    return x.shape[0], *x.shape[2:], x.shape[1], y.shape[1]
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _images(like: Tensor, channels: int) -> Tensor:
@@ -91,7 +127,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         y = _images(x, weight.shape[0])
-        _call("convolve_forward", {"x": x, "weight": weight, "bias": bias, "y": y}, weight.stride())
+        _call("convolve_forward", {"x": x, "weight": weight, "bias": bias, "y": y}, _sizes(x, y), weight.stride())
         ctx.save_for_backward(x, weight)
         ctx.bias = None if bias is None else list(bias.shape)
         return y
@@ -102,15 +138,15 @@ class _Convolve(torch.autograd.Function):
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
-        dy = dy.contiguous(memory_format=torch.channels_last)
+        dy = _last(dy)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:  # the windows read from their last number to their first, and from out to in
             dx, (of_out, of_in, of_row, of_column) = _images(dy, x.shape[1]), weight.stride()
             turned = of_in, of_out, -of_row, -of_column
-            _call("convolve_forward", {"x": dy, "weight": weight, "y": dx}, turned, 2 * (of_row + of_column))
+            _call("convolve_forward", {"x": dy, "weight": weight, "y": dx}, _sizes(dy, dx), turned, 2 * (of_row + of_column))
         if ctx.needs_input_grad[1]:
             dweight = torch.empty_like(weight)
-            _call("convolve_gradient", {"x": x, "dy": dy, "dweight": dweight}, dweight.stride())
+            _call("convolve_gradient", {"x": x, "dy": dy, "dweight": dweight}, _sizes(x, dy), dweight.stride())
         if ctx.needs_input_grad[2]:
             dbias = dy.sum((0, 2, 3))
         return dx, dweight, dbias

@@ -3,7 +3,8 @@
     y = relu(conv(x) + z)         three passes over memory in eager torch, one here
 
 A list belongs to one size of input: sizes that Python code computed stand in it as numbers.  Joined are convolutions of
-images with a bias, a sum and a ReLU, by oneDNN, with weights laid out once as its kernel for that size wants them.
+images with a bias, a sum and a ReLU, by our kernel where it is faster and else by oneDNN, with weights laid out once as the
+kernel for that size wants them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..kernels.convolve import Prepared, serves
 
 aten = torch.ops.aten
 RELU = (aten.relu.default, aten.relu_.default)
@@ -158,18 +161,23 @@ class _Joiner:
         if (found := self._next(last, out, RELU)) is not None:
             after = self.steps.pop(found)
             (out,) = after.out
-        sizes = [padding, stride, dilation, groups]
-        size = list(self.tape.values[x.number].shape)
-        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, size)  # type: ignore[call-arg]
-        if other is None:
-            call = torch.ops.mkldnn._convolution_pointwise.default
-            args = [x, packed, bias, *sizes, "relu" if after else "none", [], ""]
-        else:
-            call = torch.ops.mkldnn._convolution_pointwise.binary
-            args = [x, other, packed, bias, *sizes, "add", 1.0, "relu" if after else None, [], None]
+        call, args = self._one_call(x, other, weight, bias, [padding, stride, dilation, groups], after is not None)
         self.steps[last] = Step(call, args, {}, [out], plain=True)
         if last != at:
             del self.steps[at]
+
+    def _one_call(
+        self, x: Place, other: Place | None, weight: Tensor, bias: Tensor | None, sizes: list[Any], relu: bool
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """What does a convolution with the sum and the ReLU behind it, and its arguments."""
+        given = self.tape.values[x.number]
+        if sizes == [[1, 1], [1, 1], [1, 1], 1] and serves(given, weight, bias):
+            return Prepared(weight, bias, relu), [x] if other is None else [x, other]
+        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(given.shape))  # type: ignore[call-arg]
+        if other is None:
+            return torch.ops.mkldnn._convolution_pointwise.default, [x, packed, bias, *sizes, "relu" if relu else "none", [], ""]
+        args = [x, other, packed, bias, *sizes, "add", 1.0, "relu" if relu else None, [], None]
+        return torch.ops.mkldnn._convolution_pointwise.binary, args
 
     def _next(self, at: int, number: int, calls: tuple[Any, ...]) -> int | None:
         """The step that reads a value first, if it is one of these and nobody else sees the value as it was before."""

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sonde.kernels import available, why_not
 from sonde.kernels import convolve as kernel
-from sonde.kernels.convolve import _Convolve, convolve
+from sonde.kernels.convolve import Prepared, _Convolve, convolve
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -202,3 +202,17 @@ def test_what_does_not_fit_is_refused(wrong):
     shapes = {"x": (2, 20, 5, 6), "weight": (16, 20, 3, 3), "bias": (16,)} | wrong
     with pytest.raises(RuntimeError):
         convolve(**{name: last(torch.zeros(shape)) for name, shape in shapes.items()})
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_prepared_with_what_follows(size, dtype):
+    given = {name: value.to(dtype) for name, value in inputs(size).items()}
+    x, weight, bias, other = last(given["x"]), given["weight"], given["bias"], given["dy"]
+    want = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    tolerance = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {}
+    for relu in (False, True):
+        cut = torch.relu if relu else lambda y: y
+        torch.testing.assert_close(Prepared(weight, bias, relu)(x).double(), cut(want), **tolerance)
+        torch.testing.assert_close(Prepared(weight, None, relu)(x).double(), cut(want - bias.double()[:, None, None]), **tolerance)
+        torch.testing.assert_close(Prepared(last(weight), bias, relu)(x, other).double(), cut(want + other.double()), **tolerance)
