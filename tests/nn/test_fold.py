@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
+from sonde.kernels import available, why_not
+from sonde.kernels.convolve import Prepared
 from sonde.models.cnn import CNN
 from sonde.models.resnet import ResNet, cifar
 from sonde.nn.fold import KEPT, Folded, fold
@@ -77,6 +79,16 @@ def test_what_follows_a_convolution_is_joined_with_it():
     calls = [str(step.call) for step, _ in programs(folded)[0].steps]
     assert sum("binary" in call for call in calls) == 3 and sum("pointwise.default" in call for call in calls) == 6
     assert not any("relu" in call or "add." in call or "add_." in call or "norm" in call for call in calls)
+
+
+@pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
+def test_convolutions_of_many_pixels_run_by_our_kernel():
+    model = lived(cifar(8, shortcut="projection")).eval()
+    x = torch.randn(5, 3, 31, 18)
+    folded = fold(model, x)
+    same(model, folded, x)
+    ours = [len(step.args) for step, _ in programs(folded)[0].steps if isinstance(step.call, Prepared)]
+    assert ours == [1, 2, 2] and programs(folded)[0].joined == 9  # the first block, and the second convolution of the second
 
 
 def test_inference_mode_is_as_fast():
