@@ -5,7 +5,8 @@
     python benchmarks/vision_train.py all
 
 The peers get the same model, batch, threads and augmentation: through torch's DataLoader one image at a time, as image sets
-are usually written, and, to be fair to their engines, through our own augmentation of whole batches.
+are usually written, and, to be fair to their engines, through our own augmentation of whole batches.  They keep torch's layout and
+so torch's operations; the last row is a plain loop that lays images out channels last, without our kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -176,6 +178,16 @@ def compare(case: Case) -> bool:
         batch = change(source[order.at(step)], dice)
         return batch.x, batch.y
 
+    def last(step: int) -> tuple[Tensor, Tensor]:
+        x, y = batches(step)
+        return x.contiguous(memory_format=torch.channels_last), y
+
+    def torch_alone() -> float:
+        with patch("sonde.kernels.convolve.serves", return_value=False), patch("sonde.kernels.normalise._serves", return_value=False):
+            return plain_loop(
+                lambda: case.ours().to(memory_format=torch.channels_last), last, loss, partial(torch.optim.AdamW, lr=1e-3), steps, per_step
+            )
+
     whole = Whole(case)
     each = DataLoader(OneByOne(case), batch_size=case.batch, shuffle=True, drop_last=True)
     batched = DataLoader(whole, batch_size=case.batch, shuffle=True, drop_last=True, collate_fn=whole.collate)
@@ -188,6 +200,7 @@ def compare(case: Case) -> bool:
             "Keras, DataLoader": lambda: keras(case.keras, each, steps, per_step),
             "Keras, our batch augmentation": lambda: keras(case.keras, batched, steps, per_step),
             "plain loop on tensors": lambda: plain_loop(case.ours, batches, loss, partial(torch.optim.AdamW, lr=1e-3), steps, per_step),
+            "the same, channels last": torch_alone,
         }
     )
     goals = {"Lightning, DataLoader": GOAL, "Keras, DataLoader": GOAL}

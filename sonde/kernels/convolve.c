@@ -9,8 +9,8 @@
    The products v u are sums over channels: one matrix product [tiles, in] [in, out] for each of the 36 points.  The gradient
    of x is a convolution of dy with the windows turned round.
 
-   The points are 0, +-3/4, +-3/2 and infinity: whole numbers would save nothing here and cost digits (the error then is five times
-   a direct sum's, here twice).
+   The points are 0, +-3/4, +-3/2 and infinity.  The usual whole numbers would save no time here and cost digits: the error is two to
+   three times that of a direct sum, with 1 and 2 it would be five to six times.
 
    Tiles are computed in the same order by any number of threads: it changes no bit.
 

@@ -1,8 +1,8 @@
 """Convolution of images with windows of 3 x 3 that keep their size, and its gradients, in a quarter of the products.
 
 torch sums every window directly; here tiles of 4 x 4 pixels go to six points along each axis, where a convolution is one product
-for each, and back (see convolve.c).  Images must be laid out channels last.  Rounding is about twice torch's; the number of
-threads changes no bit.  Where somebody watches, or there is little to do, torch's own operation serves.
+for each, and back (see convolve.c).  Images must be laid out channels last.  Rounding is two to three times torch's; the
+number of threads changes no bit.  Where somebody watches, or there is little to do, torch's own operation serves.
 
 B batch, C channels in, K channels out, H height, W width.
 """
