@@ -48,6 +48,10 @@ def by_class(folder: Path) -> Folder:
         roots = sorted(((PARTS[path.name.lower()], path) for path in below), key=lambda pair: pair[0])
     else:
         roots = [(-1, folder)]
+    for root in {folder, *(root for _, root in roots)}:
+        if _folders(root) and (beside := [path.name for path in inside(root) if path.parent == root]):
+            told = f"beside the folders in '{root.name}' lie pictures of no class: {listed(beside)}"
+            raise BadInput(told, fix="move each into the folder of its class, or elsewhere")
     files, labels, parts = [], [], []
     for part, root in roots:
         empty = []

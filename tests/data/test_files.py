@@ -268,6 +268,17 @@ def test_pictures_of_the_same_name_are_told_by_their_folders(tmp_path: Path) -> 
         load_file(tmp_path)
 
 
+@pytest.mark.parametrize("where", ["", "train"])
+def test_pictures_beside_the_folders_are_not_left_out_in_silence(tmp_path: Path, where: str) -> None:
+    picture_folder(tmp_path / "train", 4)
+    picture_folder(tmp_path / "test", 2)
+    (tmp_path / where / "notes.txt").write_text("kept by hand")
+    load_file(tmp_path)
+    save(tmp_path / where / "lost.png", np.zeros((6, 5), np.uint8))
+    with pytest.raises(BadInput, match=r"beside the folders in '.*' lie pictures of no class: lost.png; move each"):
+        load_file(tmp_path)
+
+
 def test_a_class_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
     picture_folder(tmp_path)
     for i in range(3):
