@@ -32,7 +32,7 @@ class CNN(nn.Module):
     norm: normalise over the batch after each convolution
     pool: side of the pooling window after each convolution; 1 leaves pooling out
     axes: of an example besides its channels: 2 for images, 1 for series
-    residual: behind each block but the first two more convolutions, with a shortcut around them
+    residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
     """
 
     def __init__(  # noqa: PLR0913  one dial for each part
@@ -60,7 +60,7 @@ class CNN(nn.Module):
         if not 0 <= dropout < 1:
             raise _wrong(f"dropout must be >= 0 and < 1, not {dropout!r}")
         self.axes, self.channels, self.image = axes, channels[0], None if image is None else tuple(image)
-        self.least = pool ** (len(channels) - 1)
+        self.least = pool ** (len(channels) - 1 + residual)
         """smallest side of an image that survives all pooling"""
         self.pool = pool
         if self.image is not None:
@@ -80,6 +80,8 @@ class CNN(nn.Module):
             if residual and i > 1:
                 two = [part for _ in range(2) for part in (*_convolution(after, after, kernel, norm, axes), nn.ReLU())]
                 blocks[f"residual{i}"] = Residual(nn.Sequential(*two))
+        if residual and pool > 1:
+            blocks[f"pool{len(channels)}"] = pooling(pool)
         self.blocks = nn.Sequential(blocks)
 
         places = 1 if self.image is None else prod(side // self.least for side in self.image)

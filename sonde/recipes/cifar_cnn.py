@@ -11,6 +11,7 @@ from ..data import augment
 from ..data.catalogue import load
 from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
+from ..objectives.mixed import Mixed
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
 
@@ -21,6 +22,8 @@ def recipe(
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     smoothing: Annotated[float, Range(least=0, below=1)] = 0.05,
     shift: Annotated[int, Range(1, 16)] = 3,
+    cutout: Annotated[int, Range(0, 32)] = 0,
+    cutmix: Annotated[float, Range(least=0)] = 0.0,
     batch: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     residual: bool = False,
@@ -33,19 +36,24 @@ def recipe(
     dropout: share of values set to 0 before each dense layer while training
     smoothing: share of each target spread over all classes
     shift: largest shift of a training image in pixels
+    cutout: side of a square that is taken out of each training image; 0 leaves it out
+    cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 leaves it out
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    residual: three convolutions, and behind the second and the third two more with a shortcut around them
+    residual: three convolutions, and behind the second and the third two more with a shortcut around them, then pooling
     epochs: passes over the training data
     """
+    changes = [augment.shift(shift), augment.flip()]
+    changes += [augment.cutout(cutout)] * bool(cutout) + [augment.cutmix(cutmix)] * bool(cutmix)
+    likelihood = Categorical(classes=10, smoothing=smoothing)
     channels = (3, width, 2 * width, 4 * width, 4 * width)[: 4 if residual else 5]
     return Recipe(
         model=partial(CNN, channels, 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
         data=partial(load, "cifar10"),
-        objective=Categorical(classes=10, smoothing=smoothing),
+        objective=Mixed(likelihood) if cutmix else likelihood,
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
-        augment=augment.compose(augment.shift(shift), augment.flip()),
+        augment=augment.compose(*changes),
         batch=batch,
         drop_last=True,  # batch norm needs more than a handful of examples
         epochs=epochs,

@@ -78,8 +78,11 @@ def test_residual_cnn_equals_the_formula():
         h = F.max_pool2d(F.conv2d(h, conv.weight, conv.bias, padding=1), 2).relu()
     one, two = (part for part in model.blocks.residual2.branch if isinstance(part, nn.Conv2d))
     more = F.conv2d(F.conv2d(h, one.weight, one.bias, padding=1).relu(), two.weight, two.bias, padding=1).relu()
-    torch.testing.assert_close(model(x), model.dense.output((h + more).flatten(1)))
+    torch.testing.assert_close(model(x), model.dense.output(F.max_pool2d(h + more, 2).flatten(1)))
     assert not hasattr(model.blocks, "residual1")
+    with pytest.raises(BadInput, match="image of 7x9 is too small for pool3.*sides of at least 8"):
+        CNN(channels=(2, 3, 5), image=(7, 9), residual=True)
+    assert CNN(channels=(2, 3, 5), image=(4, 6), residual=True, pool=1)(torch.zeros(1, 2, 4, 6)).shape == (1, 10)
 
 
 def test_cnn_of_series_equals_the_formula():
