@@ -44,7 +44,10 @@ def recipe(
     epochs: passes over the training data
     """
     changes = [augment.shift(shift), augment.flip()]
-    changes += [augment.cutout(cutout)] * bool(cutout) + [augment.cutmix(cutmix)] * bool(cutmix)
+    if cutout:
+        changes.append(augment.cutout(cutout))
+    if cutmix:
+        changes.append(augment.cutmix(cutmix))
     likelihood = Categorical(classes=10, smoothing=smoothing)
     channels = (3, width, 2 * width, 4 * width, 4 * width)[: 4 if residual else 5]
     return Recipe(
