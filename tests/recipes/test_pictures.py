@@ -13,7 +13,8 @@ import sonde
 from sonde.core.batch import Batch, Data
 from sonde.core.seeds import generator
 from sonde.data.catalogue import load
-from sonde.data.tensors import TensorSource
+from sonde.data.tensors import TensorSource, ToFloat
+from sonde.recipes import cifar_cnn
 from sonde.recipes._linear import STRENGTHS, linear
 from sonde.recipes._sheets import sheet
 from sonde.recipes.image_text import distinct, likeness, which
@@ -106,3 +107,14 @@ def test_rows_of_a_sheet(tmp_path, monkeypatch):
     assert path == tmp_path / "shown" / "some.png" and reading.extra["rows"] == ["grey", "", "colour"] and len(pictures) == 36
     torch.testing.assert_close(torch.tensor(pictures[13]), grey[13, 0].clamp(0, 1))
     assert pictures[14:24] == [None] * 10 and torch.tensor(pictures[24]).shape == (4, 5, 3)
+
+
+@pytest.mark.parametrize("dials", [{"cutout": 4}, {"cutmix": 1.0, "residual": True}, {"cutout": 4, "cutmix": 0.5}])
+def test_photographs_with_parts_taken_out_or_mixed(dials, tmp_path):
+    dice = torch.Generator().manual_seed(0)
+    x, y = torch.randint(256, (24, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.arange(24) % 10
+    data = Data(TensorSource(x, y, to_float=ToFloat(1 / 255)), name="noise")
+    made = cifar_cnn.recipe(width=4, hidden=8, batch=8, **dials).replace(data=data, steps=3, epochs=None, log_every=1)
+    run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
+    losses = [row["loss"] for row in run.metrics if "loss" in row]
+    assert len(losses) == 3 and all(1 < loss < 6 for loss in losses)
