@@ -101,15 +101,20 @@ def records(tensors: Iterable[Tensor | None]) -> bool:
 
 def watched(tensors: Iterable[Tensor | None]) -> bool:
     """Whether somebody looks at the operations of a call on these tensors: a compiler, a tracer, a dispatch mode (a counter of
-    FLOPs), a transform such as vmap."""
+    FLOPs), a transform such as vmap; or the numbers in memory are not those of a tensor, as of a negative that was not written."""
     return (
         torch.compiler.is_compiling()
         or bool(torch._C._len_torch_dispatch_stack())
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
-        or any(x is not None and (type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta) for x in tensors)
+        or any(x is not None and _other(x) for x in tensors)
     )
+
+
+def _other(x: Tensor) -> bool:
+    """Whether a tensor is not simply its numbers in memory."""
+    return type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def unseen(tensors: Iterable[Tensor | None]) -> bool:

@@ -1,7 +1,8 @@
 /* Convolution of images with windows of 3 x 3 that keep their size, in a quarter of the products [winograd1980, lavin2016].
 
-   An image is cut into tiles of 4 x 4 pixels.  A tile of the result is a product of polynomials, and six points of each, the
-   images being two-dimensional 6 x 6, say all about it:
+   An image is cut into tiles of 4 x 4 pixels.  Along one axis a tile of the result is a piece of a product of two polynomials, the
+   pixels and the window, and such a product is known by its values at six points, where it costs one multiplication each.  Along
+   both axes that is 6 x 6 points instead of 16 sums of 9 products.  With B, G and A the maps to the points and back, along one axis,
 
        v = B'd B       of the 6 x 6 pixels around the tile          y = A'(v u) A      of the result
        u = G w G'      of the window                                dw = G'(v (A dy A')) G
@@ -14,22 +15,27 @@
 
    Tiles are computed in the same order by any number of threads: it changes no bit.
 
-   Legend: N tiles of the whole batch, C channels read, K written; an image is [row][column][channel]. */
+   Legend: C channels read, K written; an image is [row][column][channel]. */
 #include "_tile.h"
 
 typedef struct {
-    const real *x, *weight, *bias, *other, *dy; /* bias and other, which is added to the result, may be NULL */
-    real *y, *dweight, *u;                      /* u: NULL, or what convolve_windows made of the weight */
+    const real *x, *weight, *bias, *other, *dy;            /* bias and other, which is added to the result, may be NULL */
+    real *y, *dweight, *u;                                 /* u: NULL, or what convolve_windows made of the weight */
     int64_t images, height, width, in, out, relu, threads; /* in, out: channels */
-    int64_t of_out, of_in, of_row, of_column; /* steps of weight and dweight */
+    int64_t of_out, of_in, of_row, of_column;              /* steps of weight and dweight */
 } arguments;
 
-enum { AROUND = 6, TILE = 4, POINTS = 36, BLOCK = 24, CHUNK = 96, LINE = 64 / sizeof(real) };
+enum { AROUND = 6, TILE = 4, POINTS = 36, BLOCK = 24, LINE = 64 / sizeof(real) };
+/* Weights' gradients are summed over up to PARTS ranges of tiles, CHUNK tiles at a time, by one thread each and into sums of its own:
+   threads that wait for each other often are slow on a busy machine.  Where these sums have more than LARGEST numbers all threads
+   share one, and a chunk has SHARED numbers at the points. */
+enum { PARTS = 8, CHUNK = 96, LARGEST = 1 << 20, SHARED = 1 << 22 };
 
 typedef struct {
     const arguments *a;
-    int64_t across, down, tiles, Cp, Kp; /* tiles in a row, a column, the batch; widths in whole vectors and strips */
-    real *zeros, *u;                     /* zeros: a pixel outside; u [point][strip][C][STRIP], dweight [point][C][Kp] */
+    int64_t across, down, tiles;  /* in a row, a column, the batch */
+    int64_t Cp, Kp, parts, chunk; /* widths in whole vectors and strips; of gradients */
+    real *zeros, *u;              /* zeros: a pixel outside; u [point][strip][C][STRIP], of gradients [part][point][C][Kp] */
 } work;
 
 /* ---- between values and points, one dimension ---- */
@@ -194,7 +200,11 @@ STAGE read_windows(const work *w, int64_t c, int64_t k) {
 STAGE write_windows(const work *w, int64_t c, int64_t k) {
     const arguments *const a = w->a;
     vec u[AROUND][AROUND], window[3][3];
-    SQUARE(AROUND, i, j) u[i][j] = load(w->u + ((i * AROUND + j) * a->in + c) * w->Kp + k);
+    SQUARE(AROUND, i, j) {
+        const real *const from = w->u + ((i * AROUND + j) * a->in + c) * w->Kp + k;
+        u[i][j] = load(from);
+        for (int64_t part = 1; part < w->parts; part++) u[i][j] += load(from + part * POINTS * a->in * w->Kp);
+    }
     BOTH(window_from_points, AROUND, 3, u, window);
     SQUARE(3, i, j) {
         real *const to = a->dweight + c * a->of_in + i * a->of_row + j * a->of_column;
@@ -235,9 +245,9 @@ INLINE void gather_rows(int rows, real *to, int64_t to_step, const real *v, cons
 
 STAGE gather(const work *w, real *to, const real *v, const real *m, int64_t n, int fresh) {
     const int64_t C = w->a->in;
-    for (int64_t k = 0; k < w->Kp; k += STRIP, m += CHUNK * STRIP)
+    for (int64_t k = 0; k < w->Kp; k += STRIP, m += w->chunk * STRIP)
         for (int64_t c = 0; c < C; c += 4) {
-            const real *const from = v + c / STRIP * CHUNK * STRIP + c % STRIP;
+            const real *const from = v + c / STRIP * w->chunk * STRIP + c % STRIP;
             switch (least(4, C - c)) {
                 case 4: gather_rows(4, to + c * w->Kp + k, w->Kp, from, m, n, fresh); break;
                 case 3: gather_rows(3, to + c * w->Kp + k, w->Kp, from, m, n, fresh); break;
@@ -258,8 +268,11 @@ STAGE forward_block(const work *w, int64_t first, real *v, int64_t v_step, real 
 }
 
 STAGE gradient_tile(const work *w, int64_t tile, int64_t t, real *v, int64_t v_step, real *m, int64_t m_step) {
-    read_tile(w, tile, v + t * STRIP, v_step, STRIP, CHUNK * STRIP);
-    read_gradient(w, tile, m + t * STRIP, m_step, CHUNK * STRIP);
+    read_tile(w, tile, v + t * STRIP, v_step, STRIP, w->chunk * STRIP);
+    read_gradient(w, tile, m + t * STRIP, m_step, w->chunk * STRIP);
+}
+INLINE void gradient_point(const work *w, int f, real *u, const real *v, int64_t v_step, const real *m, int64_t m_step, int64_t n, int fresh) {
+    gather(w, u + f * w->a->in * w->Kp, v + f * v_step, m + f * m_step, n, fresh);
 }
 
 static work begin(const arguments *a) {
@@ -303,24 +316,44 @@ int EXPORT(convolve_forward)(const arguments *a) {
 
 int EXPORT(convolve_gradient)(const arguments *a) {
     work made = begin(a), *const w = &made;
-    const int64_t C = a->in, Cp = whole_strips(C), outside = Cp > w->Kp ? Cp : w->Kp;
-    const int64_t v_step = CHUNK * Cp + LINE, m_step = CHUNK * w->Kp + LINE;
-    real *const space = reals((size_t)(POINTS * C * w->Kp + outside + POINTS * (v_step + m_step)));
+    const int64_t C = a->in, Cp = whole_strips(C), outside = Cp > w->Kp ? Cp : w->Kp, sums = POINTS * C * w->Kp;
+    const int shared = sums > LARGEST;
+    for (w->parts = shared ? 1 : 2; !shared && w->parts < PARTS && w->parts * CHUNK < w->tiles;) w->parts *= 2;
+    w->chunk = shared ? SHARED / (POINTS * (Cp + w->Kp)) + 1 : CHUNK;
+    const int64_t v_step = w->chunk * Cp + LINE, m_step = w->chunk * w->Kp + LINE, each = POINTS * (v_step + m_step);
+    const int64_t threads = shared ? a->threads : least(a->threads, w->parts);
+    real *const space = reals((size_t)(w->parts * sums + outside + (shared ? 1 : threads) * each));
     if (!space) return 1;
-    w->u = space, w->zeros = space + POINTS * C * w->Kp;
-    real *const v = w->zeros + outside, *const m = v + POINTS * v_step;
+    w->u = space, w->zeros = space + w->parts * sums;
     memset(w->zeros, 0, (size_t)outside * sizeof(real));
-#pragma omp parallel num_threads(a->threads)
-    for (int64_t first = 0; first < w->tiles; first += CHUNK) {
-        const int64_t n = least(CHUNK, w->tiles - first);
+#pragma omp parallel num_threads(threads)
+    {
+        real *const v = w->zeros + outside + (shared ? 0 : worker() * each), *const m = v + POINTS * v_step;
+        if (shared) {
+            for (int64_t first = 0; first < w->tiles; first += w->chunk) {
+                const int64_t n = least(w->chunk, w->tiles - first);
 #pragma omp for
-        for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
+                for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
 #pragma omp for
-        for (int f = 0; f < POINTS; f++) gather(w, w->u + f * C * w->Kp, v + f * v_step, m + f * m_step, n, first == 0);
+                for (int f = 0; f < POINTS; f++) gradient_point(w, f, w->u, v, v_step, m, m_step, n, first == 0);
+            }
+        } else {
+#pragma omp for
+            for (int64_t part = 0; part < w->parts; part++) {
+                const int64_t begin = w->tiles * part / w->parts, end = w->tiles * (part + 1) / w->parts;
+                real *const u = w->u + part * sums;
+                if (begin == end) memset(u, 0, (size_t)sums * sizeof(real));
+                for (int64_t first = begin; first < end; first += CHUNK) {
+                    const int64_t n = least(CHUNK, end - first);
+                    for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
+                    for (int f = 0; f < POINTS; f++) gradient_point(w, f, u, v, v_step, m, m_step, n, first == begin);
+                }
+            }
+        }
+#pragma omp for
+        for (int64_t c = 0; c < C; c++)
+            for (int64_t k = 0; k < w->Kp; k += LANES) write_windows(w, c, k);
     }
-#pragma omp parallel for num_threads(a->threads)
-    for (int64_t c = 0; c < C; c++)
-        for (int64_t k = 0; k < w->Kp; k += LANES) write_windows(w, c, k);
     free(space);
     return 0;
 }

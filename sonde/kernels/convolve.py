@@ -1,8 +1,11 @@
 """Convolution of images with windows of 3 x 3 that keep their size, and its gradients, in a quarter of the products.
 
 torch sums every window directly; here tiles of 4 x 4 pixels go to six points along each axis, where a convolution is one product
-for each, and back (see convolve.c).  Images must be laid out channels last.  Rounding is two to three times torch's; the
-number of threads changes no bit.  Where somebody watches, or there is little to do, torch's own operation serves.
+for each, and back (see convolve.c).  Images must be laid out channels last.  The number of threads changes no bit.  Where
+somebody watches, or there is little to do, torch's own operation serves.
+
+Rounding is two to three times torch's where pixels are of about one size.  It is shared by the pixels of a tile: beside a pixel
+10,000 times as large as the others these lose four digits, and beside one that is infinite or not a number so are all of its tile.
 
 B batch, C channels in, K channels out, H height, W width.
 """
@@ -119,7 +122,7 @@ def _last(x: Tensor) -> Tensor:
 def _images(like: Tensor, channels: int) -> Tensor:
     """Room for images of the same size with so many channels."""
     size = like.shape[0], channels, *like.shape[2:]
-    return torch.empty(size, dtype=like.dtype, memory_format=torch.channels_last)
+    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 @final
@@ -134,11 +137,11 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
+        x, weight = (saved.to(dy.dtype) for saved in ctx.saved_tensors)  # hooks may have changed their dtype, and their layout
+        if torch.is_grad_enabled() or watched((dy, x, weight)):  # torch has to see what is differentiated again, or batched
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
-        dy = _last(dy)
+        dy, x = _last(dy), _last(x)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:  # the windows read from their last number to their first, and from out to in
             dx, (of_out, of_in, of_row, of_column) = _images(dy, x.shape[1]), weight.stride()

@@ -83,6 +83,10 @@ def _call(name: str, tensors: dict[str, Tensor | None], kind: int, momentum: flo
     function(name, x.dtype)(ctypes.byref(_Arguments(**pointers, **sizes, eps=eps, momentum=momentum)))
 
 
+def _last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 @final
 class _Normalise(torch.autograd.Function):
     @staticmethod
@@ -98,15 +102,22 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, kept, y = ctx.saved_tensors
-        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
-            norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
-            g = dy * ((norm if y is None else y) > 0) if ctx.relu else dy
-            wanted = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad) if needed]
-            found = iter(torch.autograd.grad(norm, wanted, g, create_graph=True) if wanted else ())
+        # Hooks may have changed the dtype of what was saved, and the layout.
+        *saved, y = ctx.saved_tensors
+        x, weight, bias, kept = (one.to(dy.dtype) for one in saved)
+        y = None if y is None else y.to(dy.dtype)
+        again = torch.is_grad_enabled()
+        if again or watched((dy, x, weight, bias, kept, y)):  # torch has to see what is differentiated again, or batched
+            with torch.enable_grad():
+                x, weight, bias = (one if again else one.detach().requires_grad_(one.requires_grad) for one in (x, weight, bias))
+                norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
+                g = dy * ((norm if y is None else y) > 0) if ctx.relu else dy
+                wanted = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad) if needed]
+                found = iter(torch.autograd.grad(norm, wanted, g, create_graph=again) if wanted else ())
             return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None if y is None else g, None, None
+        x, y = _last(x), None if y is None else _last(y)
         made = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
         dother = None if y is None else torch.empty_like(x)
-        given = {"x": x, "dy": dy.contiguous(memory_format=torch.channels_last), "y": y, "kept": kept, "dother": dother}
+        given = {"x": x, "dy": _last(dy), "y": y, "kept": kept, "dother": dother}
         _call("normalise_backward", given | made, ctx.kind)
         return *made.values(), dother, None, None

@@ -70,7 +70,7 @@ def read(
         share = integrated(model, batch, classes, baseline, steps)
         heat, shift = share.sum(1), _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes)
         off = float((share.flatten(1).sum(1) - shift).abs().max() / shift.abs().max().clamp_min(1e-12))
-        details = [f"score {value:+.2f}" for value in shift.tolist()]
+        details = [f"sum {value:+.2f}" for value in shift.tolist()]
         told = (
             f"Heat is a pixel's share of the score over that of an image of {baseline:g}: orange speaks for the class, blue against it; "
             f"below is their sum, exact to {off:.1%} with {steps} steps."

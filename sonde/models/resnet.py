@@ -175,7 +175,7 @@ class Block(nn.Module):
                 y = normalised(norm, y, self.relu)
                 seen = y if i == 0 else seen  # a projection reads what the branch reads
                 y = convolved(conv, y)
-            return y.add_(self._shortcut(x, seen))
+            return y + self._shortcut(x, seen)
         *pairs, (last, last_norm) = pairs
         for conv, norm in pairs:
             y = normalised(norm, convolved(conv, y), self.relu)

@@ -17,13 +17,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from itertools import chain
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..core.errors import BadInput, SondeError
+from ..kernels._library import watched
 from ._replay import Program, Tape
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -42,12 +43,13 @@ def fold(model: nn.Module, example: Tensor) -> Folded:
     """
     if not isinstance(model, nn.Module) or not isinstance(example, Tensor):
         raise _wrong(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")
-    model = copy.deepcopy(model).eval().requires_grad_(False)
-    expected, pairs = _pairs(model, example)
-    for layer, norm in pairs:
-        parts = model.get_submodule(layer), model.get_submodule(norm)
-        model.set_submodule(layer, _joined(*parts))
-        model.set_submodule(norm, nn.Identity())
+    with torch.inference_mode(False):  # what is made in inference mode does not count its changes
+        model = copy.deepcopy(model).eval().requires_grad_(False)
+        expected, pairs = _pairs(model, example)
+        for layer, norm in pairs:
+            parts = model.get_submodule(layer), model.get_submodule(norm)
+            model.set_submodule(layer, _joined(*parts))
+            model.set_submodule(norm, nn.Identity())
     with torch.no_grad():
         if not _equal(model(example), expected):
             raise _wrong("the folded model gives other numbers", "its output must be finite and depend on its input alone")
@@ -62,19 +64,24 @@ class Folded(nn.Module):
         super().__init__()
         self.model, self.pairs = model, pairs
         """the layers, and which of them took over which norm"""
-        self._programs: dict[Any, Program | None] = {}
+        self._programs: dict[torch.Size, tuple[list[_Seen], Program | None]] = {}
+        """size of an input -> the numbers a list was written with, and the list"""
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         if not self._plain(x):
             return self.model(x)
         with torch.no_grad():
-            key = x.shape, *(_state(one) for one in chain(self.parameters(), self.buffers()))
-            if key not in self._programs:
+            numbers = list(chain(self.parameters(), self.buffers()))
+            if any(one.is_inference() for one in numbers):  # they do not count their changes
+                return self.model(x)
+            seen, program = self._programs.get(x.shape, (None, None))
+            if seen is None or not _same(seen, numbers):
+                self._programs.pop(x.shape, None)
                 while len(self._programs) >= KEPT:
                     del self._programs[next(iter(self._programs))]
-                self._programs[key] = self._written(x.contiguous(memory_format=torch.channels_last))
-            program = self._programs[key]
+                program = self._written(x.contiguous(memory_format=torch.channels_last))
+                self._programs[x.shape] = [_Seen(one, one.data_ptr(), one._version) for one in numbers], program
             if program is None:
                 return self.model(x)
             y = program(x.contiguous(memory_format=torch.channels_last))
@@ -84,7 +91,7 @@ class Folded(nn.Module):
         """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
         if not isinstance(x, Tensor) or x.ndim != 4 or not x.numel() or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
             return False
-        if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu"):
+        if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu") or watched((x,)):
             return False
         return torch.backends.mkldnn.is_available() and not any(_watched(part) for part in self.model.modules())
 
@@ -163,9 +170,18 @@ def _joined(layer: Any, norm: Any) -> nn.Module:
     return fuse_conv_bn_eval(layer, norm, transpose=type(layer) in TRANSPOSED)
 
 
-def _state(tensor: Tensor) -> tuple[int, int]:
-    """What changes when somebody changes the numbers, but by `.data`, which torch does not count."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+class _Seen(NamedTuple):
+    """A tensor, held so that no other gets its place, where its numbers were, and how often they had been changed; what `.data`
+    changes in place is not counted by torch."""
+
+    tensor: Tensor
+    address: int
+    version: int
+
+
+def _same(seen: list[_Seen], numbers: list[Tensor]) -> bool:
+    now = (_Seen(one, one.data_ptr(), one._version) for one in numbers)
+    return len(seen) == len(numbers) and all(a.tensor is b.tensor and a[1:] == b[1:] for a, b in zip(seen, now))
 
 
 def _watched(part: nn.Module) -> bool:

@@ -25,7 +25,7 @@ def normalised(norm: nn.Module, x: Tensor, relu: nn.Module | None = None, other:
         return normalise(x, norm.weight, norm.bias, running, relu is not None, other)
     y = norm(x)
     if other is not None:
-        y = y + other if watched(norm) else y.add_(other)  # what a hook was shown stays as it was
+        y = y + other if y is x or watched(norm) else y.add_(other)  # what a hook was shown stays as it was
     return y if relu is None else relu(y)
 
 

@@ -195,3 +195,29 @@ def test_one_value_for_each_channel_is_told_by_torch():
     one = torch.ones(16)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         normalise(torch.ones(1, 16, 1, 1), one, one, Running(one.clone(), one.clone(), 0.1, 1e-5))
+
+
+@pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
+@pytest.mark.parametrize(("pack", "tolerance"), [(lambda saved: saved.contiguous(), 1e-12), (lambda saved: saved.float(), 1e-4)])
+def test_what_was_saved_may_come_back_in_another_layout_or_dtype(kind, pack, tolerance):
+    def hooked(*given):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            return normalise(*given)
+
+    given = inputs((3, 17, 7, 2))
+    close(run(hooked, given, kind), run(torchs, given, kind), tolerance)
+
+
+@pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
+def test_batches_of_gradients(kind):
+    given = {name: last(value) for name, value in inputs((2, 16, 5, 3)).items()}
+    leaves = [given[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
+    many = torch.stack([given["dy"], given["dy"].flip(0).cos()])
+
+    def found(call) -> tuple[Tensor, ...]:
+        running = Running(given["mean"].clone(), given["variance"].clone(), 0.1, 1e-3)
+        y = call(*leaves[:3], running, kind != PLAIN, *leaves[3:])
+        return torch.autograd.grad(y, leaves, many, is_grads_batched=True)
+
+    for a, b in zip(found(normalise), found(torchs), strict=True):
+        torch.testing.assert_close(a, b)

@@ -49,7 +49,7 @@ def test_integrated_gradients_of_a_product() -> None:
     share = saliency.integrated(Product(), batch, torch.zeros(2, dtype=torch.long), steps=9)
     assert torch.allclose(share.flatten(1), torch.tensor([[7.5, 7.5], [-7.0, -7.0]]).double())
     found = saliency.read(Subject(Product(), batch))
-    assert found.extra["details"] == ["score +15.00", "score -14.00"] and "exact to 0.0%" in found.note
+    assert found.extra["details"] == ["sum +15.00", "sum -14.00"] and "exact to 0.0%" in found.note
 
 
 def test_integrated_gradients_sum_to_what_the_score_gained() -> None:

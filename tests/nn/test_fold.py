@@ -20,7 +20,7 @@ from tests.models.timm_peer import lived, timm
 
 
 def programs(folded: Folded) -> list:
-    return list(folded._programs.values())
+    return [program for _, program in folded._programs.values()]
 
 
 def same(model: nn.Module, folded: Folded, *inputs: torch.Tensor) -> None:
@@ -241,6 +241,40 @@ def test_new_weights_are_seen():
     same(other.model, folded, x)
     same(other.model, copy.deepcopy(folded), x)
     torch.testing.assert_close(folded.double()(x.double()).float(), other(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_the_place_of_others_are_seen():
+    """A new weight often gets the memory of the one it replaces."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 32, 32)
+    folded = fold(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()), x)
+    for _ in range(12):
+        folded.model[0].weight = nn.Parameter(torch.randn(16, 16, 3, 3), requires_grad=False)
+        torch.testing.assert_close(folded(x), folded.model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_changes_in_inference_mode_are_seen():
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        model, x = lived(cifar(8)).eval(), torch.randn(2, 3, 32, 32)
+        folded, other = fold(model, x), fold(lived(cifar(8), seed=5), x)
+        same(model, folded, x)
+        folded.load_state_dict(other.state_dict())
+        same(other.model, folded, x)
+        folded.model.conv1.weight.mul_(3)
+        same(folded.model, folded, x)
+        folded.model.conv1.weight = nn.Parameter(torch.randn(16, 3, 3, 3), requires_grad=False)  # counts no changes
+        same(folded.model, folded, x)
+        folded.model.conv1.weight.mul_(3)
+        same(folded.model, folded, x)
+
+
+def test_transforms_see_the_layers():
+    torch.manual_seed(0)
+    folded, x, dx = fold(lived(cifar(8)), torch.randn(1, 3, 9, 8)), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    folded(x)
+    for call in (lambda f: torch.func.jvp(f, (x,), (dx,))[1], lambda f: torch.vmap(f)(x[:, None])):
+        torch.testing.assert_close(call(folded), call(folded.model), rtol=1e-4, atol=1e-5)
 
 
 def test_few_lists_are_kept():

@@ -17,6 +17,7 @@ from sonde.models.cnn import CNN
 from sonde.models.resnet import ResNet
 from sonde.models.unet import UNet
 from sonde.models.vgg import VGG
+from sonde.nn.fold import fold
 from sonde.nn.images import convolved, normalised, through
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
@@ -210,3 +211,16 @@ def test_a_hook_sees_the_convolution(convolutions):
     layer.register_forward_hook(lambda *given: seen.append(1))
     convolved(layer, images())
     assert seen == [1] and not convolutions
+
+
+@pytest.mark.parametrize("model", [lambda: ResNet((1,), 5, channels=2, width=16, large=False, activation="pre"), lambda: folded_block()])
+def test_what_a_hook_was_shown_stays_as_it_was(model):
+    net, kept = model(), []
+    net.layer1[0].conv2.register_forward_hook(lambda layer, given, y: kept.extend([y, y.clone()]))
+    with torch.no_grad():
+        net(torch.randn(2, 2, 8, 8))
+    assert torch.equal(*kept)
+
+
+def folded_block() -> nn.Module:
+    return fold(ResNet((1,), 5, channels=2, width=16, large=False), torch.randn(1, 2, 8, 8)).model
