@@ -16,7 +16,7 @@ from ..core.errors import BadInput, nearest
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .corpus import token_folder
-from .formats import read_columns, read_idx, read_npy, read_npz, suffix
+from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
 from .split import listed
 from .table import Rules, named, table_data
 from .text import text_file
@@ -80,6 +80,8 @@ def _loader(path: Path) -> Callable[..., Data]:
         return array_file
     if kind in TEXTS:
         return text_file
+    if kind in PICTURES:
+        raise BadInput(f"'{path.name}' is one picture", fix="give a folder that has a folder of pictures for each class")
     raise BadInput(f"'{path.name}' is no kind of file that can be read", fix=f"give {KINDS}")
 
 

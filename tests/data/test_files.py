@@ -279,6 +279,12 @@ def test_pictures_beside_the_folders_are_not_left_out_in_silence(tmp_path: Path,
         load_file(tmp_path)
 
 
+def test_one_picture_is_no_set(tmp_path: Path) -> None:
+    picture_folder(tmp_path)
+    with pytest.raises(BadInput, match=r"'0.png' is one picture; give a folder that has a folder of pictures for each class"):
+        load_file(tmp_path / "cat" / "0.png")
+
+
 def test_a_class_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
     picture_folder(tmp_path)
     for i in range(3):

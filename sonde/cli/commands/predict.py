@@ -16,6 +16,7 @@ USAGE = "RUN FILE [--out FILE.csv]"
 EXAMPLES = (
     "sonde predict table-001 new.csv --out answers.csv    a table with the columns of the training data",
     "sonde predict digits_cnn-001 new.npy                 images as NPY, NPZ or idx; rows of numbers are brought into shape",
+    "sonde predict images-001 new.png                     a picture, or a folder of them, for a run of 'images'",
 )
 
 
