@@ -94,6 +94,11 @@ def rows(x: Tensor | None) -> Tensor | None:
     return x if x is None or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Images with the channels of a pixel side by side, copied only when they are not."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def records(tensors: Iterable[Tensor | None]) -> bool:
     """Whether the gradient of a call on these tensors may be asked for."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

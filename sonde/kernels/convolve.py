@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, function, watched
+from ._library import SUFFIX, available, channels_last, function, watched
 
 TILE = 4
 """pixels of a side"""
@@ -78,8 +78,8 @@ class Prepared:
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """x (B, C, H, W) and other (B, K, H, W) -> (B, K, H, W)."""
-        x, y = _last(x), _images(x, self.out)
-        given = {"x": x, "bias": self.bias, "other": None if other is None else _last(other), "y": y, "u": self.u}
+        x, y = channels_last(x), _images(x, self.out)
+        given = {"x": x, "bias": self.bias, "other": None if other is None else channels_last(other), "y": y, "u": self.u}
         _call("convolve_forward", given, _sizes(x, y), relu=self.relu)
         return y
 
@@ -115,10 +115,6 @@ def _sizes(x: Tensor, y: Tensor) -> tuple[int, ...]:
     return x.shape[0], *x.shape[2:], x.shape[1], y.shape[1]
 
 
-def _last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 def _images(like: Tensor, channels: int) -> Tensor:
     """Room for images of the same size with so many channels."""
     size = like.shape[0], channels, *like.shape[2:]
@@ -141,7 +137,7 @@ class _Convolve(torch.autograd.Function):
         if torch.is_grad_enabled() or watched((dy, x, weight)):  # torch has to see what is differentiated again, or batched
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
-        dy, x = _last(dy), _last(x)
+        dy, x = channels_last(dy), channels_last(x)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:  # the windows read from their last number to their first, and from out to in
             dx, (of_out, of_in, of_row, of_column) = _images(dy, x.shape[1]), weight.stride()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, function, watched
+from ._library import SUFFIX, available, channels_last, function, watched
 
 LEAST = 1 << 18
 """numbers; of smaller images torch's operations were as fast or faster"""
@@ -83,10 +83,6 @@ def _call(name: str, tensors: dict[str, Tensor | None], kind: int, momentum: flo
     function(name, x.dtype)(ctypes.byref(_Arguments(**pointers, **sizes, eps=eps, momentum=momentum)))
 
 
-def _last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 @final
 class _Normalise(torch.autograd.Function):
     @staticmethod
@@ -115,9 +111,9 @@ class _Normalise(torch.autograd.Function):
                 wanted = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad) if needed]
                 found = iter(torch.autograd.grad(norm, wanted, g, create_graph=again) if wanted else ())
             return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None if y is None else g, None, None
-        x, y = _last(x), None if y is None else _last(y)
+        x, y = channels_last(x), None if y is None else channels_last(y)
         made = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
         dother = None if y is None else torch.empty_like(x)
-        given = {"x": x, "dy": _last(dy), "y": y, "kept": kept, "dother": dother}
+        given = {"x": x, "dy": channels_last(dy), "y": y, "kept": kept, "dother": dother}
         _call("normalise_backward", given | made, ctx.kind)
         return *made.values(), dother, None, None
