@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from sonde.cli._readings import text
 from sonde.core import shelf
@@ -197,6 +199,31 @@ def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) 
     assert (here / "said.csv").read_text() == answer.out
     assert sonde("predict", "mine-001", "gone.csv").err == "error: no file 'gone.csv'; give a file of the kind the run was trained on\n"
     assert "make it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
+
+
+@pytest.mark.usefixtures("plain_report")
+def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable, here: Path) -> None:
+    shades = {"dark": (40, 7), "light": (210, 6)}
+    rng = np.random.default_rng(0)
+    for kind, (shade, count) in shades.items():
+        (here / "photos" / kind).mkdir(parents=True)
+        for i in range(count):
+            picture(here / "photos" / kind / f"{i}.png", rng, shade)
+    words = ("--size", "8", "--channels", "4", "--hidden", "0", "--dropout", "0", "--lr", "0.05", "--epochs", "12", "--threads", "1")
+    assert sonde("train", "images", "--folder", "photos", *words, "--quiet").code == 0
+    new = {"b.png": 215, "a/z.png": 30, "c.png": 35, "a/a.png": 220}
+    (here / "new" / "a").mkdir(parents=True)
+    for name, shade in new.items():
+        picture(here / "new" / name, rng, shade)
+    answer = sonde("predict", "images-001", "new")
+    assert answer.code == 0, answer.err
+    rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(answer.out))}
+    assert rows == {name: "light" if shade > 128 else "dark" for name, shade in new.items()}
+    assert sonde("predict", "images-001", "new/b.png").out.splitlines()[1].startswith("0,light,")
+
+
+def picture(path: Path, rng: np.random.Generator, shade: int) -> None:
+    Image.fromarray(rng.integers(shade - 20, shade + 20, (9, 11), dtype=np.uint8)).save(path)
 
 
 def test_answers_of_a_classifier() -> None:

@@ -43,8 +43,9 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
         )
+    predicted = trained.predict(trained.data.reader(file))
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(answers(trained.predict(trained.data.reader(file)), trained.data))
+    csv.writer(text, lineterminator="\n").writerows(answers(predicted, trained.data, _names(file)))
     if out is None:
         print(text.getvalue(), end="")
         return 0
@@ -55,19 +56,27 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def answers(predicted: Any, data: Any) -> Iterator[Sequence[Any]]:
-    """Rows of a CSV, head first: class and probability, or the value; `row` counts examples from 0."""
+def _names(path: Path) -> list[str]:
+    """Of the pictures in a folder, in the order in which they are read."""
+    from ...data.pictures import inside
+
+    return [one.relative_to(path).as_posix() for one in inside(path)] if path.is_dir() else []
+
+
+def answers(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
+    """Rows of a CSV, head first: class and probability, or the value, behind the example's name, or its number from 0."""
     rows = predicted.reshape(len(predicted), -1)
+    first, each = ("file", names) if names else ("row", range(len(rows)))
     if data.task == "classes":
         import torch
 
         if rows.shape[1] == 1:  # one number is the probability of the second of two classes
             rows = torch.cat([1 - rows, rows], 1)
-        names = data.classes or tuple(range(rows.shape[1]))
-        yield "row", "class", "probability"
-        for i, (probability, label) in enumerate(zip(*(part.tolist() for part in rows.max(1)), strict=True)):
-            yield i, names[label], f"{probability:.6g}"
+        classes = data.classes or tuple(range(rows.shape[1]))
+        yield first, "class", "probability"
+        for name, probability, label in zip(each, *(part.tolist() for part in rows.max(1)), strict=True):
+            yield name, classes[label], f"{probability:.6g}"
         return
-    yield "row", *(("value",) if rows.shape[1] == 1 else (f"value{j}" for j in range(rows.shape[1])))
-    for i, row in enumerate(rows.tolist()):
-        yield i, *(f"{value:.6g}" for value in row)
+    yield first, *(("value",) if rows.shape[1] == 1 else (f"value{j}" for j in range(rows.shape[1])))
+    for name, row in zip(each, rows.tolist(), strict=True):
+        yield name, *(f"{value:.6g}" for value in row)
