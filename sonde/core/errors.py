@@ -93,11 +93,17 @@ def clean(text: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them."""
+    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them.
+
+    The dashes before an option do not count, and initials are near: --learning-rate means --lr.
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    bare = {one.lstrip("-"): one for one in known}
+    given = str(name).lstrip("-")
+    initials = "".join(word[0] for word in given.replace("_", "-").split("-") if word)
+    close = [initials] if len(initials) > 1 and initials in bare else difflib.get_close_matches(given, bare, n=1, cutoff=0.5)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{bare[close[0]]}'?"
     if not known:
         return "there are none"
     return "choose from " + ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")

@@ -71,6 +71,9 @@ def test_clean_escapes_what_a_terminal_obeys() -> None:
 
 def test_nearest() -> None:
     assert nearest("dept", ["width", "depth"]) == "did you mean 'depth'?"
+    assert nearest("--learning-rate", ["--hang-timeout", "--lr"]) == "did you mean '--lr'?"
+    assert nearest("learning_rate", ["restarts", "lr"]) == "did you mean 'lr'?"
+    assert nearest("--learnrate", ["--restarts", "--lr"]) == "choose from --lr, --restarts"
     assert nearest("xyz", ["width", "depth"]) == "choose from depth, width"
     assert nearest("xyz", []) == "there are none"
     assert nearest("zzz", [f"a{i:02}" for i in range(25)]).endswith("a19, ...")
