@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,9 @@ from PIL import Image
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading
 from sonde.lenses import _words as words
-from sonde.lenses._draw import _PAINTERS, DARK, LIGHT, _cut, _Sheet, _style, draw, svg
+from sonde.lenses._draw import draw, svg
+from sonde.lenses._draw.paper import DARK, LIGHT, Sheet, house_style
+from sonde.lenses._draw.table import _cut
 
 HOSTILE = "$\\frac{1}$ <b>&\x1b[2J\n‮名前"
 MANY = [f"layer{i}" for i in range(90)]
@@ -135,9 +138,9 @@ def test_a_plane_has_y_upwards_and_the_colours_of_its_page(tmp_path) -> None:
 
 def painted(reading: Reading):
     """The axes of a picture as matplotlib holds them."""
-    with _style(LIGHT, reading):
-        sheet = _Sheet(reading, LIGHT, bare=False)
-        _PAINTERS[reading.kind](reading, LIGHT, sheet)
+    with house_style(LIGHT, reading):
+        sheet = Sheet(reading, LIGHT, bare=False)
+        import_module(f"sonde.lenses._draw.{reading.kind}").paint(reading, LIGHT, sheet)
         sheet.figure.draw_without_rendering()
     return sheet.figure.axes[0]
 

@@ -1,0 +1,76 @@
+"""Draws a Reading in the house style: quiet, direct labels, colours that colour-blind readers can tell apart.
+
+Each kind of reading has its painter, a module of its name, which says what it expects beside `title` and `note`.
+Everywhere extra["log"] lists axes with a logarithmic scale ("x", "y", "value").
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from ...core.errors import BadInput
+from ...core.files import replace_file
+from ...core.reading import Reading
+from .paper import DARK, LIGHT, Sheet, house_style, short
+
+__all__ = ["draw", "short", "svg"]
+
+DOTS_PER_INCH = 200
+
+
+def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
+    """Write a reading as PNG, whole or not at all; several readings share one sheet in two columns."""
+    path = Path(path)
+    several = [reading] if isinstance(reading, Reading) else list(reading)
+    pictures = [_render(each, "png", bare=False) for each in several]
+    try:
+        replace_file(path, pictures[0] if len(pictures) == 1 else _beside(pictures))
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no folder '{path.parent}'", fix="create it first") from error
+    return path
+
+
+def svg(reading: Reading) -> tuple[bytes, bytes]:
+    """A reading as SVG for light and for dark pages, on transparent ground and without title and note, which a page sets itself.
+
+    The dark one is the light one with its colours exchanged, so it is drawn once.
+    """
+    import re
+
+    light = _render(reading, "svg", bare=True)
+    swap = {old.encode(): new.encode() for old, new in zip(LIGHT.all, DARK.all, strict=True)}
+    return light, re.sub(b"|".join(swap), lambda match: swap[match.group()], light)
+
+
+def _beside(pictures: Sequence[bytes], across: int = 2) -> bytes:
+    """Pictures side by side, row by row."""
+    from PIL import Image
+
+    tiles = [Image.open(io.BytesIO(picture)) for picture in pictures]
+    rows = [tiles[start : start + across] for start in range(0, len(tiles), across)]
+    width, heights = max((tile.width for tile in tiles), default=1), [max(tile.height for tile in row) for row in rows]
+    sheet = Image.new("RGB", (width * min(across, max(len(tiles), 1)), sum(heights) or 1), LIGHT.paper)
+    for index, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            sheet.paste(tile, (column * width, sum(heights[:index])))
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG", dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    return buffer.getvalue()
+
+
+def _render(reading: Reading, kind: str, bare: bool) -> bytes:
+    import warnings
+
+    with house_style(LIGHT, reading), warnings.catch_warnings():
+        for kind_of in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", kind_of)  # a script the font lacks or an axis without extent is no fault of the reading
+        sheet = Sheet(reading, LIGHT, bare)
+        import_module(f".{reading.kind}", __name__).paint(reading, LIGHT, sheet)
+        buffer = io.BytesIO()
+        ground = "none" if bare else LIGHT.paper
+        meta = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        sheet.figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, facecolor=ground, metadata=meta)
+    return buffer.getvalue()

@@ -1,0 +1,129 @@
+"""Curves: named series over a common axis, with their names at their ends.
+
+values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
+is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
+extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture;
+axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most;
+extra["ticks"] are the places marked on the x axis; extra["thin"] draws thin whole lines with open rings, so
+that lines that lie on each other can be seen
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ...core.reading import Reading
+from .paper import NARROW, Sheet, Theme, floats, inches, short, ticks
+
+DASH = 0.28
+"""inches of a sample of a line before its label"""
+EARLY = 0.85
+"""a line that ends before this share of the width has its label where it ends"""
+
+
+def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+    values = dict(reading.values)
+    given = reading.extra.get("x")
+    if given is None and reading.axes and reading.axes[0] in values:
+        given = values.pop(reading.axes[0])
+    if not any(len(series) for series in values.values()):
+        return sheet.nothing()
+    log, smooth = set(reading.extra.get("log", ())), reading.extra.get("smooth", {})
+    if not any(value > 0 for series in values.values() for value in floats(series)):
+        log -= {"y"}
+    colours = reading.extra.get("colours", {})
+    alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
+    labels = [] if alone else [short(name, 22) for name in values]
+    places = {name: colours.get(name, index) for index, name in enumerate(values)}
+    thin = bool(reading.extra.get("thin"))
+    dashed = not thin and any(place >= len(theme.palette) for place in places.values())  # colours repeat, so labels show their dash
+    right = 0.16 + (inches(labels, 8.5) + 0.06 + DASH * dashed if labels else 0.0)
+    upright = {words: x for words, x in reading.extra.get("marks", {}).items() if x is not None}
+    y_name = short(reading.axes[1], 30) if len(reading.axes) > 1 else ""
+    left, height = 0.78 if y_name else 0.62, max(2.5, 0.15 * len(labels) + 0.6)
+    sheet.open(NARROW + max(0.0, right - 1.1), height + 0.15 * len(upright))
+    axes = sheet.axes(left, 0.42, sheet.width - left - right, height - 0.5)
+    ends = []
+    for index, (name, series) in enumerate(values.items()):
+        y = floats(series)
+        x = floats(given[name] if isinstance(given, Mapping) else given if given is not None else range(len(y)))
+        colour, dash = theme.colour(places[name]), "-" if thin else theme.dash(places[name])
+        window = int(smooth.get(name, 0))
+        few = sum(value == value for value in y) <= 14
+        width, size = (0.7 if window > 1 or thin else 1.7), (3.2 + 1.4 * (index % 4) if thin else 3.2)
+        ring = {"mfc": "none", "mew": 0.7} if thin else {}
+        axes.plot(x, y, dash, color=colour, lw=width, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=size, **ring)
+        if window > 1:
+            y = _running_mean(y, window)
+            axes.plot(x, y, dash, color=colour, lw=1.7)
+        last = next((i for i in reversed(range(len(y))) if math.isfinite(y[i])), None)
+        if last is not None and labels:
+            ends.append((x[last], y[last], labels[index], colour, dash if dashed else ""))
+    for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
+        if axis in log:
+            scale("log")
+    axes.grid(axis="y")
+    axes.margins(x=0.02, y=0.06)
+    drawn = {value for series in values.values() for value in floats(series) if value == value}
+    if len(drawn) == 1 and min(drawn) > 0 and "y" not in log:
+        axes.set_ylim(0, 2 * min(drawn))  # a constant has no scale of its own but its distance from zero
+    top = reading.extra.get("top")
+    if top is not None and axes.get_ylim()[0] < top < axes.get_ylim()[1]:
+        low = min(drawn)  # the margin below would be that of the whole height
+        axes.set_ylim(low / (top / low) ** 0.06 if "y" in log else low - 0.06 * (top - low), top)
+    ticks(axes.xaxis, "x" in log, 6)
+    if "ticks" in reading.extra:
+        axes.set_xticks(floats(reading.extra["ticks"]))
+        axes.set_xticks([], minor=True)
+    ticks(axes.yaxis, "y" in log)
+    axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
+    axes.set_ylabel(y_name, labelpad=2)
+    for row, (words, x) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
+        axes.axvline(x, color=theme.muted, lw=0.9, ls=":")
+        to_left = axes.transAxes.inverted().transform(axes.transData.transform((x, 1)))[0] > 0.5
+        spot = (x, 1 + (0.06 + 0.15 * row) / (height - 0.5))
+        axes.text(*spot, short(words, 40), size=7.5, ha="right" if to_left else "left", transform=axes.get_xaxis_transform())
+    _end_labels(axes, ends)
+
+
+def _running_mean(values: list[float], window: int) -> list[float]:
+    """Mean over a centred window, cut at the ends and blind to NaN."""
+    half, found = window // 2, []
+    for i in range(len(values)):
+        near = [v for v in values[max(0, i - half) : i + half + 1] if math.isfinite(v)]
+        found.append(sum(near) / len(near) if near else math.nan)
+    return found
+
+
+def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> None:
+    """Names beside the last points (x, y, name, colour, dash), pushed apart until none covers another."""
+    from matplotlib.lines import Line2D
+
+    if not ends:
+        return
+    axes.get_ylim()  # settles the limits, on which the transform depends
+    box = axes.get_window_extent()
+    gap = 12.0 / box.height * axes.figure.dpi / 100 * 1.3
+    places = []
+    for x, y, *style in ends:
+        across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+        places.append((min(max(up, 0.0), 1.0), across if across < EARLY else 1.0, *style))  # near the edge they stand in one column
+    places.sort()
+    spots: list[float] = []
+    for wanted, *_ in places:
+        spots.append(max(wanted, spots[-1] + gap) if spots else wanted)
+    excess = max(0.0, spots[-1] - 1.0)
+    spots[-1] -= excess
+    for i in range(len(spots) - 2, -1, -1):
+        spots[i] = min(spots[i], spots[i + 1] - gap)
+    for spot, (_, across, label, colour, dash) in zip(spots, places, strict=True):
+        left = across + 0.015
+        if dash:
+            wide = DASH * axes.figure.dpi / box.width
+            axes.add_artist(
+                Line2D([left, left + 0.8 * wide], [spot] * 2, ls=dash, color=colour, lw=1.5, transform=axes.transAxes, clip_on=False)
+            )
+            left += wide
+        axes.text(left, spot, label, color=colour, size=8.5, va="center", ha="left", transform=axes.transAxes)

@@ -1,0 +1,146 @@
+"""Functions over a rectangle: contours or flat classes, with paths, points and arrows on top.
+
+a function over a rectangle: values {name: Z} with Z of shape (ny, nx), one panel each, axes [x, y];
+extra["x"], extra["y"] are the coordinates of its columns and rows (y upwards); NaN and None stay blank.
+extra["levels"], how many contour lines or a list of them, over shading that is in one colour, or in two
+where Z changes its sign; extra["classes"], names of the numbers 0, 1, 2, ... in Z, gives flat colours instead.
+On top of every panel: extra["paths"] {name: [[x, y], ...]} with an open ring at the start and a dot at the
+end, extra["points"] {name: [[x, y], ...]}, extra["arrows"] [[x, y, dx, dy], ...], extra["outlines"], a list
+of polygons [[x, y], ...]; extra["colours"] {name: place in the palette} for paths and points
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.errors import BadInput
+from ...core.reading import Reading
+from .paper import Sheet, Theme, floats, inches, short, ticks
+
+
+def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+    import numpy as np
+
+    extra, panels = reading.extra, {name: np.array([floats(row) for row in z]) for name, z in reading.values.items()}
+    if not any(z.size for z in panels.values()):
+        return sheet.nothing()
+    rows, columns = next(iter(panels.values())).shape
+    x, y = np.array(floats(extra.get("x", range(columns)))), np.array(floats(extra.get("y", range(rows))))
+    for name, z in panels.items():
+        if z.shape != (len(y), len(x)) or min(z.shape) < 2:
+            wanted = f"(y, x) = ({len(y)}, {len(x)}), each at least 2"
+            raise BadInput(f"panel '{short(name)}' of a plane has shape {z.shape}", where=reading.title, fix=f"give {wanted}")
+    colours = {name: i for i, name in enumerate([*extra.get("paths", {}), *extra.get("points", {})])} | dict(extra.get("colours", {}))
+    classes = [] if extra.get("classes") is None else list(extra["classes"])
+    legend = {short(name, 20): theme.colour(colours[name]) for name in [*extra.get("paths", {}), *extra.get("points", {})]}
+    across = 2 if len(panels) == 4 else min(len(panels), 3)
+    width = (3.4, 2.75, 2.1)[across - 1]
+    height = width * min(1.3, max(0.5, float(np.ptp(y) / np.ptp(x)) if np.ptp(x) and np.ptp(y) else 1.0))
+    left, gap, head = 0.62, 0.42 if classes else 0.86, 0.24 if len(panels) > 1 else 0.06
+    down = math.ceil(len(panels) / across)
+    right = (0.2 if classes else 0.62) + (inches(list(legend), 8.5) + 0.12 if legend else 0.0)
+    sheet.open(left + across * width + (across - 1) * gap + right, down * (height + head) + (down - 1) * 0.3 + 0.46)
+    for index, (name, z) in enumerate(panels.items()):
+        column, row = index % across, index // across
+        edge, base = left + column * (width + gap), 0.42 + (down - 1 - row) * (height + head + 0.3)
+        axes = sheet.axes(edge, base, width, height)
+        if classes:
+            _flat(axes, theme, x, y, z, classes)
+        else:
+            _contours(axes, sheet.axes(edge + width + 0.07, base, 0.08, height), theme, x, y, z, extra)
+        _overlay(axes, theme, extra, colours)
+        axes.set_xlim(x.min(), x.max())
+        axes.set_ylim(y.min(), y.max())
+        ticks(axes.xaxis, False, 4)
+        ticks(axes.yaxis, False, 4)
+        axes.set_xlabel(short(reading.axes[0], 30) if reading.axes and row == down - 1 else "")
+        axes.set_ylabel(short(reading.axes[1], 30) if len(reading.axes) > 1 and not column else "", labelpad=1)
+        if len(panels) > 1:
+            axes.set_title(short(name, int(width * 13)), size=8.5, color=theme.ink, loc="left", pad=5)
+    for index, (label, colour) in enumerate(legend.items()):
+        sheet.text(sheet.width - right + (0.2 if classes else 0.62), sheet.floor + 0.42 + height - 0.1 - 0.2 * index, label, color=colour)
+
+
+def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra: Mapping[str, Any]) -> None:
+    """Shaded bands between contour lines, and their scale.  Shading is opacity of one colour, so it suits dark pages too."""
+    import numpy as np
+    from matplotlib.colors import to_rgba
+    from matplotlib.ticker import MaxNLocator
+
+    log = "value" in extra.get("log", ()) and bool((z > 0).any())
+    z = np.ma.masked_invalid(np.where(z > 0, z, math.nan) if log else z)
+    if not z.count():
+        return scale.set_axis_off()
+    low, high = float(z.min()), float(z.max())
+    asked = extra.get("levels", 10)
+    if low == high:
+        edges = [low - 1e-9 - abs(low) * 1e-9, high + 1e-9 + abs(high) * 1e-9]
+    elif isinstance(asked, (int, float)):
+        lines = np.geomspace(low, high, int(asked) + 2) if log else MaxNLocator(int(asked) + 1).tick_values(low, high)
+        edges = [low, *(float(v) for v in lines if low < v < high), high]
+    else:
+        edges = [low, *sorted({float(v) for v in asked if low < v < high}), high]
+    middles = [math.sqrt(a * b) if log else (a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
+    signed = low < 0 < high and min(-low, high) > 0.02 * max(-low, high)
+    steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]
+
+    def shade(value: float, step: float) -> tuple[float, ...]:
+        if extra.get("paths"):  # the paths have the colours
+            return to_rgba(theme.muted, 0.03 + 0.42 * step**1.5)
+        if signed:
+            return to_rgba(theme.palette[0 if value > 0 else 1], 0.05 + 0.8 * abs(value) / max(-low, high))
+        return to_rgba(theme.palette[0], 0.05 + 0.8 * step)
+
+    fills = [shade(value, step) for value, step in zip(middles, steps, strict=True)]
+    axes.contourf(x, y, z, levels=edges, colors=fills)
+    if len(edges) > 2:
+        axes.contour(x, y, z, levels=edges[1:-1], colors=[theme.muted], linewidths=0.45, linestyles="solid")
+    scale.bar([0] * len(fills), np.diff(edges), 1, bottom=edges[:-1], align="edge", color=fills, linewidth=0)
+    scale.set_yscale("log" if log else "linear")
+    scale.set_xlim(0, 1)
+    scale.set_ylim(edges[0], edges[-1])
+    scale.set_xticks([])
+    scale.yaxis.tick_right()
+    ticks(scale.yaxis, log, 4)
+    scale.spines["bottom"].set_visible(False)
+
+
+def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[str]) -> None:
+    """One flat colour per class, its name where it is farthest from every other class."""
+    import numpy as np
+    from matplotlib.colors import to_rgba
+    from scipy.ndimage import distance_transform_edt
+
+    for index, name in enumerate(classes):
+        inside = z == index
+        if not inside.any():
+            continue
+        axes.contourf(x, y, inside.astype(float), levels=[0.5, 1.5], colors=[to_rgba(theme.colour(index), 0.3)])
+        depth = distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1]
+        row, column = np.unravel_index(depth.argmax(), depth.shape)
+        if name and depth[row, column] > 0.035 * max(z.shape):
+            axes.text(x[column], y[row], short(name, 16), size=8, ha="center", va="center", color=theme.ink)
+
+
+def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping[str, int]) -> None:
+    from matplotlib.collections import PolyCollection
+
+    if extra.get("outlines"):
+        width = 0.8 if len(extra["outlines"]) < 40 else 0.35
+        axes.add_collection(PolyCollection(extra["outlines"], facecolors="none", edgecolors=theme.ink, linewidths=width), autolim=False)
+    if extra.get("arrows"):
+        x, y, dx, dy = zip(*map(floats, extra["arrows"]), strict=True)
+        axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)
+    for name, places in extra.get("points", {}).items():
+        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+        axes.scatter(
+            x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.colour(colours[name]), ec=theme.paper, lw=0.4, zorder=3
+        )
+    for name, places in extra.get("paths", {}).items():
+        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+        colour, few = theme.colour(colours[name]), len(x) <= 40
+        axes.plot(x, y, color=colour, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)
+        axes.plot(x[:1], y[:1], "o", color=colour, mfc=theme.paper, ms=4.5, zorder=5)
+        axes.plot(x[-1:], y[-1:], "o", color=colour, ms=4.5, zorder=5)
