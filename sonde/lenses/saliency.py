@@ -22,6 +22,8 @@ from ._untouched import need, untouched
 if TYPE_CHECKING:
     from torch import Tensor
 
+TITLES = {"gradient": "gradient", "integrated": "integrated gradients", "grad-cam": "Grad-CAM"}
+
 
 def why_not(subject: Subject) -> str:
     import torch
@@ -81,7 +83,7 @@ def read(
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
-        f"Saliency: {method}",
+        f"Saliency: {TITLES[method]}",
         "images",
         {"images": [picture(image) for image in batch.x]},
         axes=["example", "row", "column"],
