@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -95,13 +96,14 @@ def clean(text: object) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them.
 
-    The dashes before an option do not count, and initials are near: --learning-rate means --lr.
+    The dashes before an option do not count, and where no name is very near, initials are: --learning-rate means --lr.
     """
     known = sorted(known)
     bare = {one.lstrip("-"): one for one in known}
     given = str(name).lstrip("-")
-    initials = "".join(word[0] for word in given.replace("_", "-").split("-") if word)
-    close = [initials] if len(initials) > 1 and initials in bare else difflib.get_close_matches(given, bare, n=1, cutoff=0.5)
+    initials = "".join(word[0] for word in re.split("[-_ ]+", given.lower()) if word)
+    by_initials = [initials] if len(initials) > 1 and initials in bare else []
+    close = difflib.get_close_matches(given, bare, 1, 0.8) or by_initials or difflib.get_close_matches(given, bare, 1, 0.5)
     if close:
         return f"did you mean '{bare[close[0]]}'?"
     if not known:

@@ -36,6 +36,8 @@ class Arrays:
     """largest value of a pixel"""
     size: tuple[int, int] | None = None
     """height and width that pictures are brought to"""
+    names: tuple[str, ...] = ()
+    """of the files the examples come from, where each has its own"""
 
 
 def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
@@ -144,6 +146,10 @@ class ArrayReader:
         self.top, self.size = arrays.top, arrays.size
 
     def __call__(self, path: str | Path) -> Batch:
+        return self.named(path)[0]
+
+    def named(self, path: str | Path) -> tuple[Batch, tuple[str, ...]]:
+        """The examples, and the names of the files they come from where that is a folder of pictures."""
         path = Path(path)
         found = self._read(path)
         flat = found.x.ndim == 2 and len(self.shape) > 1 and found.x.shape[1] == math.prod(self.shape)
@@ -159,7 +165,7 @@ class ArrayReader:
         fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
         if found.y is not None and len(found.y) == len(x):
             fields["y"] = encode(found.y, self.target, path.name)
-        return Batch(**fields)
+        return Batch(**fields), found.names
 
     def _batched(self, x: np.ndarray) -> np.ndarray:
         """One example gets its batch axis, grey images their channel axis."""
@@ -183,13 +189,14 @@ class ArrayReader:
 def pictures_of(path: Path, colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...]) -> Arrays:
     """Pictures to predict: one file, a folder of them, or folders named by class."""
     if not path.is_dir():
-        return Arrays(pictures.read([path], colour, size).x)
+        return Arrays(pictures.read([path], colour, size, skip_corrupt=None).x)
     files = pictures.inside(path)
     if not files:
         raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
     folders = [file.relative_to(path).parts[0] for file in files]
-    known = all(folder in classes for folder in folders)
-    return Arrays(pictures.read(files, colour, size, root=path).x, np.array(folders, object) if known else None)
+    labels = np.array(folders, object) if all(folder in classes for folder in folders) else None
+    names = tuple(file.relative_to(path).as_posix() for file in files)
+    return Arrays(pictures.read(files, colour, size, skip_corrupt=None, root=path).x, labels, names=names)
 
 
 def pick(found: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:

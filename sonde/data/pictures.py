@@ -75,12 +75,13 @@ def read(
     files: Sequence[Path],
     colour: bool | None = None,
     size: tuple[int, int] | None = None,
-    skip_corrupt: bool = False,
+    skip_corrupt: bool | None = False,
     root: Path | None = None,
 ) -> Pictures:
     """All files as one array; grey pictures among coloured ones get three equal channels.
 
-    Files in a folder `root` are told by their way from there, such as 'cat/2.png': classes often have files of the same name.
+    skip_corrupt: leave out what cannot be read; none where that is no choice
+    root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
     """
     from rich.console import Console
     from rich.progress import track
@@ -100,7 +101,7 @@ def read(
                 raise BadInput(
                     error.what.replace(path.name, name(path), 1),
                     where=str(root or path.parent),
-                    fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
+                    fix="mend or remove it" if skip_corrupt is None else "mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error
             corrupt.append(name(path))
     if not found:

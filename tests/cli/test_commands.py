@@ -220,6 +220,15 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(answer.out))}
     assert rows == {name: "light" if shade > 128 else "dark" for name, shade in new.items()}
     assert sonde("predict", "images-001", "new/b.png").out.splitlines()[1].startswith("0,light,")
+    picture(here / "new" / "d\x1b[2J.png", rng, 40)
+    os.rename(here / "new" / "c.png", os.fsencode(here / "new") + b"/c\xe9.png")
+    shown = sonde("predict", "images-001", "new").out
+    assert "\x1b" not in shown and "d\\x1b[2J.png,dark," in shown
+    assert sonde("predict", "images-001", "new", "--out", "said.csv").code == 0
+    written = (here / "said.csv").read_bytes()
+    assert b"\nc\xe9.png,dark," in written and b"\nd\x1b[2J.png,dark," in written
+    (here / "new" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert sonde("predict", "images-001", "new").err.endswith("; mend or remove it\n")
 
 
 def picture(path: Path, rng: np.random.Generator, shade: int) -> None:

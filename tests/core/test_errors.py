@@ -73,6 +73,7 @@ def test_nearest() -> None:
     assert nearest("dept", ["width", "depth"]) == "did you mean 'depth'?"
     assert nearest("--learning-rate", ["--hang-timeout", "--lr"]) == "did you mean '--lr'?"
     assert nearest("learning_rate", ["restarts", "lr"]) == "did you mean 'lr'?"
+    assert nearest("new-photo", ["new-photos", "np"]) == "did you mean 'new-photos'?"
     assert nearest("--learnrate", ["--restarts", "--lr"]) == "choose from --lr, --restarts"
     assert nearest("xyz", ["width", "depth"]) == "choose from depth, width"
     assert nearest("xyz", []) == "there are none"

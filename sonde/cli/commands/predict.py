@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.dials import Dial
-from ...core.errors import BadInput
+from ...core.errors import BadInput, clean
 from .._options import by_name, option, parse, usable
 
 USAGE = "RUN FILE [--out FILE.csv]"
@@ -43,24 +43,19 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
         )
-    predicted = trained.predict(trained.data.reader(file))
+    reader = trained.data.reader
+    batch, names = reader.named(file) if hasattr(reader, "named") else (reader(file), ())
+    shown = names if out is not None else [clean(name) for name in names]  # a terminal would obey what some names hold
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(answers(predicted, trained.data, _names(file)))
+    csv.writer(text, lineterminator="\n").writerows(answers(trained.predict(batch), trained.data, shown))
     if out is None:
         print(text.getvalue(), end="")
         return 0
     from ...core.files import replace_file
 
-    replace_file(out, text.getvalue().encode())
+    replace_file(out, text.getvalue().encode(errors="surrogateescape"))  # names as they are, also those that are no UTF-8
     print(out)
     return 0
-
-
-def _names(path: Path) -> list[str]:
-    """Of the pictures in a folder, in the order in which they are read."""
-    from ...data.pictures import inside
-
-    return [one.relative_to(path).as_posix() for one in inside(path)] if path.is_dir() else []
 
 
 def answers(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
