@@ -1,4 +1,4 @@
-"""A CNN on CIFAR-10's small colour photographs: four plain convolutions or seven with shortcuts, flips and shifts."""
+"""A CNN on CIFAR-10's small colour photographs: four plain convolutions, or more with shortcuts around them; flips and shifts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..optim.schedules import warmup_cosine
 
 
 def recipe(
-    width: Annotated[int, Range(1, 1024)] = 32,
+    channels: Annotated[tuple[int, ...], Range(1, 4096)] = (32, 64, 128, 128),
     hidden: Annotated[int, Range(0, 8192)] = 256,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     smoothing: Annotated[float, Range(least=0, below=1)] = 0.05,
@@ -31,8 +31,8 @@ def recipe(
 ) -> Recipe:
     """A CNN on CIFAR-10, colour photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
 
-    width: channels of the first convolution; the second has twice as many, the third and fourth four times
-    hidden: width of the dense layer
+    channels: of each convolution; pooling behind it halves the image, which five times at the most can be done
+    hidden: width of the dense layer; 0 leaves it out
     dropout: share of values set to 0 before each dense layer while training
     smoothing: share of each target spread over all classes
     shift: largest shift of a training image in pixels
@@ -40,7 +40,7 @@ def recipe(
     cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 leaves it out
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    residual: three convolutions, and behind the second and the third two more with a shortcut around them, then pooling
+    residual: behind each convolution but the first two more with a shortcut around them, and pooling behind the last
     epochs: passes over the training data
     """
     changes = [augment.shift(shift), augment.flip()]
@@ -49,9 +49,8 @@ def recipe(
     if cutmix:
         changes.append(augment.cutmix(cutmix))
     likelihood = Categorical(classes=10, smoothing=smoothing)
-    channels = (3, width, 2 * width, 4 * width, 4 * width)[: 4 if residual else 5]
     return Recipe(
-        model=partial(CNN, channels, 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
+        model=partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
         data=partial(load, "cifar10"),
         objective=Mixed(likelihood) if cutmix else likelihood,
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),

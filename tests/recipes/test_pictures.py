@@ -114,7 +114,7 @@ def test_photographs_with_parts_taken_out_or_mixed(dials, tmp_path):
     dice = torch.Generator().manual_seed(0)
     x, y = torch.randint(256, (24, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.arange(24) % 10
     data = Data(TensorSource(x, y, to_float=ToFloat(1 / 255)), name="noise")
-    made = cifar_cnn.recipe(width=4, hidden=8, batch=8, **dials).replace(data=data, steps=3, epochs=None, log_every=1)
+    made = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch=8, **dials).replace(data=data, steps=3, epochs=None, log_every=1)
     run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
     losses = [row["loss"] for row in run.metrics if "loss" in row]
     assert len(losses) == 3 and all(1 < loss < 6 for loss in losses)
