@@ -49,7 +49,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table with a ruled head; columns of numbers stand to the right."""
     from ..lenses._words import number
 
-    cells = [[clean(number(cell)) for cell in row] for row in rows]
+    heads, cells = [clean(head) for head in heads], [[clean(number(cell)) for cell in row] for row in rows]
     right = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(heads))]
     widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
 

@@ -149,7 +149,7 @@ class ArrayReader:
         return self.named(path)[0]
 
     def named(self, path: str | Path) -> tuple[Batch, tuple[str, ...]]:
-        """The examples, and the names of the files they come from where that is a folder of pictures."""
+        """The examples, and the names of the files they come from where these are pictures."""
         path = Path(path)
         found = self._read(path)
         flat = found.x.ndim == 2 and len(self.shape) > 1 and found.x.shape[1] == math.prod(self.shape)
@@ -160,6 +160,9 @@ class ArrayReader:
         if len(x) == 0:
             raise BadInput(f"'{path.name}' has no examples")
         x, _ = finite(x, Rules(missing="error"), path.name)
+        if x.is_floating_point() and self.to_float is not None and self.to_float.scale != 1 and _fractions(x):
+            told = f"'{path.name}' holds fractions from 0 to 1, the model was trained on whole numbers from 0 to {self.top:g}"
+            raise BadInput(told, fix=f"multiply them by {self.top:g}")
         if x.dtype == torch.uint8 and found.top != self.top:
             x = x.float() * (self.top / found.top)
         fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
@@ -186,10 +189,15 @@ class ArrayReader:
         return Arrays(read_idx(path), top=self.top)
 
 
+def _fractions(x: Tensor) -> bool:
+    """Is nothing beyond 0 and 1, and something between?"""
+    return bool(x.min() >= 0 and x.max() <= 1 and (x != x.round()).any())
+
+
 def pictures_of(path: Path, colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...]) -> Arrays:
     """Pictures to predict: one file, a folder of them, or folders named by class."""
     if not path.is_dir():
-        return Arrays(pictures.read([path], colour, size, skip_corrupt=None).x)
+        return Arrays(pictures.read([path], colour, size, skip_corrupt=None).x, names=(path.name,))
     files = pictures.inside(path)
     if not files:
         raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")

@@ -179,12 +179,11 @@ def image_folder(
     folder = pictures.by_class(path)
     found = pictures.read(folder.files, colour, shape, skip_corrupt, root=path)
     labels = np.array([folder.labels[i] for i in found.kept], object)
-    if gone := sorted(set(folder.labels) - set(labels)):
-        raise BadInput(f"of class {listed(gone)} in '{path.name}' no picture can be read", fix="mend the pictures or remove the folder")
-    fixed = None
-    if folder.parts:
-        kept = [folder.parts[i] for i in found.kept]
-        fixed = (kept.count(0), kept.count(1), kept.count(2))
+    kept = [folder.parts[i] for i in found.kept] if folder.parts else None
+    fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
+    if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
+        told = f"of class {listed(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
+        raise BadInput(told, fix="mend the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(found.x, labels, classes, fixed, size=shape)
     data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))

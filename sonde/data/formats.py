@@ -16,11 +16,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import BadInput, ResourceFault, SondeError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 LIMIT = 4 << 30
 """bytes a file may have once unpacked"""
@@ -224,7 +227,10 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] | None = None) -> np.ndarray:
-    """One picture as uint8 (C, H, W): 3 channels where it has colour (or as asked), else 1; resized to (H, W) if given."""
+    """One picture as uint8 (C, H, W): 3 channels where it has colour (or as asked), else 1; resized to (H, W) if given.
+
+    It stands as the camera was held.  Grey values of 16 bits keep their first 8; other numbers must be whole, from 0 to 255.
+    """
     import warnings
 
     try:
@@ -233,16 +239,43 @@ def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] |
         raise BadInput(f"'{path.name}' is a picture and Pillow is not installed", fix="pip install pillow") from error
     data = contents(path)
     with reading(path, "is a corrupt picture"), warnings.catch_warnings():
-        warnings.simplefilter("error")  # a picture that would unpack to gigabytes is an error, not a warning
+        warnings.simplefilter("ignore")  # of oddities that leave the picture whole
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # a picture that would unpack to gigabytes
         try:
             found = Image.open(io.BytesIO(data))
         except UnidentifiedImageError:  # its own words tell the address of the bytes
             raise ValueError("no known format begins like this") from None
         with found as opened:
             if colour is None:
-                colour = opened.mode not in ("1", "L", "LA", "I", "F", "I;16")
-            picture = opened.convert("RGB" if colour else "L")
+                colour = opened.mode.split(";")[0] not in ("1", "L", "LA", "La", "I", "F")
+            picture = _upright(_bytes(opened, path)).convert("RGB" if colour else "L")
             if size is not None and picture.size != (size[1], size[0]):
                 picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.array(picture, dtype=np.uint8)
     return pixels.transpose(2, 0, 1).copy() if colour else pixels[None]
+
+
+def _bytes(picture: Picture, path: Path) -> Picture:
+    """A picture of one number a pixel with numbers from 0 to 255; others as they are."""
+    from PIL.Image import fromarray
+
+    picture.load()
+    if not picture.mode.startswith(("I", "F")):
+        return picture
+    values = np.asarray(picture)
+    if values.dtype.itemsize == 2 or picture.format == "PPM":  # PGM of more than 8 bits comes stretched to 16
+        values = np.round(values / 257)
+    elif not ((values >= 0) & (values <= 255) & (values == np.round(values))).all():
+        told = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"
+        raise BadInput(told, fix="save it with 8 or 16 bits, or give the numbers as NPY")
+    return fromarray(values.astype(np.uint8))
+
+
+def _upright(picture: Picture) -> Picture:
+    """Turned as its EXIF note says, where that can be read."""
+    from PIL.ImageOps import exif_transpose
+
+    try:
+        return exif_transpose(picture)
+    except Exception:  # a damaged note on how the camera was held is no damage to the photograph
+        return picture

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, clean
 from .formats import PICTURES, read_picture
 from .split import listed
 
@@ -35,8 +35,8 @@ class Folder(NamedTuple):
 
 
 def inside(folder: Path) -> list[Path]:
-    """All pictures in a folder and below, in the order of their names; hidden files do not count."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file())
+    """All pictures in a folder and below, in the order of their names, also links that lead nowhere; hidden files do not count."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and (path.is_file() or not path.exists()))
     return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
@@ -63,9 +63,12 @@ def by_class(folder: Path) -> Folder:
             parts += [part] * len(pictures)
         if empty:
             raise BadInput(f"class folder {listed(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
+        if untrained := sorted(set(labels) - {label for label, of in zip(labels, parts, strict=True) if of == roots[0][0]}):
+            told = f"class folder {listed(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
+            raise BadInput(told, fix="mend its name, or add pictures to train on")
     if len(set(labels)) < 2:
         raise BadInput(
-            f"folder '{folder.name}' has {len(set(labels))} folders of pictures, one per class is needed",
+            f"folder '{folder.name}' holds pictures of {'only one class' if labels else 'no class'}, two or more are needed",
             fix="put the pictures of each class into a folder of its own",
         )
     return Folder(files, labels, parts if roots[0][0] >= 0 else [])
@@ -99,7 +102,7 @@ def read(
         except BadInput as error:
             if not skip_corrupt:
                 raise BadInput(
-                    error.what.replace(path.name, name(path), 1),
+                    error.what.replace(clean(path.name), name(path), 1),
                     where=str(root or path.parent),
                     fix="mend or remove it" if skip_corrupt is None else "mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error

@@ -182,12 +182,13 @@ class _Walk:
         rule = _rule(module)
         if any(_rule(frame[0]) for frame in self.stack):
             return  # part of a layer that is counted as a whole
+        tensors = _tensors(output)
+        shape = tuple(tensors[0].shape[1:]) if tensors else ()
         if rule is None and next(module.children(), None) is not None:
             self.own[module] = self.own.get(module, 0) + inside - children
             if module not in self.rows:
-                self.rows[module] = Row(self.names[module], f"{type(module).__name__} itself")
+                self.rows[module] = Row(self.names[module], f"{type(module).__name__} itself", shape)
             return
-        tensors = _tensors(output)
         fresh = [t for t in tensors if t.untyped_storage()._cdata not in self.storages]
         self.storages |= {t.untyped_storage()._cdata for t in fresh}
         self.held += tensors
@@ -197,7 +198,7 @@ class _Walk:
         first = tensors[0] if tensors else None
         self.rows[module] = replace(
             row,
-            output=tuple(first.shape[1:]) if first is not None else (),
+            output=shape,
             flops=None if flops is None or row.flops is None else row.flops + flops,
             memory=row.memory + sum(t.numel() * t.element_size() for t in fresh),
             field=self.fields[id(first)][0] if id(first) in self.fields else None,

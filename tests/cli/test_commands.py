@@ -199,6 +199,11 @@ def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) 
     assert (here / "said.csv").read_text() == answer.out
     assert sonde("predict", "mine-001", "gone.csv").err == "error: no file 'gone.csv'; give a file of the kind the run was trained on\n"
     assert "make it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
+    assert sonde("predict", "mine-001", "new.csv", "--out", ".") == (
+        2,
+        "",
+        "error: '.' is a folder; give a file for --out, such as answers.csv\n",
+    )
 
 
 @pytest.mark.usefixtures("plain_report")
@@ -219,7 +224,7 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     assert answer.code == 0, answer.err
     rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(answer.out))}
     assert rows == {name: "light" if shade > 128 else "dark" for name, shade in new.items()}
-    assert sonde("predict", "images-001", "new/b.png").out.splitlines()[1].startswith("0,light,")
+    assert sonde("predict", "images-001", "new/b.png").out.splitlines()[1].startswith("b.png,light,")
     picture(here / "new" / "d\x1b[2J.png", rng, 40)
     os.rename(here / "new" / "c.png", os.fsencode(here / "new") + b"/c\xe9.png")
     shown = sonde("predict", "images-001", "new").out

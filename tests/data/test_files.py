@@ -17,7 +17,7 @@ from PIL import Image
 from sonde.core.errors import BadInput
 from sonde.data import catalogue
 from sonde.data.files import load_file, looks_like_path, options_of
-from sonde.data.formats import read_columns, read_idx, read_npy, read_npz, suffix
+from sonde.data.formats import read_columns, read_idx, read_npy, read_npz, read_picture, suffix
 from sonde.data.table import parse
 
 FRAME = pandas.DataFrame(
@@ -250,7 +250,7 @@ def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
     (tmp_path / "emu").mkdir()
     with pytest.raises(BadInput, match="class folder emu .* holds no pictures"):
         load_file(tmp_path, size=4)
-    with pytest.raises(BadInput, match="one per class is needed"):
+    with pytest.raises(BadInput, match="folder 'dog' holds pictures of no class, two or more are needed"):
         load_file(tmp_path / "dog")
 
 
@@ -292,6 +292,107 @@ def test_a_class_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
         (tmp_path / "emu" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff")
     with pytest.raises(BadInput, match="of class emu in .* no picture can be read"):
         load_file(tmp_path, skip_corrupt=True)
+
+
+def test_every_class_has_pictures_to_train_on(tmp_path: Path) -> None:
+    picture_folder(tmp_path / "train", 4)
+    picture_folder(tmp_path / "test", 2)
+    (tmp_path / "test" / "dog").rename(tmp_path / "test" / "dgo")
+    with pytest.raises(BadInput, match="class folder dgo is in 'test' but not in 'train'; mend its name"):
+        load_file(tmp_path)
+    (tmp_path / "test" / "dgo").rename(tmp_path / "test" / "dog")
+    for file in (tmp_path / "train" / "dog").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(BadInput, match="of class dog in .* no picture to train on can be read"):
+        load_file(tmp_path, skip_corrupt=True)
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    picture_folder(tmp_path)
+    (tmp_path / "dog" / "dead.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(BadInput, match=r"no file 'dog/dead.png'.*skip_corrupt"):
+        load_file(tmp_path)
+    (tmp_path / "dog" / "dead.png").unlink()
+    (tmp_path / "dog" / "circle.png").symlink_to(tmp_path / "dog" / "circle.png")
+    assert load_file(tmp_path, skip_corrupt=True).report["skipped"] == "dog/circle.png"
+
+
+def test_a_corrupt_file_with_an_odd_name_keeps_its_folder(tmp_path: Path) -> None:
+    picture_folder(tmp_path)
+    (tmp_path / "dog" / "a\nb\x1b[31m.png").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"'dog/a\\nb\\x1b\[31m.png' is a corrupt picture"):
+        load_file(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "pgm"])
+def test_grey_values_of_16_bits_keep_their_first_8(tmp_path: Path, kind: str) -> None:
+    values = np.array([[0, 257, 2000], [22000, 40000, 65535]], np.uint16)
+    path = tmp_path / f"deep.{kind}"
+    if kind == "pgm":
+        path.write_bytes(b"P5 3 2 65535\n" + values.astype(">u2").tobytes())
+    else:
+        Image.fromarray(values).save(path)
+    np.testing.assert_array_equal(read_picture(path), [[[0, 1, 8], [86, 156, 255]]])
+    assert read_picture(path, colour=True).shape == (3, 2, 3)
+
+
+def test_numbers_that_are_no_pixels_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ramp.tif"
+    Image.fromarray(np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)).save(path)
+    with pytest.raises(
+        BadInput, match="'ramp.tif' holds numbers from 0 to 1, not whole ones from 0 to 255 as a picture does; save it with 8"
+    ):
+        read_picture(path)
+    Image.fromarray(np.array([[0.0, 255.0, 7.0]], np.float32)).save(path)
+    assert read_picture(path).tolist() == [[[0, 255, 7]]]
+
+
+def test_photographs_stand_as_the_camera_was_held(tmp_path: Path) -> None:
+    """EXIF 6: what is stored as the first row was the right border, from top to bottom."""
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, 16:] = 255
+    note = Image.Exif()
+    note[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "held.jpg", exif=note)
+    found = read_picture(tmp_path / "held.jpg")
+    assert found.shape == (3, 32, 16) and found[:, :14].max() < 30 and found[:, 18:].min() > 225
+
+
+def test_oddities_that_leave_a_picture_whole(tmp_path: Path) -> None:
+    """A palette with a transparency for each colour; a JPEG whose EXIF note ends too early.  Truncated ones stay refused."""
+    pixels = np.arange(48, dtype=np.uint8).reshape(6, 8) % 5
+    palette = Image.fromarray(pixels, "P")
+    palette.putpalette([0, 0, 0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 255, 0, 128])
+    palette.save(tmp_path / "palette.png", transparency=bytes([0, 60, 120, 180, 255]))
+    found = read_picture(tmp_path / "palette.png")
+    assert found.shape == (3, 6, 8) and found[:, 0, 1].tolist() == [10, 20, 30] and found[:, 0, 4].tolist() == [255, 0, 128]
+    save(tmp_path / "odd.jpg", np.full((8, 8, 3), 200, np.uint8))
+    whole = (tmp_path / "odd.jpg").read_bytes()
+    note = b"Exif\0\0II*\0\x08\0\0\0\x03\0"  # says three entries and has none
+    (tmp_path / "odd.jpg").write_bytes(whole[:2] + b"\xff\xe1" + (len(note) + 2).to_bytes(2, "big") + note + whole[2:])
+    assert abs(read_picture(tmp_path / "odd.jpg").astype(int) - 200).max() <= 2
+    rng = np.random.default_rng(0)
+    for name in ("cut.jpg", "cut.png", "cut.tif", "cut.gif", "cut.bmp", "cut.webp"):
+        save(tmp_path / name, rng.integers(0, 256, (40, 30, 3), dtype=np.uint8))
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+        with pytest.raises(BadInput, match=f"'{name}' is a corrupt picture"):
+            read_picture(tmp_path / name)
+
+
+def test_resizing_looks_at_all_pixels(tmp_path: Path) -> None:
+    save(tmp_path / "four.png", np.array([[0, 100], [200, 20]], np.uint8))
+    assert read_picture(tmp_path / "four.png", size=(1, 1)).item() == 80
+
+
+def test_fractions_for_a_model_of_whole_numbers_are_refused(tmp_path: Path) -> None:
+    pixels = np.stack(list(picture_folder(tmp_path / "all").values())).transpose(0, 3, 1, 2)
+    data = load_file(tmp_path / "all", valid=2, test=2)
+    np.save(tmp_path / "whole.npy", pixels.astype(np.float32))
+    assert torch.allclose(data.reader(tmp_path / "whole.npy").x, data.reader(tmp_path / "all").x)
+    np.save(tmp_path / "part.npy", pixels / 255)
+    with pytest.raises(BadInput, match="'part.npy' holds fractions from 0 to 1, .* whole numbers from 0 to 255; multiply them by 255"):
+        data.reader(tmp_path / "part.npy")
 
 
 def test_a_picture_of_the_wrong_size_is_refused_for_prediction(tmp_path: Path) -> None:

@@ -84,6 +84,13 @@ def test_a_density_holds_1_by_scipy(make):
     drawn = model.sample(40_000, torch.Generator().manual_seed(0))
     share = ((drawn[:, 0] > 0) & (drawn[:, 0] < 0.7) & (drawn[:, 1] > -0.5) & (drawn[:, 1] < 0.4)).double().mean()
     assert float(share) == pytest.approx(inside, abs=1e-3 + 4 * math.sqrt(inside / 40_000))
+    with torch.no_grad():  # means of 1, x, y, x^2 and y^2 by the density, and by what is drawn, within four standard errors
+        chance = model.log_prob(grid).exp() * (24 / 400) ** 2
+    for power in (1, 2):
+        seen = drawn**power
+        torch.testing.assert_close(
+            seen.mean(0), chance @ grid**power, rtol=0, atol=float(2e-3 + 4 * seen.std(0).max() / math.sqrt(40_000)), check_dtype=False
+        )
 
 
 def test_chances_of_all_images_add_up_to_what_lies_between_the_edges():

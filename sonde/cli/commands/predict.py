@@ -36,6 +36,8 @@ def run(words: list[str]) -> int:
         raise BadInput(f"no file '{file}'", fix="give a file of the kind the run was trained on")
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"no folder '{out.parent}' for --out", fix="make it first")
+    if out is not None and out.is_dir():
+        raise BadInput(f"'{out}' is a folder", fix=f"give a file for --out, such as {out / 'answers.csv'}")
     from ...engine.api import open_run
 
     trained = open_run(folder.path)
@@ -45,9 +47,11 @@ def run(words: list[str]) -> int:
         )
     reader = trained.data.reader
     batch, names = reader.named(file) if hasattr(reader, "named") else (reader(file), ())
-    shown = names if out is not None else [clean(name) for name in names]  # a terminal would obey what some names hold
+    rows = answers(trained.predict(batch), trained.data, names)
+    if out is None:  # a terminal would obey what some names of files and classes hold
+        rows = ([clean(cell) for cell in row] for row in rows)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(answers(trained.predict(batch), trained.data, shown))
+    csv.writer(text, lineterminator="\n").writerows(rows)
     if out is None:
         print(text.getvalue(), end="")
         return 0
