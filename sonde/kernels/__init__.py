@@ -1,4 +1,4 @@
-"""Fused CPU kernels in C behind torch custom ops.  Without them only speed changes, never a value.
+"""Fused CPU kernels in C behind torch custom ops.  Without them only speed changes, and rounding in the last digits.
 
 Each is one file of C and one of Python.  Recurrences over a matrix state: `separable` (decay on the head, key and value
 axes), `hadamard` (a decay of its own for every state entry) and `delta` (the delta rule).  Sequences otherwise: `attend`
