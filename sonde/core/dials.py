@@ -101,10 +101,8 @@ class Dial:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _fits(value, kind):
-            close = ""
-            if get_origin(kind) is Literal:
-                close = "; " + nearest(str(value), map(str, get_args(kind)))
-            raise self._wrong(value, f"must be {_say(kind)}{close}")
+            close = nearest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else ""
+            raise self._wrong(value, f"must be {_say(kind)}", close if close.startswith("did") else "")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._wrong(value, "must be a finite number")
         if isinstance(value, int) and abs(value) >= 2**63:
@@ -113,14 +111,14 @@ class Dial:
             raise self._wrong(value, f"must be {self.range}")
         return value
 
-    def _wrong(self, value: Any, why: str) -> BadInput:
+    def _wrong(self, value: Any, why: str, fix: str = "") -> BadInput:
         try:
             shown = repr(value)
         except ValueError:  # Python refuses to spell out whole numbers of thousands of digits
             shown = "a number too long to show"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         place = f" of {self.owner}" if self.owner else ""
-        return BadInput(f"dial '{self.name}'{place} {why}, not {shown}", fix=f"see --help for {self.owner}" if self.owner else "")
+        return BadInput(f"dial '{self.name}'{place} {why}, not {shown}", fix=fix or (f"see --help for {self.owner}" if self.owner else ""))
 
     def say(self) -> str:
         """Type, range and default in a few words, for help texts."""

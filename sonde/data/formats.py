@@ -83,7 +83,7 @@ def parse_idx(data: bytes, path: Path) -> np.ndarray:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or not 1 <= data[3] <= 8:
         raise BadInput(
             f"'{path.name}' is not an idx file: it starts with {data[:4].hex() or 'nothing'}",
-            fix="give images as NPY, NPZ, idx or a folder",
+            fix="give images as NPY, NPZ, idx, a picture or a folder of pictures",
         )
     dtype, head = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < head:

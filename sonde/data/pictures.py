@@ -115,7 +115,10 @@ def read(
     if len(sizes) > 1:
         shown = listed([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
         odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
-        raise BadInput(f"pictures differ in size: {shown}, such as '{name(odd)}'", fix="give size=N to bring all to N x N")
+        raise BadInput(
+            f"pictures differ in size: {shown}, such as '{name(odd)}'",
+            fix="bring them to one size" if skip_corrupt is None else "give size=N to bring all to N x N",
+        )
     return Pictures(np.stack(found), kept, corrupt)
 
 

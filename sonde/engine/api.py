@@ -500,6 +500,9 @@ class Run:
     @torch.no_grad()
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
+        if not isinstance(batch, Batch):
+            told = f"predict takes a Batch, not {type(batch).__name__}"
+            raise BadInput(told, where="Run.predict", fix="a file is read by run.data.reader(path), a tensor goes in as Batch(x=tensor)")
         model = self.model(which)
         n = self.recipe.evaluate_batch
         output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])
@@ -520,10 +523,10 @@ class Run:
         """The part of the data that reports and lenses show: test where there is one, else valid, else train."""
         return next(name for name in ("test", "valid", "train") if len(self.data.splits.get(name, ())))
 
-    def look(self, lens: str, *, split: str | None = None, n: int = 512, **options: Any) -> list[Reading]:
-        """Look through a lens at the first `n` examples of a part of the data."""
+    def look(self, lens: str, *, split: str | None = None, first: int = 512, **options: Any) -> list[Reading]:
+        """Look through a lens at the `first` so many examples of a part of the data."""
         module = shelf.load("lenses", lens)
-        found = module.read(self.subject(split, n), **resolve_lens(module.read, options, lens))
+        found = module.read(self.subject(split, first), **resolve_lens(module.read, options, lens))
         return found if isinstance(found, list) else [found]
 
     def report(self) -> Path:

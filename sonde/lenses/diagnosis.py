@@ -143,7 +143,7 @@ def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15
             "overfitting",
             said.learned,
             said.lost,
-            f"{said.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of it.",
+            f"{said.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of what was learned.",
         )
     enough = checks if len(checks) >= 4 else losses  # a short run has few checks, but many batches
     if len(enough) >= 4 and _falling(enough, start - end):

@@ -15,13 +15,15 @@ def why_not(subject: Subject) -> str:
     if reason:
         return reason
     x, y = subject.batch.x, subject.batch.y
-    if x.dim() != 4 or x.shape[1] not in (1, 3) or y.numel() != len(x):
+    if y.numel() != len(x):
+        return f"an example has a label of size {tuple(y.shape[1:])}, not one class"
+    if x.dim() != 4 or x.shape[1] not in (1, 3):
         return f"the inputs are not images (examples of size {tuple(x.shape[1:])})"
     return ""
 
 
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
-    """Images with their true and predicted class.
+    """Images with what the model says they are, what they are, and how sure it was.
 
     n: how many to show at most
     """
@@ -33,15 +35,16 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
     places = where[wrong[:n]].tolist()
     ids = subject.batch.get("ids")
     count = f"{len(wrong):,} of {len(y):,} examples are misclassified"
+    told = "the most confident come first" if len(wrong) > len(shown) else "all are shown"
     return Reading(
         "Mistakes",
         "images",
         {"images": [picture(subject.batch.x[i]) for i in places]},
         axes=["example", "row", "column"],
-        note=f"{count}; " + ("the most confident come first." if len(wrong) > len(shown) else "all are shown.") if shown else f"{count}.",
+        note=f"{count}; {told}, each with how sure the answer was." if shown else f"{count}.",
         extra={
-            "labels": [f"{names[said[i]]}, not {names[y[i]]}" for i in shown],
-            "details": [f"{100 * float(confidence[i]):.0f} % sure" for i in shown],
+            "labels": [f"says {names[said[i]]}" for i in shown],
+            "details": [f"is {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
             "ids": [int(ids[i]) if ids is not None else i for i in places],
         },
     )

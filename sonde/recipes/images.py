@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from ..core.dials import Range
+from ..core.errors import BadInput
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalogue import load
@@ -14,6 +16,9 @@ from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
+
+UPDATES = 600
+"""fewer than these leave a network nearly as it began, however few the pictures are"""
 
 
 def recipe(
@@ -26,7 +31,7 @@ def recipe(
     skip_corrupt: bool = False,
     batch: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 1e-3,
-    epochs: Annotated[float, Range(above=0)] = 20,
+    epochs: Annotated[float, Range(above=0)] | None = None,
 ) -> Recipe:
     """A CNN on images of yours: folder/CLASS/*.png and so on, or such folders inside train/ and test/.
 
@@ -39,8 +44,10 @@ def recipe(
     skip_corrupt: leave out images that cannot be read, and count them
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data
+    epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
     """
+    if folder.is_file():
+        raise BadInput(f"'{folder}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
     data = load(folder, size=size, skip_corrupt=skip_corrupt)
     colours = data.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))
@@ -52,6 +59,6 @@ def recipe(
         schedule=warmup_cosine(),
         augment=augment.compose(shift, augment.flip()) if flip else shift,
         batch=batch,
-        epochs=epochs,
+        epochs=epochs or max(20, UPDATES / math.ceil(len(data.train) / batch)),
         channels_last=True,
     )

@@ -126,5 +126,5 @@ def _traversal(model: Any, code: torch.Tensor, most: int = 8) -> list[tuple[str,
     for place in range(code.shape[1]):
         moved = code.repeat(ACROSS, 1)
         moved[:, place] = line
-        ways.append((f"number {place + 1}", model.mean(moved)))
+        ways.append((f"coordinate {place}", model.mean(moved)))
     return sorted(ways, key=lambda way: float(way[1].var(0).sum()), reverse=True)[:most]

@@ -31,7 +31,7 @@ def test_a_lens_says_which_examples_it_shows(run, capsys: pytest.CaptureFixture[
 
     assert main(["look", str(run.path), "confusion"]) == 0
     assert "test part, 359 of 359 examples" in capsys.readouterr().out  # the part the report shows
-    assert main(["look", str(run.path), "confusion", "--split", "valid", "--n", "50"]) == 0
+    assert main(["look", str(run.path), "confusion", "--split", "valid", "--first", "50"]) == 0
     assert "valid part, 50 of 180 examples" in capsys.readouterr().out
     assert main(["look", str(run.path), "confusion", "--split", "tset"]) == 2
 

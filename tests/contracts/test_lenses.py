@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.cli.commands.look import options
 from sonde.core import shelf
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading, Subject
+from sonde.engine.api import Run
 from sonde.lenses._draw import draw, svg
 from sonde.lenses._untouched import fitting
 
@@ -40,6 +43,12 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and torch.equal(a, b)
     return a == b
+
+
+@pytest.mark.parametrize("name", LENSES)
+def test_dials_and_options_of_looking_have_different_names(name: str) -> None:
+    own = {option.name for option in options()} | set(inspect.signature(Run.look).parameters)
+    assert not own & set(inspect.signature(shelf.load("lenses", name).read).parameters)
 
 
 @pytest.mark.parametrize("name", LENSES)

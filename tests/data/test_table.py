@@ -208,7 +208,7 @@ def test_gaps_in_new_rows_are_refused_where_training_had_none(tmp_path: Path) ->
         ("a,b\n1,0.5\n2,1.5\n3,2.5\n4,3.5\n", {"task": "classes"}, "not whole"),
         ("a,b\n1,x\n2,y\n3,z\n4,x\n", {"task": "values"}, "holds texts such as 'x'"),
         ("a,b\n1,2\n", {"vaild": 0.5}, "no option 'vaild'; did you mean 'valid'"),
-        ("a,b\n1,2\n", {"missing": "men"}, "must be one of mean, drop, error; did you mean 'mean'"),
+        ("a,b\n1,2\n", {"missing": "men"}, "must be one of mean, drop, error, not 'men'; did you mean 'mean'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, options: dict, told: str) -> None:

@@ -174,7 +174,8 @@ def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
     order = wrong[p.amax(-1)[wrong].argsort(descending=True)][:5]
     assert found.extra["ids"] == subject.batch.ids[order].tolist()
     names = subject.data.classes
-    assert found.extra["labels"][0] == f"{names[p[order[0]].argmax()]}, not {names[subject.batch.y[order[0]]]}"
+    assert found.extra["labels"][0] == f"says {names[p[order[0]].argmax()]}"
+    assert found.extra["details"][0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
     first = torch.tensor(found.values["images"][0])
     assert first.shape == (8, 6) and first.min() == 0 and first.max() == 1
     assert f"{len(wrong)} of 23" in found.note

@@ -11,10 +11,11 @@ import torch
 
 import sonde
 from sonde.core.batch import Batch, Data
+from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
 from sonde.data.catalogue import load
 from sonde.data.tensors import TensorSource, ToFloat
-from sonde.recipes import cifar_cnn
+from sonde.recipes import cifar_cnn, images
 from sonde.recipes._linear import STRENGTHS, linear
 from sonde.recipes._sheets import sheet
 from sonde.recipes.image_text import distinct, likeness, which
@@ -118,3 +119,18 @@ def test_photographs_with_parts_taken_out_or_mixed(dials, tmp_path):
     run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
     losses = [row["loss"] for row in run.metrics if "loss" in row]
     assert len(losses) == 3 and all(1 < loss < 6 for loss in losses)
+
+
+def test_few_pictures_are_seen_often(tmp_path):
+    """600 updates at least, unless epochs are given; a file is no folder of pictures."""
+    from PIL import Image
+
+    for i in range(30):
+        path = tmp_path / "photos" / ("dark" if i % 2 else "light") / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 100 * (i % 2) + i).save(path)
+    made = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7)
+    assert len(made.build_data().train) == 24 and made.epochs == 600 / 4
+    assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7, epochs=3).epochs == 3
+    with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of pictures for each class"):
+        images.recipe(tmp_path / "photos" / "dark" / "29.png")

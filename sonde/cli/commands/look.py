@@ -10,7 +10,7 @@ from ...core.errors import BadInput
 from .. import _names
 from .._options import by_name, flag, leading, option, parse, usable
 
-USAGE = "RUN [LENS] [--split PART] [--n N] [--dial value ...]"
+USAGE = "RUN [LENS] [--split PART] [--first N] [--dial value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
     "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
@@ -21,7 +21,7 @@ EXAMPLES = (
 def options() -> list[Dial]:
     return [
         option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
-        option("n", int, 512, "examples a lens looks at", Range(1)),
+        option("first", int, 512, "examples a lens looks at: the first so many of the part", Range(1)),
     ]
 
 
@@ -57,10 +57,10 @@ def _show(path: Path, lens: str, given: dict) -> int:
     from .._readings import text
 
     run = open_run(path)
-    split, n = given.pop("split", None) or run.shown_split, given.pop("n", 512)
-    readings = run.look(lens, split=split, n=n, **given)
+    split, first = given.pop("split", None) or run.shown_split, given.pop("first", 512)
+    readings = run.look(lens, split=split, first=first, **given)
     (path / "figures").mkdir(exist_ok=True)
     whole = len(run.data.splits[split])
-    told = f"{run.name}, {split} part, {min(n, whole)} of {whole} examples"
+    told = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
     print(told, *map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
     return 0
