@@ -69,14 +69,17 @@ def verdict(rms: dict[str, float], beyond: set[str], factor: float) -> str:
     found = (
         ("No gradient reaches {}.", [name for name in rms if name not in alive]),
         (
-            "Vanishing: in {} the gradient is over {:g} times smaller than in the last layer.",
+            "Vanishing: in {} the root mean square gradient is over {:g} times smaller than in the last layer.",
             [n for n, v in alive.items() if v * factor < last],
         ),
         (
-            "Exploding: in {} the gradient is over {:g} times larger than in the last layer.",
+            "Exploding: in {} the root mean square gradient is over {:g} times larger than in the last layer.",
             [n for n, v in alive.items() if v > last * factor],
         ),
-        ("Exploding: in {} the gradient is over {:g} times larger than the weights.", [name for name in rms if name in beyond]),
+        (
+            "Exploding: in {} the root mean square gradient is over {:g} times larger than the weights.",
+            [name for name in rms if name in beyond],
+        ),
     )
     parts = [text.format(_list(names), factor) for text, names in found if names]
     if not parts:

@@ -79,8 +79,9 @@ def read(
         )
     else:
         heat, layer = grad_cam(model, batch, classes, layer)
-        told = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it; 'none' is nowhere."
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
+        told = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
+        told += "; 'none' is nowhere." if any(details) else "."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
         f"Saliency: {TITLES[method]}",
