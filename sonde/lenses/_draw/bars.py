@@ -40,7 +40,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         else:
             axes.barh(y, values, height=0.62, color=colour)
             for place in (place for place, value in zip(y, values, strict=False) if math.isnan(value)):  # not a bar of length 0
-                axes.text(0, place, " none", size=6.5, va="center", color=theme.muted)
+                axes.text(0, place, " not measured", size=6.5, va="center", color=theme.muted)
             for place, single in zip(y, reading.extra.get("dots", {}).get(name, []), strict=False):
                 axes.plot(floats(single), [place] * len(single), "o", ms=3.2, color=theme.ink, mec=theme.paper, mew=0.5)
             axes.axvline(0, color=theme.muted, lw=0.8)
