@@ -248,22 +248,25 @@ def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] |
         with found as opened:
             if colour is None:
                 colour = opened.mode.split(";")[0] not in ("1", "L", "LA", "La", "I", "F")
-            picture = _upright(_bytes(opened, path)).convert("RGB" if colour else "L")
+            opened.load()
+            picture = _bytes(_upright(opened), opened.format == "PPM", path).convert("RGB" if colour else "L")
             if size is not None and picture.size != (size[1], size[0]):
                 picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.array(picture, dtype=np.uint8)
     return pixels.transpose(2, 0, 1).copy() if colour else pixels[None]
 
 
-def _bytes(picture: Picture, path: Path) -> Picture:
-    """A picture of one number a pixel with numbers from 0 to 255; others as they are."""
+def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
+    """A picture of one wide number a pixel with numbers from 0 to 255; others as they are.
+
+    stretched: its numbers fill 16 bits whatever their type, as those of a deep PGM do
+    """
     from PIL.Image import fromarray
 
-    picture.load()
     if not picture.mode.startswith(("I", "F")):
         return picture
     values = np.asarray(picture)
-    if values.dtype.itemsize == 2 or picture.format == "PPM":  # PGM of more than 8 bits comes stretched to 16
+    if values.dtype.itemsize == 2 or stretched:
         values = np.round(values / 257)
     elif not ((values >= 0) & (values <= 255) & (values == np.round(values))).all():
         told = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"

@@ -356,6 +356,8 @@ def test_photographs_stand_as_the_camera_was_held(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "held.jpg", exif=note)
     found = read_picture(tmp_path / "held.jpg")
     assert found.shape == (3, 32, 16) and found[:, :14].max() < 30 and found[:, 18:].min() > 225
+    Image.fromarray(np.array([[0, 257, 514], [771, 1028, 1285]], np.uint16)).save(tmp_path / "deep.png", exif=note)
+    assert read_picture(tmp_path / "deep.png").tolist() == [[[3, 0], [4, 1], [5, 2]]]
 
 
 def test_oddities_that_leave_a_picture_whole(tmp_path: Path) -> None:
