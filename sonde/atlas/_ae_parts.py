@@ -36,7 +36,7 @@ from ..optim.schedules import cosine
 from ._exhibit import Exhibit, spread
 
 SEEDS = 3
-STEPS = {"GAN": 900, "flow": 350, "autoregressive": 300, "diffusion": 900, "judge": 200}
+STEPS = {"GAN": 1800, "flow": 350, "autoregressive": 300, "diffusion": 900, "judge": 200}
 JUDGED = 1000
 """points of each set that is compared"""
 BELL = 0.25
@@ -126,7 +126,7 @@ def best_judge(exhibit: Exhibit) -> None:
     draw = generator(0, "judge")
     real = p.loc + torch.randn(8000, 2, generator=draw)
     for name, q in others.items():
-        forger = nn.Linear(2, 2).requires_grad_(False)
+        forger = nn.Linear(2, 2)
         with torch.no_grad():
             forger.weight.copy_(q.scale_tril)
             forger.bias.copy_(q.loc)
@@ -134,7 +134,7 @@ def best_judge(exhibit: Exhibit) -> None:
         made = Recipe(
             model=game,
             data=Data(TensorSource(real), TensorSource(real[:1000]), name="normal"),
-            objective=Adversarial(forge=0.0),
+            objective=Adversarial(forging=0),
             optimiser=optimiser("adam", lr=0.05),
             schedule=cosine(),
             batch=2000,

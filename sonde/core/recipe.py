@@ -23,6 +23,8 @@ class Objective(Protocol):
     predict(output)         what a user wants to see: class probabilities, a mean, a rate
     at(step)                which step comes next, from 0; told before every step, so what changes while training depends
                             on the step alone: not on what is logged, how a batch is cut or where a run was resumed
+    phases, phase_of(name)  for players that take turns: the phases in the order in which they come, one a step, over and
+                            over, as numbers from 0; and in which of them a parameter moves, all others being at rest
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...

@@ -46,7 +46,7 @@ class SpreadReplica:
         self.optimiser = build_optimiser(optimiser, groups)
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
         """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
         counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
         self.optimiser.zero_grad()
@@ -73,7 +73,7 @@ class SpreadReplica:
     def clip(self, norm: Tensor, largest: float) -> None:
         torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), largest, norm)
 
-    def update(self, factor: float) -> float:
+    def update(self, factor: float, phase: int = 0) -> float:
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         self.optimiser.step()

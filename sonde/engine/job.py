@@ -23,7 +23,7 @@ from . import heap
 from .evaluate import evaluate
 from .guard import named_failure
 from .options import Options
-from .replica import Replica
+from .replica import Replica, phased
 from .state import seed_everything
 
 
@@ -89,9 +89,12 @@ class Job:
         if self.options.parallel == "fsdp" and self.world.size > 1:
             from .fsdp import SpreadReplica
 
+            if phased(self.objective):
+                told = "an objective whose phases move different weights cannot be trained with a model that is spread"
+                raise BadInput(told, where="parallel", fix="leave --parallel fsdp out")
             self.replica: Any = SpreadReplica(self.model, self.recipe.optimiser, self.world)
         else:
-            self.replica = Replica(self.model, self.recipe.optimiser, self.world, steady=not self.recipe.callbacks)
+            self.replica = Replica(self.model, self.recipe.optimiser, self.world, not self.recipe.callbacks, self.objective)
 
     def check(self) -> None:
         """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
@@ -184,12 +187,17 @@ class Job:
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
         self.tell(step)
-        return self.replica.gradient(self.objective, shards, self.shards, self.before(step))
+        return self.replica.gradient(self.objective, shards, self.shards, self.before(step), self.phase(step))
 
     def tell(self, step: int) -> None:
         """Say to an objective that changes while training which step comes."""
         if self.moves:
             self.objective.at(step)  # type: ignore[attr-defined]  # only some have it, and `moves` says which
+
+    def phase(self, step: int) -> int:
+        """Which weights move at a step, of an objective whose players take turns; else all of them."""
+        phases = self.objective.phases if phased(self.objective) else (0,)  # type: ignore[attr-defined]
+        return phases[step % len(phases)]
 
     def factor(self, step: int) -> float:
         """What the schedule makes of the learning rate at a step."""

@@ -117,7 +117,7 @@ class Loop:
             return self._bad_step(fault, batch, buffers)
         if job.recipe.clip:
             job.replica.clip(norm, job.recipe.clip)
-        rate = job.replica.update(job.factor(self.step))  # update
+        rate = job.replica.update(job.factor(self.step), job.phase(self.step))  # update
         self.step += 1
         if self.step % job.log_every == 0 or self.step == job.steps:
             self.log(loss, rate, size)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.errors import BadInput
 from ..gradients import mean
 from ..gradients.flat import Flat
 from ..gradients.replay import Repeated
@@ -21,31 +22,34 @@ from .state import Moments, load_model_, misfit_model, model_tensors
 class Replica:
     """Every process holds the whole model; gradients are summed in shard order, so all replicas stay identical."""
 
-    def __init__(self, model: nn.Module, optimiser: Any, world: Any, steady: bool = False) -> None:
-        """steady: nobody but the optimiser changes the model, so a step may be replayed"""
+    def __init__(self, model: nn.Module, optimiser: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
+        """steady: nobody but the optimiser changes the model, so a step may be replayed
+        objective: says which parameters move in which phase, where it has phases (see `phased`)
+        """
         self.model, self.world, self.steady = model, world, steady
         self.judges = world
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
         decays = getattr(optimiser, "decays", lambda name, parameter: True)
-        self.flat = Flat(model, decays)
-        elementwise = getattr(optimiser, "elementwise", False)
-        self.optimiser = build_optimiser(optimiser, self._groups(elementwise))
-        self.moments = Moments(self.optimiser, self.flat, elementwise)
-        self.rates = [group["lr"] for group in self.optimiser.param_groups]
-        self.quick: Callable[[], None] | None = None
+        self.flat = Flat(model, decays, objective.phase_of) if phased(objective) else Flat(model, decays)
+        groups: dict[int, list] = {}
+        for group, parameter in self.flat.groups():
+            groups.setdefault(group // 2, []).append((group, parameter))
+        self.movers = {phase: Mover(optimiser, own, self.flat) for phase, own in groups.items()}
+        for phase in objective.phases if phased(objective) else ():
+            if phase not in self.movers:
+                told = f"phase {phase} of the objective has no weights that train"
+                raise BadInput(told, where=type(objective).__name__, fix="leave the phase out, or let its weights require gradients")
         self.repeated: Repeated | None = None
 
-    def _groups(self, elementwise: bool) -> list[dict[str, Any]]:
-        found = []
-        for group, flat in self.flat.groups():
-            slots = [slot for slot in self.flat.slots if slot.group == group]
-            params = [flat] if elementwise else [slot.parameter for slot in slots]
-            found.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
-        return found
-
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
+    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
         """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
+        loss = self._gradient(objective, shards, total, before)
+        if len(self.movers) > 1:
+            self.flat.rest(phase)
+        return loss
+
+    def _gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
         if total == 1:
             before(0)
             if not self.steady:
@@ -65,8 +69,52 @@ class Replica:
     def clip(self, norm: Tensor, largest: float) -> None:
         mean.clip(self.flat, norm, largest)
 
+    def update(self, factor: float, phase: int = 0) -> float:
+        """One optimiser step of the weights that move in a phase, at `factor` times the base rate; returns the rate used."""
+        return self.movers[phase].update(factor)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        moments = {name: value for mover in self.movers.values() for name, value in mover.moments.tensors().items()}
+        return {"model": model_tensors(self.model), "optim": moments}
+
+    def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
+        misfit_model(model_tensors(self.model), parts)
+        for mover, saved in self._dealt(parts["optim"]):
+            mover.moments.fits(saved)
+
+    def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        load_model_(self.model, parts["model"])
+        for mover, saved in self._dealt(parts["optim"]):
+            mover.quick = None
+            mover.moments.load_(saved)
+
+    def _dealt(self, saved: Mapping[str, Tensor]) -> list[tuple[Mover, dict[str, Tensor]]]:
+        """Every mover with the saved moments of its own weights; the first also gets what belongs to nobody, and will say so."""
+        owner = {slot.name: slot.group // 2 for slot in self.flat.slots}
+        first = next(iter(self.movers))
+        dealt: dict[int, dict[str, Tensor]] = {phase: {} for phase in self.movers}
+        for name, value in saved.items():
+            dealt[owner.get(name.rpartition(".")[0], first)][name] = value
+        return [(self.movers[phase], own) for phase, own in dealt.items()]
+
+
+class Mover:
+    """The optimiser of the weights that move in one phase.  Those of other phases rest: no decay or momentum moves them."""
+
+    def __init__(self, optimiser: Any, own: list[tuple[int, nn.Parameter]], flat: Flat) -> None:
+        elementwise = getattr(optimiser, "elementwise", False)
+        groups = []
+        for group, parameter in own:
+            slots = [slot for slot in flat.slots if slot.group == group]
+            params = [parameter] if elementwise else [slot.parameter for slot in slots]
+            groups.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
+        self.optimiser = build_optimiser(optimiser, groups)
+        self.moments = Moments(self.optimiser, flat, elementwise)
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.quick: Callable[[], None] | None = None
+
     def update(self, factor: float) -> float:
-        """One optimiser step at `factor` times the base rate; returns the rate used."""
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         if self.quick is not None:
@@ -76,23 +124,15 @@ class Replica:
             self.quick = quick_step(self.optimiser)
         return self.optimiser.param_groups[0]["lr"]
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        return {"model": model_tensors(self.model), "optim": self.moments.tensors()}
 
-    def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
-        misfit_model(model_tensors(self.model), parts)
-        self.moments.fits(parts["optim"])
-
-    def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.quick = None
-        load_model_(self.model, parts["model"])
-        self.moments.load_(parts["optim"])
+def phased(objective: Any) -> bool:
+    """Whether an objective has players that take turns (see `core.recipe.Objective`)."""
+    return hasattr(objective, "phases")
 
 
 def build_optimiser(optimiser: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """From `sonde.optim.build.optimiser`, or from a plain function of parameters such as `partial(torch.optim.SGD, lr=0.1)`."""
     if hasattr(optimiser, "build"):
-        plain = [{**group, "weight_decay": optimiser.weight_decay if group["group"] == 0 else 0.0} for group in groups]
+        plain = [{**group, "weight_decay": optimiser.weight_decay if group["group"] % 2 == 0 else 0.0} for group in groups]
         return optimiser.build(plain)
     return optimiser(groups)

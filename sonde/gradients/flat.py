@@ -28,13 +28,18 @@ class Slot(NamedTuple):
 class Flat:
     """`values` and `grad` are the two buffers; the model's parameters and their `.grad` are views of them.
 
-    Parameters of one group (decayed or not) lie side by side, so each group is one slice.  Alignment to 16 floats
-    keeps every parameter on a cache line of its own.
+    Parameters of one group (moved in the same phase, decayed or not) lie side by side, so each group is one slice.
+    Alignment to 16 floats keeps every parameter on a cache line of its own.
     """
 
     ALIGN = 16
 
-    def __init__(self, model: nn.Module, decays: Callable[[str, Tensor], bool] = lambda name, parameter: True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        decays: Callable[[str, Tensor], bool] = lambda name, parameter: True,
+        phase_of: Callable[[str], int] = lambda name: 0,
+    ) -> None:
         trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not trainable:
             raise BadInput("the model has no trainable parameters", where=type(model).__name__, fix="give it a layer with weights")
@@ -47,12 +52,13 @@ class Flat:
             raise BadInput(f"parameters are of several kinds: {told}", fix="keep one dtype and device for all trainable parameters")
         self.slots: list[Slot] = []
         self.bounds: list[tuple[int, int]] = []
-        """first and last element of each group: 0 is decayed, 1 is not"""
+        """first and last element of each group: of phase n, group 2 n is decayed and 2 n + 1 is not"""
+        belongs = [2 * phase_of(name) + (not decays(name, parameter)) for name, parameter in trainable]
         position = 0
-        for group in (0, 1):
+        for group in range(2 * (max(belongs) // 2 + 1)):
             begin = position
-            for name, parameter in trainable:
-                if decays(name, parameter) == (group == 0):
+            for (name, parameter), own in zip(trainable, belongs, strict=True):
+                if own == group:
                     self.slots.append(Slot(name, parameter, position, position + parameter.numel(), group))
                     position += -(-parameter.numel() // self.ALIGN) * self.ALIGN
             self.bounds.append((begin, position))
@@ -84,6 +90,11 @@ class Flat:
     def norm(self) -> Tensor:
         """Global 2-norm of the gradient."""
         return torch.linalg.vector_norm(self.grad)
+
+    def rest(self, phase: int) -> None:
+        """Forget the gradient of everything that does not move in a phase."""
+        self.grad[: self.bounds[2 * phase][0]].zero_()
+        self.grad[self.bounds[2 * phase + 1][1] :].zero_()
 
     def split(self, group: int, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Per-parameter views of a buffer laid out like a group: how flat optimiser state gets its names."""

@@ -5,7 +5,7 @@
 For a fixed G the best D is p(x) / (p(x) + q(x)) with p the density of the data and q that of G(z): 1/2 everywhere once they
 are the same.  There is no density to ask for, only samples.  Goodfellow and others, Generative Adversarial Nets, 2014.
 
-Trained by `objectives.adversarial`, which moves both players at once.
+Trained by `objectives.adversarial`, in which the two players take turns.
 """
 
 from __future__ import annotations

@@ -33,6 +33,17 @@ class Around(ABC):
     def predict(self, output: Tensor) -> Tensor:
         return self.objective.predict(output)
 
+    def at(self, step: int) -> None:
+        if hasattr(self.objective, "at"):
+            self.objective.at(step)
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        return self.objective.phases  # no such attribute here either, where the other has none
+
+    def phase_of(self, name: str) -> int:
+        return self.objective.phase_of(name)
+
 
 def factor(value: object, name: str, where: str, fix: str = "0 leaves it out") -> float:
     """A number >= 0 that a term of a loss is multiplied by, or an error that names it."""

@@ -1,12 +1,12 @@
-"""The game of a GAN: in every step a discriminator learns to judge and a generator learns to forge, at the same time.
+"""The game of a GAN in two phases: a discriminator learns to judge, then a generator learns to forge, in turn.
 
     judge   -log D(x) - log(1 - D(G(z)))     of the discriminator, the forgeries as they are
     forge   -log D(G(z))                     of the generator, the discriminator held still; log(1 - D) has no slope where D is sure
     r1      |d logit/dx|^2 at real x         keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
 
-Each player's loss reaches its own weights alone, so one backward pass gives both gradients and one update moves both players at
-once, each against the other as it was before the step; they do not take turns.  To the optimiser they are one model: a recipe's
-`clip` is the largest norm of both gradients together, and rate, momentum and weight decay are the same for both.
+A step is the turn of one player: its loss reaches its own weights alone, and the engine moves no others, so each has an optimiser
+and a clipped norm of its own.  A forger meets the judge as it is after its turn.  Were both moved at once, a game whose plain
+descent goes round in a circle would spiral outwards.
 
 Once G draws from the data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.
 """
@@ -27,56 +27,74 @@ from . import _unlabelled, _weight
 from ._around import factor
 from ._noise import normal
 
+JUDGE, FORGE = 0, 1
+
 
 @final
 class Adversarial:
     """Terms 'judge' and 'forge', with a penalty 'r1', and D's mean output on forgeries, 'fake', beside that on data, 'real'.
 
     The model has `latent` (numbers of noise), `generate(noise)` and `discriminator`; `model(x)` is the logit of "x is real".
-    One forgery is made for each example, and a weight of the example is also that of its forgery.
+    One forgery is made for each example, and a weight of the example is also that of its forgery.  Both terms are told at
+    every step, and the player whose turn it is gets a gradient; outside a run, and in an evaluation, each gets its own.
 
     smoothing: real examples are to be called real with a probability of 1 less this
     r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
-    forge: weight of the generator's loss; 0 trains the discriminator alone, for which the generator must be frozen:
-        `model.generator.requires_grad_(False)`, because an optimiser moves weights without a gradient too
+    judging: steps of the discriminator in a round
+    forging: steps of the generator after them; 0 leaves it as it is and trains the discriminator alone
     """
 
-    def __init__(self, smoothing: float = 0.0, r1: float = 0.0, forge: float = 1.0) -> None:
+    def __init__(self, smoothing: float = 0.0, r1: float = 0.0, judging: int = 1, forging: int = 1) -> None:
         self.smoothing = factor(smoothing, "smoothing", "adversarial")
         if self.smoothing >= 0.5:
             told = f"smoothing must be a number below 0.5, not {smoothing!r}"
             raise BadInput(told, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
         self.r1 = factor(r1, "r1", "adversarial", "0 leaves the penalty out")
-        self.forge = factor(forge, "forge", "adversarial", "1 is the game, 0 is for a generator that is frozen")
+        for name, turns, least in (("judging", judging, 1), ("forging", forging, 0)):
+            if isinstance(turns, bool) or not isinstance(turns, int) or turns < least:
+                told = f"{name} must be a whole number >= {least}, not {turns!r}"
+                raise BadInput(told, where="adversarial", fix="1 and 1 is the usual game, forging=0 trains the discriminator alone")
+        self.phases = (JUDGE,) * judging + (FORGE,) * forging
+        self.phase: int | None = None
+        """whose turn it is; None gives both a gradient"""
+
+    def at(self, step: int) -> None:
+        self.phase = self.phases[step % len(self.phases)]
+
+    def phase_of(self, name: str) -> int:
+        return JUDGE if "discriminator" in name.split(".") else FORGE
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
-        forged = model.generate(normal(model, batch, (len(batch), model.latent)))
-        if forged.requires_grad and not self.forge:
-            told = "with forge=0 the generator has no loss, and the optimiser would still move it (weight decay, momentum)"
-            raise BadInput(told, where="adversarial", fix="freeze it: model.generator.requires_grad_(False)")
-        real, slope = self._judged(model, batch)
-        fake = model.discriminator(forged.detach()).flatten()
+        phase = self.phase if model.training else None
+        with learning(phase != JUDGE):
+            forged = model.generate(normal(model, batch, (len(batch), model.latent)))
+        with learning(phase != FORGE):
+            real, slope = self._judged(model, batch, phase)
+            fake = None if phase == FORGE else model.discriminator(forged.detach()).flatten()
+        met = held_still(model.discriminator, forged) if fake is None or phase is None else fake.detach()
+        fake = met.detach() if fake is None else fake
         sure = (1 - self.smoothing) * softplus(-real) + self.smoothing * softplus(real)
         each = {
             "judge": (sure + softplus(fake), 1.0),
-            "forge": (softplus(-held_still(model.discriminator, forged)), self.forge),
+            "forge": (softplus(-met), float(FORGE in self.phases)),
             "fake": (fake.detach().sigmoid(), 0.0),
             **({} if slope is None else {"r1": (slope, self.r1 / 2)}),
         }
         count = _weight.count(batch)
         return Terms(**{name: Term(_weight.total(cost, batch), count, weight) for name, (cost, weight) in each.items()})
 
-    def _judged(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Logits of the real examples (B,), and with a penalty their squared slopes (B,)."""
-        if not self.r1:
-            return ask(model, batch).flatten(), None
-        learning = torch.is_grad_enabled()
+    def _judged(self, model: Any, batch: Batch, phase: int | None) -> tuple[Tensor, Tensor | None]:
+        """Logits of the real examples (B,), and with a penalty their squared slopes (B,), which are 0 while the judge rests."""
+        if not self.r1 or phase == FORGE:
+            real = ask(model, batch).flatten()
+            return real, torch.zeros_like(real) if self.r1 else None
+        judging = torch.is_grad_enabled()
         with torch.enable_grad():
             x = batch.x.detach().requires_grad_()
             real = ask(model, batch.replace(x=x)).flatten()
-            (gradient,) = torch.autograd.grad(real.sum(), x, create_graph=learning, retain_graph=True)
+            (gradient,) = torch.autograd.grad(real.sum(), x, create_graph=judging, retain_graph=True)
         slope = gradient.square().flatten(1).sum(1)
-        return (real, slope) if learning else (real.detach(), slope)
+        return (real, slope) if judging else (real.detach(), slope)
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return dict.fromkeys(("judge", "forge", "fake", *(("r1",) if self.r1 else ())), float(_weight.count(batch)))
@@ -91,6 +109,11 @@ class Adversarial:
     def predict(self, output: Tensor) -> Tensor:
         """D(x), the probability that an example is real."""
         return output.sigmoid()
+
+
+def learning(wanted: bool) -> torch.set_grad_enabled:
+    """Gradients where they are wanted and the caller has not turned them off."""
+    return torch.set_grad_enabled(wanted and torch.is_grad_enabled())
 
 
 def held_still(module: nn.Module, x: Tensor) -> Tensor:
@@ -119,4 +142,4 @@ def tiny() -> tuple[Adversarial, nn.Module, Batch]:
             return noise * self.line
 
     x = torch.linspace(-1, 1, 21).reshape(7, 3)
-    return Adversarial(smoothing=0.1, r1=1.0, forge=0.0), Two(), Batch(x=x, noise=torch.linspace(-2, 2, 7).unsqueeze(1))
+    return Adversarial(smoothing=0.1, r1=1.0, forging=0), Two(), Batch(x=x, noise=torch.linspace(-2, 2, 7).unsqueeze(1))

@@ -50,10 +50,6 @@ class Penalised(Around):
     def counts(self, batch: Batch) -> dict[str, float]:
         return {**self.objective.counts(batch), **{name: n for name, _, n in self._parts(batch)}}
 
-    def at(self, step: int) -> None:
-        if hasattr(self.objective, "at"):
-            self.objective.at(step)
-
     def _parts(self, batch: Batch) -> list[tuple[str, float, float]]:
         """Each penalty with its factor and its count.  Every example carries it once, so parts of a batch add up to the whole."""
         return [(name, factor, float(len(batch))) for name, factor in self.factors.items()]

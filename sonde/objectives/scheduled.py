@@ -104,6 +104,7 @@ class Scheduled(Around):
 
     def at(self, step: int) -> None:
         self.reached = step
+        super().at(step)
 
 
 def tiny() -> tuple[Scheduled, nn.Module, Batch]:

@@ -22,21 +22,23 @@ def recipe(
     width: Annotated[int, Range(1, 1024)] | None = None,
     r1: Annotated[float, Range(least=0)] | None = None,
     smoothing: Annotated[float, Range(least=0, below=0.5)] = 0.0,
+    judging: Annotated[int, Range(least=1)] = 1,
     batch: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 1e-3,
-    steps: Annotated[int, Range(least=1)] = 3000,
+    steps: Annotated[int, Range(least=1)] = 6000,
     seed: int = 0,
 ) -> Recipe:
-    """A generator and a discriminator play against each other; at the end samples, beside real examples.
+    """A generator and a discriminator play against each other, in turn; at the end samples, beside real examples.
 
     data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
     latent: numbers of noise; by default 4 for points and 32 for pictures
     width: of the hidden layers, or channels at the full size; by default 64 or 32
     r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
     smoothing: real examples are to be called real with a probability of 1 less this
+    judging: steps of the discriminator before each of the generator
     batch: examples per update
     lr: learning rate of both players; falls to 0 along a cosine
-    steps: updates
+    steps: turns of both players together
     """
     parts = unlabelled(data, seed)
     shape = shape_of(parts)
@@ -45,7 +47,7 @@ def recipe(
     return Recipe(
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
         data=parts,
-        objective=Adversarial(smoothing=smoothing, r1=r1 if r1 is not None else 0.0 if flat else 5.0),
+        objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, judging),
         optimiser=optimiser("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
         initialise=initialise("he_normal"),

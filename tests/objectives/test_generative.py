@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 import sonde
 from sonde.core.batch import Batch, Data
-from sonde.core.errors import BadInput
-from sonde.core.recipe import Recipe
+from sonde.core.errors import BadInput, Preempted
+from sonde.core.recipe import Callback, Recipe
 from sonde.data.tensors import TensorSource
 from sonde.models import diffusion, gan
 from sonde.models.flow import Flow
@@ -23,6 +25,7 @@ from sonde.objectives.adversarial import Adversarial
 from sonde.objectives.denoised import Denoised
 from sonde.objectives.density import Density
 from sonde.objectives.information.discrepancy import discrepancy
+from sonde.objectives.penalised import Penalised
 from sonde.optim.build import optimiser
 
 
@@ -54,47 +57,172 @@ def test_one_backward_pass_is_that_of_both_players(smoothing, r1):
         torch.testing.assert_close(parameter.grad, wanted[name], msg=name)
 
 
-def against_a_frozen_generator(objective, tmp_path, freeze: bool):
-    """A run with weight decay, which moves every weight it is given, and how far it moved each player."""
-    torch.manual_seed(0)
-    model, x = gan.points(3, 4, 5), batch(40).x
-    model.generator.requires_grad_(not freeze)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+class Game(nn.Module):
+    """One number each: forgeries are `generator.weight * z`, the judge's logit is `discriminator.weight * x`."""
+
+    latent = 1
+
+    def __init__(self, judge: float = 0.3, forger: float = 0.5) -> None:
+        super().__init__()
+        self.discriminator, self.generator = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            self.discriminator.weight.fill_(judge)
+            self.generator.weight.fill_(forger)
+
+    def forward(self, x):
+        return self.discriminator(x).flatten()
+
+    def generate(self, noise):
+        return self.generator(noise)
+
+
+ONES = TensorSource(torch.ones(5, 1), noise=torch.ones(5, 1))
+"""five times the point 1, and five times the noise 1"""
+
+
+def played(tmp_path, steps: int, rule: Any = None, objective: Any = None, model: Any = None, source: Any = ONES, **settings: Any):
+    """A run of the game with so many turns."""
     recipe = Recipe(
-        model=model,
-        data=Data(TensorSource(x), TensorSource(x[:7]), name="points"),
-        objective=objective,
-        optimiser=optimiser("adamw", lr=0.01, weight_decay=0.5, decay_all=True),
-        clip=1.0,
-        steps=3,
-        batch=9,
+        model=model or Game(),
+        data=Data(source, source, name="ones"),
+        objective=objective or Adversarial(),
+        optimiser=rule or optimiser("sgd", lr=0.5),
+        steps=steps,
+        batch=5,
+        **settings,
     )
+    return sonde.train(recipe, run=tmp_path / f"run-{steps}", threads=1, quiet=True)
+
+
+def weights(run) -> tuple[float, float]:
+    model = run.model()
+    return model.discriminator.weight.item(), model.generator.weight.item()
+
+
+def sigmoid(a: float) -> float:
+    return 1 / (1 + math.exp(-a))
+
+
+def by_hand(steps: int, judging: int = 1, forging: int = 1, rate: float = 0.5, clip: float = math.inf) -> tuple[float, float]:
+    """The game on ONES in plain numbers: D(x) = sigmoid(d x), G(z) = g z."""
+    d, g = 0.3, 0.5
+    for step in range(steps):
+        if step % (judging + forging) < judging:
+            slope = -sigmoid(-d) + g * sigmoid(d * g)  # of -log D(1) - log(1 - D(g)) by d
+            d -= rate * slope * min(1.0, clip / abs(slope))
+        else:
+            slope = -d * sigmoid(-d * g)  # of -log D(g) by g, against the judge as it is after its turn
+            g -= rate * slope * min(1.0, clip / abs(slope))
+    return d, g
+
+
+@pytest.mark.parametrize("judging, forging", [(1, 1), (3, 1), (1, 2)])
+def test_the_players_take_turns_as_worked_out_by_hand(judging, forging, tmp_path):
+    for steps in (1, 2, 3, 7):
+        run = played(tmp_path, steps, objective=Adversarial(judging=judging, forging=forging))
+        assert weights(run) == pytest.approx(by_hand(steps, judging, forging), rel=1e-5), steps
+
+
+def test_the_norm_that_is_clipped_is_that_of_the_player_who_moves(tmp_path):
+    assert weights(played(tmp_path, 4, clip=0.05)) == pytest.approx(by_hand(4, clip=0.05), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "rmsprop", "adafactor"])
+def test_who_waits_does_not_move_and_each_player_has_an_optimiser_of_its_own(name, tmp_path):
+    """Against torch: two optimisers, each asked at its own turns, with decay and momentum that would move who waits."""
+    extra = {} if name in ("muon", "adafactor", "rmsprop") else {"momentum": 0.9} if name == "sgd" else {"betas": (0.5, 0.9)}
+    rule = optimiser(name, lr=0.03, weight_decay=0.1, decay_all=True, **extra)
+    torch.manual_seed(0)
+    model = gan.points(3, 4, 5, 2)
+    twin = copy.deepcopy(model)
+    made = [
+        rule.build([{"params": list(each.parameters()), "weight_decay": 0.1, "names": [n for n, _ in each.named_parameters()]}])
+        for each in (twin.discriminator, twin.generator)
+    ]
+    given = batch(7)
+    for step in range(5):
+        real, fake = twin(given.x), twin.discriminator(twin.generate(given.noise)).flatten()
+        loss = bce(fake, torch.ones_like(fake)) if step % 2 else bce(real, torch.ones_like(real)) + bce(fake, torch.zeros_like(fake))
+        twin.zero_grad()
+        loss.backward()
+        made[step % 2].step()
+    source = TensorSource(given.x, noise=given.noise)
+    recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimiser=rule, steps=5, batch=7)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
-    moved = {name: float((value - before[name]).abs().max()) for name, value in run.model().state_dict().items()}
-    return run, {player: max(far for name, far in moved.items() if name.startswith(player)) for player in ("generator", "discriminator")}
+    for name, value in run.model().state_dict().items():
+        torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_a_frozen_generator_rests_and_is_still_told(tmp_path):
-    run, moved = against_a_frozen_generator(Adversarial(forge=0.0), tmp_path, freeze=True)
-    assert moved["generator"] == 0 and moved["discriminator"] > 0.01
+def test_turns_stay_on_the_circle_that_moving_at_once_leaves(tmp_path):
+    """Data at 0 and a forger of one point, g: both slopes are a quarter turn around d = g = 0 (Mescheder and others, 2018)."""
+    zeros = TensorSource(torch.zeros(5, 1), noise=torch.ones(5, 1))
+    paths = [played(tmp_path, steps, source=zeros) for steps in (60, 81, 100, 123)]
+    turns = [math.hypot(*weights(run)) for run in paths]
+    d, g = 0.3, 0.5
+    for _ in range(50):
+        d, g = d - 0.5 * g * sigmoid(d * g), g + 0.5 * d * sigmoid(-d * g)
+    start = math.hypot(0.3, 0.5)
+    assert all(0.6 * start < far < 1.4 * start for far in turns) and math.hypot(d, g) > 1.4 * start
+
+
+class StopAfter(Callback):
+    """Asks the run to stop after a step, once."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def step(self, run, step, row):
+        if step == self.last:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])  # after one step the forger has no moments yet
+def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
+    settings: dict[str, Any] = {"rule": optimiser("adamw", lr=0.05, weight_decay=0.1, decay_all=True), "log_every": 1}
+    wanted = weights(played(tmp_path / "whole", 7, **settings))
+    with pytest.raises(Preempted):
+        played(tmp_path, 7, **settings, callbacks=(StopAfter(last),))
+    assert weights(played(tmp_path, 7, **settings, callbacks=(StopAfter(last),))) == wanted
+
+
+def test_a_generator_whose_turn_never_comes_rests_and_is_still_told(tmp_path):
+    run = played(tmp_path, 3, optimiser("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(forging=0))
+    d, g = weights(run)
     figures = run.result["figures"]
+    assert g == 0.5 and abs(d - 0.3) > 0.01
     assert math.isfinite(figures["valid/forge"]) and figures["valid/loss"] == pytest.approx(figures["valid/judge"], rel=1e-6)
 
 
-def test_a_generator_without_a_loss_that_would_move_all_the_same_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"forge=0 .* \(adversarial\); freeze it: model\.generator\.requires_grad_\(False\)"):
-        against_a_frozen_generator(Adversarial(forge=0.0), tmp_path, freeze=False)
+def test_a_player_with_a_turn_and_nothing_to_train_is_refused(tmp_path):
+    model = Game()
+    model.generator.requires_grad_(False)
+    with pytest.raises(BadInput, match=r"phase 1 of the objective has no weights that train \(Adversarial\); leave the phase out"):
+        played(tmp_path, 2, model=model)
 
 
-def test_both_players_step_at_once_under_one_norm():
-    """The engine's update is torch's own, of both gradients where the players stood and clipped as one vector."""
-    model, wanted = two_players(0.0, 0.0)
-    norm = torch.stack([gradient.norm() for gradient in wanted.values()]).norm()
-    Adversarial()(model, batch()).loss().backward()
-    found = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    torch.testing.assert_close(found, norm)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name] * 0.1 / norm, msg=name, rtol=1e-4, atol=1e-7)
+def test_a_penalty_around_the_game_keeps_its_turns(tmp_path):
+    objective = Penalised(Adversarial(), l2=1e-9)
+    assert weights(played(tmp_path, 5, objective=objective)) == pytest.approx(by_hand(5), rel=1e-4)
+
+
+@pytest.mark.parametrize("r1", [0.0, 3.0])
+def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
+    model, wanted = two_players(0.1, r1)
+    objective = Adversarial(0.1, r1)
+    told = objective(model, batch()).means()
+    for step, player in enumerate(("discriminator", "generator")):
+        model.zero_grad()
+        objective.at(step)
+        terms = objective(model, batch())
+        terms.loss().backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, wanted[name] if name.startswith(player) else None, msg=name)
+        found = terms.means()
+        if r1 and player == "generator":
+            assert found.pop("r1") == 0  # the judge rests
+        assert found == pytest.approx({name: told[name] for name in found}, rel=1e-6)
+    model.eval()
+    assert objective(model, batch()).means() == pytest.approx(told, rel=1e-6)  # an evaluation knows no turns
 
 
 def test_a_judge_with_a_column_for_its_output_is_not_spread_over_all_pairs():
@@ -187,7 +315,8 @@ def test_data_that_are_no_numbers_are_refused(objective):
     [
         ({"smoothing": 0.5}, "smoothing must be a number below 0.5, not 0.5 (adversarial); 0.1 calls real examples real with a pro"),
         ({"r1": -1.0}, "r1 must be a number >= 0, not -1.0 (adversarial); 0 leaves the penalty out"),
-        ({"forge": float("inf")}, "forge must be a number >= 0, not inf (adversarial); 1 is the game, 0 is for a generator that is frozen"),
+        ({"judging": 0}, "judging must be a whole number >= 1, not 0 (adversarial); 1 and 1 is the usual game, forging=0 trains"),
+        ({"forging": 1.5}, "forging must be a whole number >= 0, not 1.5 (adversarial); 1 and 1 is the usual game, forging=0 trains"),
         ({"r1": True}, "r1 must be a number >= 0, not True"),
     ],
 )
