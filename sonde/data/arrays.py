@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ class Arrays:
     """height and width that pictures are brought to"""
     names: tuple[str, ...] = ()
     """of the files the examples come from, where each has its own"""
+    corrupt: tuple[str, ...] = ()
+    """files that were left out on request"""
 
 
 def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
@@ -137,6 +140,14 @@ def _fixed(sizes: list[int], valid: float | int, seed: int, labels: Tensor | Non
     return train, held, test
 
 
+class Named(NamedTuple):
+    """Examples to predict, the names of the files they come from where these are pictures, and of those left out."""
+
+    batch: Batch
+    names: tuple[str, ...]
+    corrupt: tuple[str, ...]
+
+
 @final
 class ArrayReader:
     """A file or folder of new examples -> Batch, with the shape and statistics of the training examples."""
@@ -146,12 +157,15 @@ class ArrayReader:
         self.top, self.size = arrays.top, arrays.size
 
     def __call__(self, path: str | Path) -> Batch:
-        return self.named(path)[0]
+        return self.named([Path(path)]).batch
 
-    def named(self, path: str | Path) -> tuple[Batch, tuple[str, ...]]:
-        """The examples, and the names of the files they come from where these are pictures."""
-        path = Path(path)
-        found = self._read(path)
+    def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> Named:
+        """The examples of a file, or of several if these are pictures or folders of them.
+
+        skip_corrupt: leave out pictures that cannot be read, and name them
+        """
+        path = paths[0]
+        found = self._read(paths, skip_corrupt)
         flat = found.x.ndim == 2 and len(self.shape) > 1 and found.x.shape[1] == math.prod(self.shape)
         x = torch.as_tensor(found.x).reshape(-1, *self.shape) if flat else layout(self._batched(found.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
@@ -168,7 +182,7 @@ class ArrayReader:
         fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
         if found.y is not None and len(found.y) == len(x):
             fields["y"] = encode(found.y, self.target, path.name)
-        return Batch(**fields), found.names
+        return Named(Batch(**fields), found.names, found.corrupt)
 
     def _batched(self, x: np.ndarray) -> np.ndarray:
         """One example gets its batch axis, grey images their channel axis."""
@@ -177,11 +191,15 @@ class ArrayReader:
             x = x[None]
         return x[:, None] if grey and x.shape[1:] == self.shape[1:] else x
 
-    def _read(self, path: Path) -> Arrays:
-        kind = suffix(path)
-        if path.is_dir() or kind in PICTURES:
+    def _read(self, paths: Sequence[Path], skip_corrupt: bool) -> Arrays:
+        drawn = [path.is_dir() or suffix(path) in PICTURES for path in paths]
+        if all(drawn):
             colour = None if len(self.shape) != 3 else self.shape[0] == 3
-            return pictures_of(path, colour, self.size, self.target.classes)
+            return pictures_of(paths, colour, self.size, self.target.classes, skip_corrupt)
+        path = paths[drawn.index(False)]
+        if len(paths) > 1:
+            raise BadInput(f"'{path.name}' is no picture, and only of pictures several files may be given", fix="give it alone")
+        kind = suffix(path)
         if kind == ".npy":
             return Arrays(read_npy(path), top=self.top)
         if kind == ".npz":
@@ -194,17 +212,28 @@ def _fractions(x: Tensor) -> bool:
     return bool(x.min() >= 0 and x.max() <= 1 and (x != x.round()).any())
 
 
-def pictures_of(path: Path, colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...]) -> Arrays:
-    """Pictures to predict: one file, a folder of them, or folders named by class."""
-    if not path.is_dir():
-        return Arrays(pictures.read([path], colour, size, skip_corrupt=None).x, names=(path.name,))
-    files = pictures.inside(path)
-    if not files:
-        raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
-    folders = [file.relative_to(path).parts[0] for file in files]
-    labels = np.array(folders, object) if all(folder in classes for folder in folders) else None
-    names = tuple(file.relative_to(path).as_posix() for file in files)
-    return Arrays(pictures.read(files, colour, size, skip_corrupt=None, root=path).x, labels, names=names)
+def pictures_of(
+    paths: Sequence[Path], colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...], skip_corrupt: bool = False
+) -> Arrays:
+    """Pictures to predict: files, or folders of them, which may lie in folders named by class.
+
+    Names are those of the files, in a folder from there on; of several paths each keeps the way it was given by.
+    """
+    files: list[Path] = []
+    names: list[str] = []
+    folders: list[str] = []
+    for path in paths:
+        own = pictures.inside(path) if path.is_dir() else [path]
+        if not own:
+            raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
+        files += own
+        names += [file.as_posix() if len(paths) > 1 else file.name if file == path else file.relative_to(path).as_posix() for file in own]
+        folders += ["" if file == path else file.relative_to(path).parts[0] for file in own]
+    found = pictures.read(files, colour, size, skip_corrupt, root=paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
+    labels = np.array([folders[i] for i in found.kept], object) if all(folder in classes for folder in folders) else None
+    kept = set(found.kept)
+    corrupt = tuple(name for i, name in enumerate(names) if i not in kept)
+    return Arrays(found.x, labels, names=tuple(names[i] for i in found.kept), corrupt=corrupt)
 
 
 def pick(found: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:

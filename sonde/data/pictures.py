@@ -78,12 +78,12 @@ def read(
     files: Sequence[Path],
     colour: bool | None = None,
     size: tuple[int, int] | None = None,
-    skip_corrupt: bool | None = False,
+    skip_corrupt: bool = False,
     root: Path | None = None,
 ) -> Pictures:
     """All files as one array; grey pictures among coloured ones get three equal channels.
 
-    skip_corrupt: leave out what cannot be read; none where that is no choice
+    skip_corrupt: leave out what cannot be read
     root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
     """
     from rich.console import Console
@@ -104,7 +104,7 @@ def read(
                 raise BadInput(
                     error.what.replace(clean(path.name), name(path), 1),
                     where=str(root or path.parent),
-                    fix="mend or remove it" if skip_corrupt is None else "mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
+                    fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error
             corrupt.append(name(path))
     if not found:
@@ -117,7 +117,7 @@ def read(
         odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
         raise BadInput(
             f"pictures differ in size: {shown}, such as '{name(odd)}'",
-            fix="bring them to one size" if skip_corrupt is None else "give size=N to bring all to N x N",
+            fix="bring them to one size; where training data are loaded, size=N brings all to N x N",
         )
     return Pictures(np.stack(found), kept, corrupt)
 

@@ -46,6 +46,8 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
 }
 ABOVE = 0.2
 """how far above its start, as a share of all there is to learn, a loss must end to count as worse than nothing learned"""
+LITTLE = 0.2
+"""share of all there is to learn below which nothing was learned well enough to be learned too well"""
 TAIL = 0.1
 """share of the logged rows at the end that the training loss is averaged over: one batch alone is noisy"""
 FALLING = 0.02
@@ -114,6 +116,9 @@ def of_losses(
     worse = valid - start > ABOVE * (start - floor)
     if learned < -ABOVE or (learned <= 0 and worse):
         return Diagnosis("diverging", learned, lost, f"{told} The loss ended above where it began.")
+    if learned < LITTLE and worse:
+        little = f"The validation loss ended above where it began, with {percent(learned)} of the training loss learned."
+        return Diagnosis("diverging", learned, lost, f"{told} {little}")
     if learned < least_learned and not worse:
         return Diagnosis(
             "underfitting", learned, lost, f"{told} Only {percent(learned)} of the loss was learned, even on the training data."
@@ -136,7 +141,7 @@ def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15
     if said.regime in ("diverging", "overfitting"):
         return said
     best = min(checks)
-    if checks[-1] - best > most_lost * (start - end) / 2:
+    if said.learned >= LITTLE and checks[-1] - best > most_lost * (start - end) / 2:
         at = valid[0][checks.index(best)]
         lost = (checks[-1] - best) / (start - end)
         return Diagnosis(

@@ -199,6 +199,8 @@ def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) 
     assert (here / "said.csv").read_text() == answer.out
     assert sonde("predict", "mine-001", "gone.csv").err == "error: no file 'gone.csv'; give a file of the kind the run was trained on\n"
     assert "make it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
+    several = sonde("predict", "mine-001", "new.csv", "new.csv")
+    assert several.code == 2 and "not trained on pictures, and several files are for these alone" in several.err
     assert sonde("predict", "mine-001", "new.csv", "--out", ".") == (
         2,
         "",
@@ -233,7 +235,19 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     written = (here / "said.csv").read_bytes()
     assert b"\nc\xe9.png,dark," in written and b"\nd\x1b[2J.png,dark," in written
     (here / "new" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    assert sonde("predict", "images-001", "new").err.endswith("; mend or remove it\n")
+    assert sonde("predict", "images-001", "new").err.endswith("; mend it, remove it, or use --skip-corrupt (skip_corrupt=True)\n")
+    answer = sonde("predict", "images-001", "new", "--skip-corrupt")
+    assert answer.code == 0 and answer.err == "left out 1 of 5 pictures, which cannot be read: b.png\n"
+    assert [row["class"] for row in csv.DictReader(io.StringIO(answer.out))] == ["light", "dark", "dark", "dark"]
+    several = sonde("predict", "images-001", "photos/light/2.png", "new/a", "new/b.png", "--skip-corrupt")
+    assert several.err == "left out 1 of 4 pictures, which cannot be read: new/b.png\n"
+    rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(several.out))}
+    assert rows == {"photos/light/2.png": "light", "new/a/a.png": "light", "new/a/z.png": "dark"}
+    np.save(here / "x.npy", np.zeros((2, 1, 8, 8), np.uint8))
+    mixed = sonde("predict", "images-001", "photos", "x.npy")
+    assert mixed.code == 2 and mixed.err == "error: 'x.npy' is no picture, and only of pictures several files may be given; give it alone\n"
+    alone = sonde("predict", "images-001", "new/b.png", "--skip-corrupt")
+    assert alone.code == 2 and "none of 1 pictures can be read: b.png" in alone.err
 
 
 def picture(path: Path, rng: np.random.Generator, shade: int) -> None:

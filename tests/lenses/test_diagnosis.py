@@ -46,10 +46,17 @@ def test_a_short_run_with_few_checks_is_still_learning():
     assert diagnosis.of_run(([0, 1], [2.0, 1.9]), ([1], [1.9])).regime == "underfitting"
 
 
-@pytest.mark.parametrize("train, regime", [(0.45, "overfitting"), (0.99, "overfitting"), (1.1, "diverging")])
+@pytest.mark.parametrize("train, regime", [(0.45, "overfitting"), (0.79, "overfitting"), (0.99, "diverging"), (1.1, "diverging")])
 def test_validation_far_above_the_start_is_no_underfitting(train, regime):
     assert diagnosis.of_losses(train, valid=5.0, start=1.0).regime == regime
     assert diagnosis.of_losses(train, valid=1.1, start=1.0).regime == "underfitting"
+
+
+def test_a_few_steps_that_taught_hardly_anything_have_taught_nothing_too_well():
+    """Validation swings by a tenth of what little was learned, as it does before the statistics of a batch norm settle."""
+    said = diagnosis.of_run(([0, 1, 2], [2.0, 1.95, 1.9]), ([1, 2], [1.92, 1.94]))
+    assert said.regime == "underfitting" and "Only 5.00 %" in said.why
+    assert diagnosis.of_run(([0, 1, 2], [2.0, 1.0, 0.5]), ([1, 2], [0.5, 0.65])).regime == "overfitting"
 
 
 def test_shares_by_hand():

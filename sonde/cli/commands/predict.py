@@ -1,9 +1,10 @@
-"""Apply a trained run to a file of new examples."""
+"""Apply a trained run to new examples in files."""
 
 from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,28 +13,32 @@ from ...core.dials import Dial
 from ...core.errors import BadInput, clean
 from .._options import by_name, option, parse, usable
 
-USAGE = "RUN FILE [--out FILE.csv]"
+USAGE = "RUN FILE ... [--out FILE.csv] [--skip-corrupt]"
 EXAMPLES = (
     "sonde predict table-001 new.csv --out answers.csv    a table with the columns of the training data",
     "sonde predict digits_cnn-001 new.npy                 images as NPY, NPZ or idx; rows of numbers are brought into shape",
-    "sonde predict images-001 new.png                     a picture, or a folder of them, for a run of 'images'",
+    "sonde predict images-001 new.png more/ *.jpg         pictures, or folders of them, for a run of 'images'",
 )
 
 
 def options() -> list[Dial]:
-    return [option("out", Path | None, None, "write there instead of printing")]
+    return [
+        option("out", Path | None, None, "write there instead of printing"),
+        option("skip_corrupt", bool, False, "leave out pictures that cannot be read, and name them"),
+    ]
 
 
 def run(words: list[str]) -> int:
     from ...engine.rundir import find
 
-    found, given = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=2)
+    found, given = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
     if len(found) < 2:
         raise BadInput("sonde predict needs a run and a file", fix=f"sonde predict {USAGE}")
-    file, out = usable(Path(found[1]), "FILE"), given.get("out")
+    paths, out = [usable(Path(word), "FILE") for word in found[1:]], given.get("out")
     folder = find(usable(Path(found[0]), "RUN"))
-    if not file.exists():
-        raise BadInput(f"no file '{file}'", fix="give a file of the kind the run was trained on")
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"no file '{path}'", fix="give a file of the kind the run was trained on")
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"no folder '{out.parent}' for --out", fix="make it first")
     if out is not None and out.is_dir():
@@ -45,8 +50,7 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
         )
-    reader = trained.data.reader
-    batch, names = reader.named(file) if hasattr(reader, "named") else (reader(file), ())
+    batch, names = _examples(trained.data.reader, paths, given.get("skip_corrupt", False))
     rows = answers(trained.predict(batch), trained.data, names)
     if out is None:  # a terminal would obey what some names of files and classes hold
         rows = ([clean(cell) for cell in row] for row in rows)
@@ -60,6 +64,22 @@ def run(words: list[str]) -> int:
     replace_file(out, text.getvalue().encode(errors="surrogateescape"))  # names as they are, also those that are no UTF-8
     print(out)
     return 0
+
+
+def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[Any, Sequence[str]]:
+    """A batch, and the names of its pictures; what is left out is told on standard error."""
+    if not hasattr(reader, "named"):
+        if len(paths) > 1 or skip_corrupt:
+            told = "several files are" if len(paths) > 1 else "--skip-corrupt is"
+            raise BadInput(
+                f"the run was not trained on pictures, and {told} for these alone", fix="give one file and leave --skip-corrupt out"
+            )
+        return reader(paths[0]), ()
+    batch, names, corrupt = reader.named(paths, skip_corrupt)
+    if corrupt:
+        shown = ", ".join(clean(name) for name in corrupt[:20]) + (", ..." if len(corrupt) > 20 else "")
+        print(f"left out {len(corrupt)} of {len(corrupt) + len(names)} pictures, which cannot be read: {shown}", file=sys.stderr)
+    return batch, names
 
 
 def answers(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
