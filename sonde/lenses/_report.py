@@ -65,7 +65,7 @@ def report(run: Any) -> Path:
         if panels
         else "",
         _section("Figures", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learnt", *pictures) if (pictures := _shown(run.path / SHOWN)) else "",
+        _section("What was learnt", *learnt) if (learnt := _learnt(run)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
@@ -156,9 +156,12 @@ def _picture(reading: Reading) -> Html:
     return tag("div", picture, class_="scroll")
 
 
-def _shown(folder: Path) -> list[Html]:
-    """The PNGs of a folder, which have their titles and notes inside."""
-    return [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in sorted(folder.glob("*.png"))]
+def _learnt(run: Any) -> list[Html]:
+    """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
+    said = {event["event"]: event.get("text", "") for event in run.events if event.get("learnt")}
+    drawn = sorted((run.path / SHOWN).glob("*.png"))
+    pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
+    return ([tag("figure", _table(("", ""), list(said.items()), (False, False)), class_="pairs said")] if said else []) + pictures
 
 
 def _uri(data: bytes, kind: str = "svg+xml") -> str:
@@ -279,6 +282,8 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
     rows: list[tuple[Any, ...]] = []
     saved = 0
     for event in events:
+        if event.get("learnt"):  # told above
+            continue
         kind = event.get("event", "")
         saved = saved + 1 if kind == "checkpoint" else 0
         more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text")}
@@ -454,6 +459,8 @@ tfoot td { border-top:1px solid var(--muted); border-bottom:0; font-weight:600 }
 .pairs thead { display:none }
 .pairs td { white-space:normal; overflow-wrap:anywhere }
 .pairs td:first-child { color:var(--muted); width:42% }
+.said td { white-space:pre-wrap }
+.said td:first-child { width:16% }
 ul { margin:0; padding-left:18px; color:var(--muted); font-size:13.5px }
 @media (max-width:560px) { main { padding:26px 16px 48px } h1 { font-size:25px } .tiles dd { font-size:20px } }
 @media print {

@@ -1,4 +1,4 @@
-"""What recipes over texts share: they end by showing what was learnt."""
+"""What many recipes share: they end by showing what was learnt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..models.language_model import mixer_of, refuse_ahead
 class Shown(Callback):
     """Says what `show(model, folder of the run)` finds in the trained model.
 
-    `show` returns short texts by name; they stand on the terminal and in the report, under "What happened".
+    `show` returns short texts by name; they stand on the terminal and in the report, under "What was learnt".
     """
 
     def __init__(self, show: Callable[[Any, Path], Mapping[str, str]]) -> None:
@@ -25,7 +25,7 @@ class Shown(Callback):
     def finish(self, run: Any, step: int, model: nn.Module) -> None:
         run.say("looking at what was learnt ...")
         for name, text in self.show(model, run.path).items():
-            run.event(name, step, text=text)
+            run.event(name, step, text=text, learnt=True)
             run.say(f"{name}: {text}")
 
 

@@ -83,7 +83,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
         "outlines",
         "Outlined shapes",
         rows,
-        "The first images of the test part: answers are yellow for a disc, blue for a square, pink for a cross.",
+        "The first images of the test part: answers are yellow for a disc, turquoise for a square, pink for a cross.",
     )
     return {"IoU": f"{float(overlap.mean()):.4f} ({told}; {len(data.test)} images of the test part)"}
 

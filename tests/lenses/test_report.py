@@ -116,6 +116,14 @@ def test_pictures_of_the_recipe_stand_in_the_page(tmp_path) -> None:
     assert "What was learnt" in page.words and ("alt", "codes & more") in page.attributes
 
 
+def test_what_the_recipe_said_of_the_model_stands_before_what_happened(tmp_path) -> None:
+    run = a_run(tmp_path / "tiny-001", images())
+    run.events.append({"event": "IoU", "step": 12, "time": "2026-01-05T10:00:03+00:00", "text": "0.931 <b>(disc)</b>", "learnt": True})
+    words = check_page(report(run)).words
+    assert words.index("What was learnt") < words.index("0.931 <b>(disc)</b>") < words.index("What happened")
+    assert words.count("0.931") == 1 and words.count("IoU") == 1
+
+
 def test_report_of_a_classifier_has_every_part(tmp_path) -> None:
     run = a_run(tmp_path / "tiny-001", images())
     path = report(run)
