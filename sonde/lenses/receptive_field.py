@@ -81,7 +81,8 @@ def read(
     layer = chosen(layer, found, list(spread_out(found))[-1])
     # A layer that runs several times has the field of its last run.
     formula = {f"{row.name} ({row.calls})" if row.calls > 1 else row.name: row.field for row in cost(model, batch).rows if row.field}
-    names = spaced(_growing(list(found), formula), layers)
+    growing = _growing(list(found), formula)
+    names = spaced(growing, layers)
     fields = measured(subject, [*names, layer], probes)
     repeats = {
         name for before, name in zip(names, names[1:]) if name not in formula and fields[before].whole and _alike(fields, before, name)
@@ -106,7 +107,8 @@ def read(
         axes=["layer"],
         note=f"In pixels. Measured: the box around all gradients of the middle unit over {probes} random images, as large as it takes for "
         f"the box to end inside. {agree}{'; not ' + ', '.join(wrong) if wrong else ''}. Layers that see no more than the one before are "
-        "left out; the formula is known for chains of convolutions, pools and what works on single entries.",
+        "left out; the formula is known for chains of convolutions, pools and what works on single entries."
+        + (f" Of {len(growing)} others {len(names)} were measured: set layers for more." if len(names) < len(growing) else ""),
     )
     size = batch.x.shape[-2:]
     mass = heat.flatten().sort(descending=True).values.cumsum(0)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 TITLES = {"gradient": "gradient", "integrated": "integrated gradients", "grad-cam": "Grad-CAM"}
 
 
+STRONG = 0.01
+"""share of the pixels of a picture that get the full colour: a few far beyond the others would leave these without any"""
+
+
 def why_not(subject: Subject) -> str:
     import torch
 
@@ -47,7 +51,7 @@ def read(
     baseline: float = 0.0,
     steps: Annotated[int, Range(1, 4096)] = 64,
 ) -> Reading:
-    """Images of the batch with the heat of one method over them, each stretched to its own largest.
+    """Images of the batch with the heat of one method over them, each stretched to its own strongest pixels.
 
     method: how pixels are judged
     n: how many images, the first of the batch
@@ -88,8 +92,9 @@ def read(
         "images",
         {"images": [picture(image) for image in batch.x]},
         axes=["example", "row", "column"],
-        note=f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {told}",
-        extra={"labels": [names[i] for i in classes.tolist()], "details": details, "heat": heat.tolist(), "size": 1.05},
+        note=(f"The first {n} of {len(subject.batch):,} images. " if n < len(subject.batch) else "")
+        + f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {told}",
+        extra={"labels": [names[i] for i in classes.tolist()], "details": details, "heat": heat.tolist(), "strong": STRONG, "size": 1.05},
     )
 
 

@@ -272,6 +272,24 @@ def test_answers_of_a_classifier() -> None:
     assert list(answers(torch.tensor([[1.5, -2.0]]), values)) == [("row", "value0", "value1"), (0, "1.5", "-2")]
 
 
+def test_a_recipe_is_explained_without_its_data_and_says_so(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sonde.cli.commands.explain import _size_without_data
+    from sonde.core.errors import DataUnusable
+    from sonde.recipes import cifar_cnn
+
+    gone = DataUnusable("the photographs are not here", where="there", fix="fetch them")
+
+    def missing(name: str) -> None:
+        raise gone
+
+    monkeypatch.setattr(cifar_cnn, "load", missing)
+    answer = sonde("explain", "cifar_cnn", "--hidden", "0")
+    assert answer.code == 0 and "blocks.conv4" in answer.out
+    assert answer.err == "notice: the photographs are not here; explained for an input of 3 x 32 x 32, which the model names itself\n"
+    with pytest.raises(DataUnusable, match="to do: say the size of an example, such as --input 3 32 32, or fetch them"):
+        _size_without_data(torch.nn.Conv2d(3, 4, 5), "mine", gone)
+
+
 def test_explain_a_model_of_77_billion_weights(sonde: Callable) -> None:
     answer = sonde("explain", "mlp", "--widths", "196608", "196608", "196608")
     assert answer.code == 0, answer.err

@@ -354,3 +354,15 @@ def test_frames_are_in_pixels_and_those_on_the_same_ones_are_all_seen() -> None:
     assert third.get_linewidth() > second.get_linewidth() and third.get_zorder() < second.get_zorder()
     colours = {text.get_text(): text.get_color() for text in axes.texts}
     assert colours == dict(zip(("in", "out", "too"), LIGHT.palette, strict=False))
+
+
+def test_heat_has_the_full_colour_at_the_top_at_the_strongest_few_or_at_the_largest() -> None:
+    from sonde.lenses._draw.images import _full, _grey
+
+    heat = [[float(10 * row - column) for column in range(10)] for row in range(10)]  # sizes 0 .. 90
+    assert _full(heat, {}) == 90 and _full(heat, {"top": 7.0}) == 7.0
+    assert _full(heat, {"strong": 0.05}) == sorted((abs(v) for row in heat for v in row), reverse=True)[5] == 85
+    assert _full([[0.0, 0.0], [0.0, -3.0]], {"strong": 0.5}) == 3.0  # most are 0: the largest, which is seen
+    assert _full([[float("nan")]], {"strong": 0.01}) == 1.0
+    white_red = _grey([[[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]])
+    assert white_red.tolist() == [[pytest.approx(1.0), pytest.approx(0.299)]] and _grey([[0.25]]).tolist() == [[0.25]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...core import shelf
 from ...core.dials import Dial, Range, dials, resolve
-from ...core.errors import BadInput, nearest
+from ...core.errors import BadInput, DataUnusable, nearest
 from .. import _names
 from .._options import by_name, leading, option, parse
 
@@ -91,12 +92,32 @@ def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | 
     from ...engine.api import plan
 
     recipe = plan(thing.target, given).make(0)
+    missing: DataUnusable | None = None
     if not size:
-        batch = recipe.build_data().train[torch.arange(1)]  # as the model is given it in training
-        return recipe.model, batch if recipe.augment is None else recipe.augment(batch, generator(0, "explain"))
+        try:
+            batch = recipe.build_data().train[torch.arange(1)]  # as the model is given it in training
+        except DataUnusable as error:
+            missing = error
+        else:
+            return recipe.model, batch if recipe.augment is None else recipe.augment(batch, generator(0, "explain"))
     with torch.device("meta"):
         model = recipe.build_model()
+    if missing is not None:
+        size = _size_without_data(model, thing.owner, missing)
+    assert size is not None
     return model, _example(model, size)
+
+
+def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[int, ...]:
+    """The size the model itself names, with a notice; where it names none, the data are needed after all."""
+    try:
+        size = _input_size(model, owner)
+    except BadInput:
+        fix = f"say the size of an example, such as --input 3 32 32, or {missing.fix}"
+        raise DataUnusable(missing.what, where=missing.where, fix=fix) from missing
+    told = " x ".join(map(str, size))
+    print(f"notice: {missing.what}; explained for an input of {told}, which the model names itself", file=sys.stderr)
+    return size
 
 
 def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:

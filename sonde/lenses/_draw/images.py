@@ -3,8 +3,8 @@
 values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1, None for a place left free; extra["labels"],
 extra["details"] are captions; extra["across"] pictures stand in a row and extra["rows"] names the rows;
 extra["size"] is the longer side of a picture in inches.  Over each picture: extra["heat"] [matrix or None, ...]
-of any size, clear at 0, in one colour above and another below, strongest at extra["top"], else at its own largest,
-with a scale below the pictures;
+of any size, clear at 0, in one colour above and another below, strongest at extra["top"], or for the share extra["strong"]
+of its own entries, else at its own largest, with a scale below the pictures;
 extra["frames"] [{name: [top, left, height, width]}, ...] are boxes in pixels, named beside the pictures
 """
 
@@ -54,7 +54,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         if picture is None:
             continue
         x, y = indent + (index % across) * step, area_height - tops[index // across]
-        _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), extra.get("top"))
+        _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), extra)
         _frames(axes, theme, _at(frames, index) or {}, legend, (x, y, width / wide, height / tall))
         for position, words in enumerate(captions):
             size, colour = (7.5, theme.ink) if words is extra.get("labels") else (6.5, theme.muted)
@@ -66,7 +66,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         spot = indent + across * step, area_height - 0.2 * place - 0.1
         axes.text(*spot, short(name), size=7.5, va="center", color=theme.colour(place))
     if foot:
-        _warmth_scale(axes, theme, [each for each in heat if each is not None], extra.get("top"), indent)
+        _warmth_scale(axes, theme, [each for each in heat if each is not None], extra, indent)
     axes.set_xlim(0, sheet.width - left)
     axes.set_ylim(0, area_height)
 
@@ -75,16 +75,25 @@ def _at(items: Sequence[Any], index: int) -> Any:
     return items[index] if index < len(items) else None
 
 
-def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, top: float | None) -> None:
-    """One image with an edge, paler where heat lies over it, so that this is seen on black too."""
+def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, extra: Mapping[str, Any]) -> None:
+    """One image with an edge; pale and grey where heat lies over it, so that this is seen on black and not taken for paint."""
     from matplotlib.patches import Rectangle
 
     x, right, bottom, y = extent
     how = {"extent": extent, "interpolation": "nearest", "aspect": "auto"}
-    axes.imshow(picture, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
+    under = picture if heat is None else _grey(picture)
+    axes.imshow(under, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
     if heat is not None:
-        axes.imshow(_warmth(heat, top, theme), **how)
+        axes.imshow(_warmth(heat, _full(heat, extra), theme), **how)
     axes.add_patch(Rectangle((x, bottom), right - x, y - bottom, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
+
+
+def _grey(picture: Any) -> Any:
+    """How light each pixel looks (Rec. 601), (H, W)."""
+    import numpy as np
+
+    pixels = np.asarray(picture, float)
+    return pixels @ (0.299, 0.587, 0.114) if pixels.ndim == 3 else pixels
 
 
 def _frames(
@@ -105,21 +114,31 @@ def _frames(
         axes.add_patch(frame)
 
 
-def _warmth(values: Any, top: float | None, theme: Theme) -> list[list[tuple[float, ...]]]:
+def _full(heat: Any, extra: Mapping[str, Any]) -> float:
+    """The size from which on a number has the full colour."""
+    cells = [floats(row) for row in heat]
+    if extra.get("top"):
+        return extra["top"]
+    sizes = sorted((abs(v) for row in cells for v in row if v == v and abs(v) < float("inf")), reverse=True)
+    few = int(extra.get("strong", 0.0) * len(sizes))
+    return (sizes[few] if sizes else 0.0) or largest_of(cells) or 1.0
+
+
+def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float, ...]]]:
     """A matrix as colours to lay over a picture: the larger a number, the less is seen through it."""
     from matplotlib.colors import to_rgb
 
     cells = [floats(row) for row in values]
-    largest = top or largest_of(cells) or 1.0
     above, below = to_rgb(theme.palette[1]), to_rgb(theme.palette[0])
     return [[(*(below if v < 0 else above), OPAQUE * min(abs(v) / largest, 1.0) if v == v else 0.0) for v in row] for row in cells]
 
 
-def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], top: float | None, x: float) -> None:
+def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], extra: Mapping[str, Any], x: float) -> None:
     """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
     below = any(v < 0 for each in heat for row in each for v in floats(row))
-    most = number(top) if top else "largest of each picture"
-    words = [f"−{most if top else 'largest'}" if below else "0", most]
+    top, strong = extra.get("top"), extra.get("strong")
+    largest = f"strongest {strong:.0%}" if strong else "largest"
+    words = [f"−{number(top) if top else largest}" if below else "0", number(top) if top else f"{largest} of each picture"]
     start = x + inches(words[:1], 6.5) + 0.05
     ramp = [i / 48 for i in range(-48 if below else 0, 49)]
     axes.imshow(_warmth([ramp], 1.0, theme), extent=(start, start + SCALE, 0.05, 0.13), interpolation="nearest", aspect="auto")
