@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import BadInput, nearest
+from .errors import BadInput, closest, nearest
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Dial:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _fits(value, kind):
-            close = nearest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else ""
-            raise self._wrong(value, f"must be {_say(kind)}", close if close.startswith("did") else "")
+            close = closest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else None
+            raise self._wrong(value, f"must be {_say(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._wrong(value, "must be a finite number")
         if isinstance(value, int) and abs(value) >= 2**63:

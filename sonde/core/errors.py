@@ -94,18 +94,24 @@ def clean(text: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them.
+    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them."""
+    known = sorted(known)
+    close = closest(name, known)
+    if close is not None:
+        return f"did you mean '{close}'?"
+    if not known:
+        return "there are none"
+    return "choose from " + ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a wrong one was most likely meant to be, if any is near.
 
     The dashes before an option do not count, and where no name is very near, initials are: --learning-rate means --lr.
     """
-    known = sorted(known)
-    bare = {one.lstrip("-"): one for one in known}
+    bare = {one.lstrip("-"): one for one in sorted(known)}
     given = str(name).lstrip("-")
     initials = "".join(word[0] for word in re.split("[-_ ]+", given.lower()) if word)
     by_initials = [initials] if len(initials) > 1 and initials in bare else []
     close = difflib.get_close_matches(given, bare, 1, 0.8) or by_initials or difflib.get_close_matches(given, bare, 1, 0.5)
-    if close:
-        return f"did you mean '{bare[close[0]]}'?"
-    if not known:
-        return "there are none"
-    return "choose from " + ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+    return bare[close[0]] if close else None

@@ -19,7 +19,7 @@ from ..core.files import replace_file
 from ..core.reading import Reading, Subject
 from ._draw import draw, short, svg
 from ._words import formatted, number, percent
-from .curves import LARGER_IS_BETTER, OF_TRAINING, Line, panel, series, without_copies
+from .curves import LARGER_IS_BETTER, NONE_IS_BEST, OF_TRAINING, Line, panel, series, without_copies
 
 MOST_EXAMPLES = 10_000
 GRADIENT_EXAMPLES = 256
@@ -366,7 +366,8 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
     best: dict[str, float] = {}
     for head in heads:
         values = [row[head] for row in rows if isinstance(row[head], (int, float)) and not isinstance(row[head], bool)]
-        if "/" in head and len(values) > 1 and min(values) < max(values):
+        judged = "/" in head and head.rpartition("/")[2] not in NONE_IS_BEST
+        if judged and len(values) > 1 and min(values) < max(values):
             best[head] = max(values) if head.rpartition("/")[2] in LARGER_IS_BETTER else min(values)
 
     def cell(head: str, value: Any) -> Any:

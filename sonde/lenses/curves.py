@@ -15,6 +15,8 @@ Line = tuple[list[float], list[float]]
 NOT_FIGURES = ("step", "epoch", "model_step")
 OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
 LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
+NONE_IS_BEST = ("kl", "judge", "forge", "fake", "real", "r1")
+"""shares of a bound, and what two players of a game make of each other: no direction is the better one"""
 COLOURS = {"train": 0, "valid": 1, "test": 2}
 LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
 SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
@@ -76,6 +78,8 @@ def _note(figure: str, lines: Mapping[str, Line]) -> str:
 
 def best(figure: str, line: Line) -> tuple[float, float] | None:
     """(value, step) of the best value of a line, or None where it has none."""
+    if figure in NONE_IS_BEST:
+        return None
     good = [(value, step) for step, value in zip(*line, strict=True) if value == value]
     if not good:
         return None

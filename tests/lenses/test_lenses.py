@@ -267,3 +267,12 @@ def test_a_matrix_of_thousands_of_classes_is_refused():
     assert not confusion.why_not(few)
     many = replace(few, data=replace(few.data, classes=tuple(map(str, range(2000)))))
     assert confusion.why_not(many) == "2,000 classes are more than a matrix can show"
+
+
+def test_what_has_no_better_side_has_no_best_value() -> None:
+    line = ([1, 2, 3], [3.0, 1.0, 2.0])
+    assert curves.best("nll", line) == (1.0, 2) and curves.best("accuracy", line) == (3.0, 1)
+    assert curves.best("kl", line) is None and curves.best("judge", line) is None
+    rows = [{"step": s, "valid/loss": v, "valid/kl": 4 * v} for s, v in zip(*line, strict=True)]
+    loss, kl = curves.read(Subject(None, None, metrics=rows))
+    assert loss.note.startswith("Lowest validation loss 1 at step 2") and kl.note == ""
