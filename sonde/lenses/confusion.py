@@ -20,7 +20,7 @@ def read(subject: Subject) -> list[Reading]:
 
     need(__name__, subject)
     y, said, _, _, names = answers(subject)
-    k = len(names)
+    k, unit = len(names), "examples" if len(y) <= len(subject.batch) else "places"  # pixels or tokens have a class each
     counts = torch.bincount(y * k + said, minlength=k * k).reshape(k, k)
     right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
     total, correct = int(counts.sum()), int(right.sum())
@@ -31,7 +31,7 @@ def read(subject: Subject) -> list[Reading]:
     matrix = Reading(
         "Confusion matrix",
         "heat",
-        {"examples": counts},
+        {unit: counts},
         axes=["true class", "predicted class"],
         note=_note(counts, names, correct, total),
         extra={"rows": names, "columns": names, "share": "row", "diagonal": True},
@@ -44,7 +44,7 @@ def read(subject: Subject) -> list[Reading]:
             "precision": ratio(right, predicted),
             "recall": ratio(right, true),
             "F1": ratio(2 * right, true + predicted),
-            "examples": true,
+            unit: true,
         },
         axes=["class"],
         note="Precision: share of the answers 'this class' that are right. Recall: share of the class that is found.",
