@@ -24,7 +24,8 @@ class Objective(Protocol):
     at(step)                which step comes next, from 0; told before every step, so what changes while training depends
                             on the step alone: not on what is logged, how a batch is cut or where a run was resumed
     phases, phase_of(name)  for players that take turns: the phases in the order in which they come, one a step, over and
-                            over, as numbers from 0; and in which of them a parameter moves, all others being at rest
+                            over, as numbers from 0; and in which of them a parameter moves, other parameters being at rest
+    phase                   set for a step to the phase that it is, None again after it
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...

@@ -156,8 +156,8 @@ class ArrayReader:
         self.shape, self.to_float, self.target = shape, to_float, target
         self.top, self.size = arrays.top, arrays.size
 
-    def __call__(self, path: str | Path) -> Batch:
-        return self.named([Path(path)]).batch
+    def __call__(self, path: str | Path, skip_corrupt: bool = False) -> Batch:
+        return self.named([Path(path)], skip_corrupt).batch
 
     def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> Named:
         """The examples of a file, or of several if these are pictures or folders of them.
@@ -199,6 +199,10 @@ class ArrayReader:
         path = paths[drawn.index(False)]
         if len(paths) > 1:
             raise BadInput(f"'{path.name}' is no picture, and only of pictures several files may be given", fix="give it alone")
+        if skip_corrupt:
+            raise BadInput(
+                f"'{path.name}' is no picture, and only pictures are left out where they are corrupt", fix="leave --skip-corrupt out"
+            )
         kind = suffix(path)
         if kind == ".npy":
             return Arrays(read_npy(path), top=self.top)
@@ -217,7 +221,7 @@ def pictures_of(
 ) -> Arrays:
     """Pictures to predict: files, or folders of them, which may lie in folders named by class.
 
-    Names are those of the files, in a folder from there on; of several paths each keeps the way it was given by.
+    A name is that of the file, or its path inside the one folder that is given; of several paths the path it was given as.
     """
     files: list[Path] = []
     names: list[str] = []

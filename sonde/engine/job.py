@@ -52,6 +52,7 @@ class Job:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.moves = hasattr(self.objective, "at")
+        self.phases: tuple[int, ...] = tuple(self.objective.phases) if phased(self.objective) else (0,)  # type: ignore[attr-defined]
         sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
             len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last, sizes=sizes
@@ -61,6 +62,8 @@ class Job:
         if self.steps > 10**12:
             raise BadInput(f"{self.steps:.3g} steps are more than any run can do", where="steps or epochs", fix="use fewer epochs")
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
+        while not self.recipe.log_every and math.gcd(self.log_every, len(self.phases)) > 1:
+            self.log_every += 1  # else the rows would tell of the same players every time
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
@@ -187,7 +190,15 @@ class Job:
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
         self.tell(step)
-        return self.replica.gradient(self.objective, shards, self.shards, self.before(step), self.phase(step))
+        phase = self.phase(step)
+        if len(self.phases) == 1:
+            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), phase)
+        objective: Any = self.recipe.objective
+        objective.phase = phase
+        try:
+            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), phase)
+        finally:
+            objective.phase = None
 
     def tell(self, step: int) -> None:
         """Say to an objective that changes while training which step comes."""
@@ -196,8 +207,7 @@ class Job:
 
     def phase(self, step: int) -> int:
         """Which weights move at a step, of an objective whose players take turns; else all of them."""
-        phases = self.objective.phases if phased(self.objective) else (0,)  # type: ignore[attr-defined]
-        return phases[step % len(phases)]
+        return self.phases[step % len(self.phases)]
 
     def factor(self, step: int) -> float:
         """What the schedule makes of the learning rate at a step."""

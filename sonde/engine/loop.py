@@ -57,7 +57,8 @@ class Loop:
 
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self.record = job, record
-        self.guard = Guard()
+        self.guards = [Guard() for _ in range(max(job.phases) + 1)]
+        """one for each phase: players may have losses of their own"""
         self.best = Best(job.recipe.watch)
         self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
         self.step = 0
@@ -68,6 +69,7 @@ class Loop:
             "step": self.step,
             "best": self.best.state(),
             "guard": self.guard.state(),
+            **({"guards": [guard.state() for guard in self.guards[1:]]} if len(self.guards) > 1 else {}),
             "callbacks": [callback.state() for callback in self.job.recipe.callbacks],
         }
 
@@ -76,7 +78,8 @@ class Loop:
         self.job.replica.fits(found.parts)
         try:
             Best(self.job.recipe.watch).load(found.state["best"])
-            Guard().load(found.state["guard"])
+            for _, saved in self._guarded(found.state):
+                Guard().load(saved)
             for _ in zip(self.job.recipe.callbacks, found.state["callbacks"], strict=True):
                 continue
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -85,9 +88,19 @@ class Loop:
     def load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
         self.best.load(state["best"])
-        self.guard.load(state["guard"])
+        for guard, saved in self._guarded(state):
+            guard.load(saved)
         for callback, saved in zip(self.job.recipe.callbacks, state["callbacks"], strict=True):
             callback.load(saved)
+
+    @property
+    def guard(self) -> Guard:
+        """That of the first phase, which for most objectives is the only one."""
+        return self.guards[0]
+
+    def _guarded(self, state: dict[str, Any]) -> list[tuple[Guard, dict[str, Any]]]:
+        """Every guard with what a checkpoint says of it."""
+        return list(zip(self.guards, [state["guard"], *state.get("guards", [])], strict=True))
 
     def run(self) -> None:
         """All steps that are left; raises Preempted or Interrupted, state saved, when a signal asks for it."""
@@ -112,7 +125,7 @@ class Loop:
         loss = job.gradient(self.step, batch)  # forward, loss, backward
         norm = job.replica.norm()
         size = float(norm)
-        fault = self.guard.fault(loss, size)
+        fault = self.guards[job.phase(self.step)].fault(loss, size)
         if fault:  # before the update, on every process alike: sums and norms are the same everywhere
             return self._bad_step(fault, batch, buffers)
         if job.recipe.clip:
@@ -128,6 +141,8 @@ class Loop:
 
     def log(self, loss: float, rate: float, norm: float) -> None:
         row = {"step": self.step, "epoch": self.epoch, "lr": rate, "loss": loss, "grad_norm": norm}
+        if len(self.job.phases) > 1:
+            row["phase"] = self.job.phase(self.step - 1)
         self.record.row(row)
         for callback in self.callbacks:
             callback.step(self.record, self.step, row)
@@ -202,7 +217,8 @@ class Loop:
                 buffer.copy_(value)
             self._passed_over()
             return True
-        self.record.skip(range(step - fault.steps + 1 - broken, step + 1 - broken))
+        back = (fault.steps - 1) * len(job.phases) + 1  # a guard counts the steps of its own phase
+        self.record.skip(range(step - back + 1 - broken, step + 1 - broken))
         if not self.record.restore(self):
             raise stop
         return False

@@ -31,15 +31,11 @@ class Replica:
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
         decays = getattr(optimiser, "decays", lambda name, parameter: True)
-        self.flat = Flat(model, decays, objective.phase_of) if phased(objective) else Flat(model, decays)
+        self.flat = Flat(model, decays, checked(objective, model)) if phased(objective) else Flat(model, decays)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():
             groups.setdefault(group // 2, []).append((group, parameter))
         self.movers = {phase: Mover(optimiser, own, self.flat) for phase, own in groups.items()}
-        for phase in objective.phases if phased(objective) else ():
-            if phase not in self.movers:
-                told = f"phase {phase} of the objective has no weights that train"
-                raise BadInput(told, where=type(objective).__name__, fix="leave the phase out, or let its weights require gradients")
         self.repeated: Repeated | None = None
 
     def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
@@ -128,6 +124,30 @@ class Mover:
 def phased(objective: Any) -> bool:
     """Whether an objective has players that take turns (see `core.recipe.Objective`)."""
     return hasattr(objective, "phases")
+
+
+def checked(objective: Any, model: nn.Module) -> Callable[[str], int]:
+    """`phase_of` of an objective with phases, after a look at what it says of every parameter that trains."""
+
+    def whole(number: Any) -> bool:
+        return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+    where, phases = type(objective).__name__, tuple(objective.phases)
+    if not phases or not all(map(whole, phases)):
+        raise BadInput(
+            f"the phases of the objective are {phases!r}", where=where, fix="give one or more whole numbers from 0, such as (0, 1)"
+        )
+    if not hasattr(objective, "phase_of"):
+        raise BadInput("the objective has phases but no 'phase_of'", where=where, fix="say by the name of a parameter when it moves")
+    found = {name: objective.phase_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, phase in found.items():
+        if not whole(phase):
+            raise BadInput(f"phase_of('{name}') is {phase!r}", where=where, fix="give a whole number from 0")
+    for phase in phases:
+        if phase not in found.values():
+            told = f"phase {phase} of the objective has no weights that train"
+            raise BadInput(told, where=where, fix="leave the phase out, or let its weights require gradients")
+    return found.__getitem__
 
 
 def build_optimiser(optimiser: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -33,7 +33,7 @@ def read(subject: Subject) -> list[Reading]:
         "heat",
         {unit: counts},
         axes=["true class", "predicted class"],
-        note=_note(counts, names, correct, total),
+        note=_note(counts, names, correct, total, unit),
         extra={"rows": names, "columns": names, "share": "row", "diagonal": True},
     )
     table = Reading(
@@ -53,9 +53,9 @@ def read(subject: Subject) -> list[Reading]:
     return [matrix, table]
 
 
-def _note(counts, names: list[str], correct: int, total: int) -> str:
+def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
     if not total:
-        return "No labelled examples."
+        return f"No labelled {unit}."
     text = f"{correct:,} of {total:,} right ({100 * correct / total:.2f} %)."
     wrong = counts.clone().fill_diagonal_(0)
     if int(wrong.max()):

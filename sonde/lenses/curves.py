@@ -12,7 +12,7 @@ from ._words import number
 
 Line = tuple[list[float], list[float]]
 """steps and values"""
-NOT_FIGURES = ("step", "epoch", "model_step")
+NOT_FIGURES = ("step", "epoch", "model_step", "phase")
 OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
 LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
 NONE_IS_BEST = ("kl", "judge", "forge", "fake", "real", "r1")

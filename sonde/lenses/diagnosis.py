@@ -41,6 +41,7 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
         "a smaller learning rate": "lr; look at 2 / lambda_max in `sonde look RUN spectrum`",
         "gradient clipping": "clip= of a recipe",
         "better first weights": "initialise= of a recipe; `sonde look RUN flow`",
+        "longer training, where there were few steps": "a batch norm needs some hundred of them to know its statistics",
     },
     "good fit": {},
 }
@@ -73,6 +74,8 @@ def why_not(subject: Subject) -> str:
     found = series(subject.metrics)
     if "loss" not in found or len(found["loss"][1]) < 2:
         return "there are no training losses yet"
+    if any("phase" in row for row in subject.metrics):
+        return "players who take turns have no common loss that should fall"
     return "" if "valid/loss" in found else "there is no validation loss to compare with"
 
 
@@ -138,10 +141,13 @@ def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15
     tail = losses[-max(1, round(TAIL * len(losses))) :]
     end, start = sum(tail) / len(tail), max(losses[0], checks[0])
     said = of_losses(end, checks[-1], start, floor, most_lost)
+    little = losses[0] - end < LITTLE * (losses[0] - floor)
+    if said.regime == "overfitting" and little and losses[0] > floor:  # a high first check is no sign that something was learned
+        return of_losses(end, checks[-1], losses[0], floor, most_lost)
     if said.regime in ("diverging", "overfitting"):
         return said
     best = min(checks)
-    if said.learned >= LITTLE and checks[-1] - best > most_lost * (start - end) / 2:
+    if not little and checks[-1] - best > most_lost * (start - end) / 2:
         at = valid[0][checks.index(best)]
         lost = (checks[-1] - best) / (start - end)
         return Diagnosis(

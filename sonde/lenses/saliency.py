@@ -86,6 +86,7 @@ def read(
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
         told = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
         told += "; 'none' is nowhere." if any(details) else "."
+    told += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full colour."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
         f"Saliency: {TITLES[method]}",

@@ -44,6 +44,14 @@ class Around(ABC):
     def phase_of(self, name: str) -> int:
         return self.objective.phase_of(name)
 
+    @property
+    def phase(self) -> int | None:
+        return self.objective.phase
+
+    @phase.setter
+    def phase(self, value: int | None) -> None:
+        self.objective.phase = value
+
 
 def factor(value: object, name: str, where: str, fix: str = "0 leaves it out") -> float:
     """A number >= 0 that a term of a loss is multiplied by, or an error that names it."""

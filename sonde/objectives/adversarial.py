@@ -4,9 +4,9 @@
     forge   -log D(G(z))                     of the generator, the discriminator held still; log(1 - D) has no slope where D is sure
     r1      |d logit/dx|^2 at real x         keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
 
-A step is the turn of one player: its loss reaches its own weights alone, and the engine moves no others, so each has an optimiser
-and a clipped norm of its own.  A forger meets the judge as it is after its turn.  Were both moved at once, a game whose plain
-descent goes round in a circle would spiral outwards.
+A step is the turn of one player: its loss reaches its own weights alone, and the engine moves no others.  Each player has an
+optimiser and a clipped norm of its own, and the forger meets the judge as it is after the judge's turn.  Were both moved at once,
+a game in which small steps go round in a circle would spiral outwards.
 
 Once G draws from the data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.
 """
@@ -36,7 +36,7 @@ class Adversarial:
 
     The model has `latent` (numbers of noise), `generate(noise)` and `discriminator`; `model(x)` is the logit of "x is real".
     One forgery is made for each example, and a weight of the example is also that of its forgery.  Both terms are told at
-    every step, and the player whose turn it is gets a gradient; outside a run, and in an evaluation, each gets its own.
+    every step, and the player whose turn it is gets a gradient; outside a step of a run each gets its own.
 
     smoothing: real examples are to be called real with a probability of 1 less this
     r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
@@ -58,18 +58,15 @@ class Adversarial:
         self.phase: int | None = None
         """whose turn it is; None gives both a gradient"""
 
-    def at(self, step: int) -> None:
-        self.phase = self.phases[step % len(self.phases)]
-
     def phase_of(self, name: str) -> int:
         return JUDGE if "discriminator" in name.split(".") else FORGE
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
-        phase = self.phase if model.training else None
+        phase = self.phase
         with learning(phase != JUDGE):
             forged = model.generate(normal(model, batch, (len(batch), model.latent)))
         with learning(phase != FORGE):
-            real, slope = self._judged(model, batch, phase)
+            real, slope = self._judged(model, batch)
             fake = None if phase == FORGE else model.discriminator(forged.detach()).flatten()
         met = held_still(model.discriminator, forged) if fake is None or phase is None else fake.detach()
         fake = met.detach() if fake is None else fake
@@ -83,18 +80,17 @@ class Adversarial:
         count = _weight.count(batch)
         return Terms(**{name: Term(_weight.total(cost, batch), count, weight) for name, (cost, weight) in each.items()})
 
-    def _judged(self, model: Any, batch: Batch, phase: int | None) -> tuple[Tensor, Tensor | None]:
-        """Logits of the real examples (B,), and with a penalty their squared slopes (B,), which are 0 while the judge rests."""
-        if not self.r1 or phase == FORGE:
-            real = ask(model, batch).flatten()
-            return real, torch.zeros_like(real) if self.r1 else None
+    def _judged(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Logits of the real examples (B,), and with a penalty their squared slopes (B,)."""
+        if not self.r1:
+            return ask(model, batch).flatten(), None
         judging = torch.is_grad_enabled()
         with torch.enable_grad():
             x = batch.x.detach().requires_grad_()
             real = ask(model, batch.replace(x=x)).flatten()
             (gradient,) = torch.autograd.grad(real.sum(), x, create_graph=judging, retain_graph=True)
         slope = gradient.square().flatten(1).sum(1)
-        return (real, slope) if judging else (real.detach(), slope)
+        return (real, slope) if judging else (real.detach(), slope.detach())
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return dict.fromkeys(("judge", "forge", "fake", *(("r1",) if self.r1 else ())), float(_weight.count(batch)))

@@ -64,9 +64,9 @@ def test_par_01_notices_shards_that_divide_by_their_own_count(mistake_par_own_co
 def test_par_01_notices_replicas_that_drift(monkeypatch):
     right = Replica.update
 
-    def drift(self, factor):
+    def drift(self, factor, phase=0):
         self.flat.values.add_(1e-7 * self.world.rank)
-        return right(self, factor)
+        return right(self, factor, phase)
 
     monkeypatch.setattr(Replica, "update", drift)
     assert any_of(wrong("PAR-01"), "between replicas, K=2")
@@ -106,7 +106,7 @@ def mistake_misc_step(request, monkeypatch):
         monkeypatch.setattr(mean, "whole", summed)
         return "5 backward"
     right_update = Replica.update
-    monkeypatch.setattr(Replica, "update", lambda self, factor: right_update(self, 1.01 * factor))
+    monkeypatch.setattr(Replica, "update", lambda self, factor, phase=0: right_update(self, 1.01 * factor, phase))
     return "6 update"
 
 

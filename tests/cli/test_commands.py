@@ -237,15 +237,16 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     (here / "new" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     assert sonde("predict", "images-001", "new").err.endswith("; mend it, remove it, or use --skip-corrupt (skip_corrupt=True)\n")
     answer = sonde("predict", "images-001", "new", "--skip-corrupt")
-    assert answer.code == 0 and answer.err == "left out 1 of 5 pictures, which cannot be read: b.png\n"
+    assert answer.code == 0 and answer.err == "1 of 5 pictures cannot be read and is left out: b.png\n"
     assert [row["class"] for row in csv.DictReader(io.StringIO(answer.out))] == ["light", "dark", "dark", "dark"]
     several = sonde("predict", "images-001", "photos/light/2.png", "new/a", "new/b.png", "--skip-corrupt")
-    assert several.err == "left out 1 of 4 pictures, which cannot be read: new/b.png\n"
+    assert several.err == "1 of 4 pictures cannot be read and is left out: new/b.png\n"
     rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(several.out))}
     assert rows == {"photos/light/2.png": "light", "new/a/a.png": "light", "new/a/z.png": "dark"}
     np.save(here / "x.npy", np.zeros((2, 1, 8, 8), np.uint8))
     mixed = sonde("predict", "images-001", "photos", "x.npy")
     assert mixed.code == 2 and mixed.err == "error: 'x.npy' is no picture, and only of pictures several files may be given; give it alone\n"
+    assert "only pictures are left out" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
     alone = sonde("predict", "images-001", "new/b.png", "--skip-corrupt")
     assert alone.code == 2 and "none of 1 pictures can be read: b.png" in alone.err
 

@@ -126,9 +126,9 @@ class Updates:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, real = 0, replica.Replica.update
 
-        def update(replica: Any, factor: float) -> float:
+        def update(replica: Any, factor: float, phase: int = 0) -> float:
             self.count += 1
-            return real(replica, factor)
+            return real(replica, factor, phase)
 
         monkeypatch.setattr(replica.Replica, "update", update)
 

@@ -57,6 +57,14 @@ def test_a_few_steps_that_taught_hardly_anything_have_taught_nothing_too_well():
     said = diagnosis.of_run(([0, 1, 2], [2.0, 1.95, 1.9]), ([1, 2], [1.92, 1.94]))
     assert said.regime == "underfitting" and "Only 5.00 %" in said.why
     assert diagnosis.of_run(([0, 1, 2], [2.0, 1.0, 0.5]), ([1, 2], [0.5, 0.65])).regime == "overfitting"
+    for first in (2.5, 5.0):  # statistics that have not settled make the first checks high
+        said = diagnosis.of_run(([0, 1, 2], [2.3, 2.25, 2.2]), ([1, 2], [first, 5.3]))
+        assert said.regime == ("underfitting" if first == 5.0 else "diverging") and any("longer training" in each for each in said.remedies)
+
+
+def test_a_game_has_no_diagnosis():
+    rows = [{"step": s, "loss": 2.0, "valid/loss": 2.0, "phase": s % 2} for s in range(4)]
+    assert "take turns" in diagnosis.why_not(Subject(None, None, metrics=rows))
 
 
 def test_shares_by_hand():

@@ -18,6 +18,7 @@ import sonde
 from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput, Preempted
 from sonde.core.recipe import Callback, Recipe
+from sonde.core.terms import Terms
 from sonde.data.tensors import TensorSource
 from sonde.models import diffusion, gan
 from sonde.models.flow import Flow
@@ -103,15 +104,17 @@ def sigmoid(a: float) -> float:
     return 1 / (1 + math.exp(-a))
 
 
-def by_hand(steps: int, judging: int = 1, forging: int = 1, rate: float = 0.5, clip: float = math.inf) -> tuple[float, float]:
+def by_hand(
+    steps: int, judging: int = 1, forging: int = 1, rate: float = 0.5, clip: float = math.inf, l2: float = 0.0
+) -> tuple[float, float]:
     """The game on ONES in plain numbers: D(x) = sigmoid(d x), G(z) = g z."""
     d, g = 0.3, 0.5
     for step in range(steps):
         if step % (judging + forging) < judging:
-            slope = -sigmoid(-d) + g * sigmoid(d * g)  # of -log D(1) - log(1 - D(g)) by d
+            slope = 2 * l2 * d - sigmoid(-d) + g * sigmoid(d * g)  # of -log D(1) - log(1 - D(g)) by d
             d -= rate * slope * min(1.0, clip / abs(slope))
         else:
-            slope = -d * sigmoid(-d * g)  # of -log D(g) by g, against the judge as it is after its turn
+            slope = 2 * l2 * g - d * sigmoid(-d * g)  # of -log D(g) by g, against the judge as it is after its turn
             g -= rate * slope * min(1.0, clip / abs(slope))
     return d, g
 
@@ -121,6 +124,12 @@ def test_the_players_take_turns_as_worked_out_by_hand(judging, forging, tmp_path
     for steps in (1, 2, 3, 7):
         run = played(tmp_path, steps, objective=Adversarial(judging=judging, forging=forging))
         assert weights(run) == pytest.approx(by_hand(steps, judging, forging), rel=1e-5), steps
+
+
+def test_after_a_run_the_objective_knows_no_turn(tmp_path):
+    objective = Adversarial()
+    played(tmp_path, 3, objective=objective)
+    assert objective.phase is None
 
 
 def test_the_norm_that_is_clipped_is_that_of_the_player_who_moves(tmp_path):
@@ -201,8 +210,70 @@ def test_a_player_with_a_turn_and_nothing_to_train_is_refused(tmp_path):
 
 
 def test_a_penalty_around_the_game_keeps_its_turns(tmp_path):
-    objective = Penalised(Adversarial(), l2=1e-9)
-    assert weights(played(tmp_path, 5, objective=objective)) == pytest.approx(by_hand(5), rel=1e-4)
+    """The penalty gives the player who waits a gradient too; neither its step nor the norm may know of it."""
+    for steps in (1, 2, 5):
+        run = played(tmp_path, steps, objective=Penalised(Adversarial(), l2=0.5), clip=0.05)
+        assert weights(run) == pytest.approx(by_hand(steps, clip=0.05, l2=0.5), rel=1e-5)
+
+
+def test_turns_in_parts_of_a_batch_are_those_of_the_whole(tmp_path):
+    assert weights(played(tmp_path, 5, accumulate=2)) == pytest.approx(by_hand(5), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "phases, phase_of, told",
+    [
+        ((), lambda name: 0, r"the phases of the objective are \(\)"),
+        ((0, -1), lambda name: 0, r"the phases of the objective are \(0, -1\)"),
+        ((0, 1), None, "has phases but no 'phase_of'"),
+        ((0,), lambda name: -1, r"phase_of\('discriminator.weight'\) is -1"),
+        ((0, 1), lambda name: 0, "phase 1 of the objective has no weights that train"),
+    ],
+)
+def test_phases_that_cannot_be_are_refused(phases, phase_of, told, tmp_path):
+    class Odd:
+        def __call__(self, model, batch):
+            return Terms(nll=(model(batch.x).square().sum(), len(batch)))
+
+    objective = Odd()
+    objective.phases = phases
+    if phase_of is not None:
+        objective.phase_of = phase_of
+    with pytest.raises(BadInput, match=told):
+        played(tmp_path, 2, objective=objective)
+
+
+def test_rows_tell_of_both_players(tmp_path):
+    run = played(tmp_path, 800)  # a row every 4 steps would always be the forger's
+    assert {row["phase"] for row in run.metrics if "phase" in row} == {0, 1}
+    assert all((row["step"] - 1) % 2 == row["phase"] for row in run.metrics if "phase" in row)
+
+
+def test_losses_of_other_sizes_are_no_explosion_of_the_players(tmp_path):
+    """Every third step is of a player whose loss is a hundred times as large."""
+
+    class Uneven:
+        phases, phase = (0, 0, 1), None
+
+        def phase_of(self, name):
+            return int(name.startswith("generator"))
+
+        def __call__(self, model, batch):
+            away = (model.generator.weight if self.phase else model.discriminator.weight).square().sum()
+            return Terms(nll=(len(batch) * away * (100 if self.phase else 1), len(batch)))
+
+    run = played(tmp_path, 200, optimiser("sgd", lr=1e-5), Uneven())
+    assert run.result["steps"] == 200
+
+
+def test_a_model_that_is_spread_over_processes_has_no_phases():
+    from types import SimpleNamespace
+
+    from sonde.engine.job import Job
+
+    job = SimpleNamespace(model=Game(), options=SimpleNamespace(parallel="fsdp"), world=SimpleNamespace(size=2), objective=Adversarial())
+    with pytest.raises(BadInput, match=r"cannot be trained with a model that is spread \(parallel\); leave --parallel fsdp out"):
+        Job.prepare_training(job)
 
 
 @pytest.mark.parametrize("r1", [0.0, 3.0])
@@ -212,17 +283,12 @@ def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
     told = objective(model, batch()).means()
     for step, player in enumerate(("discriminator", "generator")):
         model.zero_grad()
-        objective.at(step)
+        objective.phase = step
         terms = objective(model, batch())
         terms.loss().backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.grad, wanted[name] if name.startswith(player) else None, msg=name)
-        found = terms.means()
-        if r1 and player == "generator":
-            assert found.pop("r1") == 0  # the judge rests
-        assert found == pytest.approx({name: told[name] for name in found}, rel=1e-6)
-    model.eval()
-    assert objective(model, batch()).means() == pytest.approx(told, rel=1e-6)  # an evaluation knows no turns
+        assert terms.means() == pytest.approx(told, rel=1e-6)
 
 
 def test_a_judge_with_a_column_for_its_output_is_not_spread_over_all_pairs():

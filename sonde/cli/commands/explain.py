@@ -113,7 +113,7 @@ def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[i
     try:
         size = _input_size(model, owner)
     except BadInput:
-        fix = f"say the size of an example, such as --input 3 32 32, or {missing.fix}"
+        fix = "say the size of an example, such as --input 3 32 32" + (f", or {missing.fix}" if missing.fix else "")
         raise DataUnusable(missing.what, where=missing.where, fix=fix) from missing
     told = " x ".join(map(str, size))
     print(f"notice: {missing.what}; explained for an input of {told}, which the model names itself", file=sys.stderr)

@@ -77,8 +77,9 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
         return reader(paths[0]), ()
     batch, names, corrupt = reader.named(paths, skip_corrupt)
     if corrupt:
-        shown = ", ".join(clean(name) for name in corrupt[:20]) + (", ..." if len(corrupt) > 20 else "")
-        print(f"left out {len(corrupt)} of {len(corrupt) + len(names)} pictures, which cannot be read: {shown}", file=sys.stderr)
+        shown = ", ".join(clean(name) for name in corrupt[:20]) + (f" and {len(corrupt) - 20:,} more" if len(corrupt) > 20 else "")
+        many = f"{len(corrupt):,} of {len(corrupt) + len(names):,} pictures cannot be read and "
+        print(f"{many}{'is' if len(corrupt) == 1 else 'are'} left out: {shown}", file=sys.stderr)
     return batch, names
 
 

@@ -136,8 +136,7 @@ def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float,
 def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], extra: Mapping[str, Any], x: float) -> None:
     """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
     below = any(v < 0 for each in heat for row in each for v in floats(row))
-    top, strong = extra.get("top"), extra.get("strong")
-    largest = f"strongest {strong:.0%}" if strong else "largest"
+    top, largest = extra.get("top"), "strongest" if extra.get("strong") else "largest"
     words = [f"−{number(top) if top else largest}" if below else "0", number(top) if top else f"{largest} of each picture"]
     start = x + inches(words[:1], 6.5) + 0.05
     ramp = [i / 48 for i in range(-48 if below else 0, 49)]
