@@ -117,7 +117,7 @@ def read(
         odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
         raise BadInput(
             f"pictures differ in size: {shown}, such as '{name(odd)}'",
-            fix="bring them to one size; where training data are loaded, size=N brings all to N x N",
+            fix="give size=N where they are loaded, or bring them to one size",
         )
     return Pictures(np.stack(found), kept, corrupt)
 

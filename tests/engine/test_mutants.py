@@ -49,7 +49,7 @@ RESUME = {
     "the draw NumPy kept": lambda: randomness('has_gauss, float(saved["numpy.gauss"][0])', "0, 0.0"),
     "the place in the data": lambda: left_out(loop.Loop, "load", 'self.step = int(state["step"])'),
     "the best figure": lambda: left_out(loop.Loop, "load", 'self.best.load(state["best"])'),
-    "the guard": lambda: left_out(loop.Loop, "load", 'self.guard.load(state["guard"])'),
+    "the guard": lambda: left_out(loop.Loop, "load", "guard.load(saved)"),
     "a callback": lambda: left_out(loop.Loop, "load", "callback.load(saved)"),
     "the first moment": lambda: moment("exp_avg"),
     "the second moment": lambda: moment("exp_avg_sq"),

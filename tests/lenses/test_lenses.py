@@ -70,9 +70,9 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
     assert confusion.read(two)[0].values["examples"] == [[1, 1], [0, 1]]
     scores = torch.tensor([[[3.0, 0, 0], [0, 2, 0]], [[0, 0, 5], [1, 0, 0]]])
     batch = Batch(x=torch.arange(2.0), y=torch.tensor([[0, 2], [2, -100]]), mask=torch.tensor([[True, True], [True, True]]))
-    assert confusion.read(Subject(Given(scores), batch))[0].values["examples"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
+    assert confusion.read(Subject(Given(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
     batch = batch.replace(mask=torch.tensor([True, False]))
-    assert confusion.read(Subject(Given(scores), batch))[0].values["examples"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert confusion.read(Subject(Given(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_outputs_that_do_not_fit_the_labels_are_named() -> None:
