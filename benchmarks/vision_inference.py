@@ -1,6 +1,6 @@
 """Images a second of a ResNet beside timm's in eager PyTorch, taking turns in one process with the same threads and weights.
 
-    python benchmarks/vision_inference.py [--depth 18] [--batches 1 32] [--threads 2] [--rounds 5] [--side 224]
+    python benchmarks/vision_inference.py [--depth 18] [--batches 1 32] [--threads 2] [--rounds 20] [--side 224]
 
 eager     the layers as they are, ours with images laid out channels last.  Goal: not slower than timm's
 folded    sonde.nn.fold: norms folded into convolutions, these joined with sums and ReLU.  Goal: at least 1.2 times timm's
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=18, choices=[18, 34, 50])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--side", type=int, default=224)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
