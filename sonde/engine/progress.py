@@ -116,7 +116,8 @@ class Progress:
 
     def note(self, figures: Mapping[str, float]) -> None:
         """Figures to show beside the bar."""
-        self.figures.update({name: value for name, value in figures.items() if name not in ("step", "epoch", "lr", "grad_norm")})
+        left_out = ("step", "epoch", "phase", "lr", "grad_norm")
+        self.figures.update({name: value for name, value in figures.items() if name not in left_out})
 
     def tick(self, step: int) -> None:
         if self.quiet:

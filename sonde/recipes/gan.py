@@ -38,7 +38,7 @@ def recipe(
     judging: steps of the discriminator before each of the generator
     batch: examples per update
     lr: learning rate of both players; falls to 0 along a cosine
-    steps: turns of both players together
+    steps: updates of one player or the other; with judging 2 every third is the generator's
     """
     parts = unlabelled(data, seed)
     shape = shape_of(parts)

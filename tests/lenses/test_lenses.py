@@ -75,6 +75,15 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
     assert confusion.read(Subject(Given(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
+def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
+    from sonde.recipes._samples import unlabelled
+
+    data = unlabelled("digits", 0)
+    subject = Subject(Given(torch.rand(5)), data.train[:5], None, data)
+    for lens in (confusion, mistakes):
+        assert "the target is 'examples', not classes" in lens.why_not(subject)
+
+
 def test_outputs_that_do_not_fit_the_labels_are_named() -> None:
     with pytest.raises(BadInput, match=r"gives \(2, 2, 3\) for labels \(2,\)"):
         confusion.read(Subject(Given(torch.zeros(2, 2, 3)), Batch(x=torch.arange(2.0), y=torch.tensor([0, 1]))))
