@@ -52,7 +52,8 @@ class Job:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.moves = hasattr(self.objective, "at")
-        self.phases: tuple[int, ...] = tuple(self.objective.phases) if phased(self.objective) else (0,)  # type: ignore[attr-defined]
+        self.turns = phased(self.objective)
+        self.phases: tuple[int, ...] = tuple(getattr(self.objective, "phases", ())) or (0,)
         sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
             len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last, sizes=sizes
@@ -190,15 +191,14 @@ class Job:
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
         self.tell(step)
-        phase = self.phase(step)
-        if len(self.phases) == 1:
-            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), phase)
-        objective: Any = self.recipe.objective
-        objective.phase = phase
+        players: Any = self.recipe.objective if self.turns else None
+        if players is not None:
+            players.phase = self.phase(step)
         try:
-            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), phase)
+            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), self.phase(step))
         finally:
-            objective.phase = None
+            if players is not None:
+                players.phase = None
 
     def tell(self, step: int) -> None:
         """Say to an objective that changes while training which step comes."""
