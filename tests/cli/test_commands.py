@@ -239,6 +239,7 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     answer = sonde("predict", "images-001", "new", "--skip-corrupt")
     assert answer.code == 0 and answer.err == "1 of 5 pictures cannot be read and is left out: b.png\n"
     assert [row["class"] for row in csv.DictReader(io.StringIO(answer.out))] == ["light", "dark", "dark", "dark"]
+    assert "b.png" not in answer.out and "d\\x1b[2J.png,dark," in answer.out  # those behind it keep their own names
     several = sonde("predict", "images-001", "photos/light/2.png", "new/a", "new/b.png", "--skip-corrupt")
     assert several.err == "1 of 4 pictures cannot be read and is left out: new/b.png\n"
     rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(several.out))}
