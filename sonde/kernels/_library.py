@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +26,12 @@ from ..core.errors import BadInput, ResourceFault
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 """How the name of a compiled function ends, by the dtype it computes in."""
 KNOWN = {*SUFFIX, torch.bfloat16, torch.float16}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "avx2": ("avx2", "fma3"),
+    "avx512": ("avx512_f", "avx512_vl", "avx512_bw", "avx512_dq"),
+}
+"""Levels a library is built for, lowest first, and what each asks of the processor besides the ones before it (`setup.py`)."""
 AXES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
 
 
@@ -146,26 +153,56 @@ def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | 
     return op(*inputs, records(inputs) or torch._C._are_functorch_transforms_active())
 
 
+def runnable() -> list[str]:
+    """Levels this processor itself can run, lowest first, whatever torch was told to use (ATEN_CPU_CAPABILITY)."""
+    flags = torch.cpu.get_capabilities()
+    levels = itertools.takewhile(lambda level: all(flags.get(flag) for flag in NEEDS[level]), NEEDS)
+    return list(levels)
+
+
 def _levels() -> list[str]:
-    """Builds this CPU can run, best first; torch names what it has."""
-    order = ["base", "avx2", "avx512"]
+    """Levels that may be loaded when none is named, best first: not above what torch uses, nor above the processor."""
+    order = list(NEEDS)
     capability = torch.backends.cpu.get_cpu_capability().lower()
-    return order[: order.index(capability) + 1][::-1] if capability in order else ["base"]
+    usual = order[: order.index(capability) + 1] if capability in order else ["base"]
+    return [level for level in usual if level in runnable()][::-1]
+
+
+def _named() -> str | None:
+    """What SONDE_KERNELS asks for: a level the processor can run, "0" for none, or None when it leaves the choice to us."""
+    name = os.environ.get("SONDE_KERNELS", "")
+    if name in ("", "0"):
+        return name or None
+    fix = f"use {', '.join(runnable())}, or 0 for none; or unset it"
+    if name not in NEEDS:
+        raise BadInput(f"SONDE_KERNELS={name} is not a level of the kernels", fix=fix)
+    if name not in runnable():
+        missing = [flag.replace("_", "") for flag in NEEDS[name] if not torch.cpu.get_capabilities().get(flag)]
+        raise BadInput(f"SONDE_KERNELS={name} needs a processor with {', '.join(missing)}, and this one has none", fix=fix)
+    return name
 
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library and an empty reason, or none and why."""
-    if os.environ.get("SONDE_KERNELS") == "0":
+    """The library and an empty reason, or none and why.  A level that was named serves or is an error: nothing replaces it."""
+    name = _named()
+    if name == "0":
         return None, "the compiled kernels are turned off by SONDE_KERNELS=0; unset it to use them"
-    found = [path for level in _levels() if (path := Path(__file__).parent / f"_kernels_{level}.so").exists()]
-    if not found:
+    library, why = _open([name] if name else _levels())
+    if name and library is None:
+        raise BadInput(f"SONDE_KERNELS={name} cannot be served: {why}", fix="or unset it")
+    return library, why
+
+
+def _open(levels: list[str]) -> tuple[ctypes.CDLL | None, str]:
+    paths = [path for level in levels if (path := Path(__file__).parent / f"_kernels_{level}.so").exists()]
+    if not paths:
         return None, (
             "the compiled kernels were not built: install a C compiler with OpenMP (gcc, or clang with libomp), "
             "then install Sonde again (in a copy of the source: pip install -e .)"
         )
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(paths[0]))
     except OSError as error:
         return None, f"the compiled kernels do not load ({error}); install Sonde again on this machine to rebuild them"
     # A struct that changed since would be a crash, and arithmetic that changed a wrong value.
@@ -174,6 +211,12 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if not hasattr(library, "mark_f32") or ctypes.string_at(library.mark_f32) != mark:
         return None, "the compiled kernels are not made from these sources; rebuild: pip install -e ."
     return library, ""
+
+
+def level() -> str:
+    """The level of the kernels in use, "base", "avx2" or "avx512"; "none" when they cannot serve."""
+    library, _ = _load()
+    return "none" if library is None else Path(library._name).stem.removeprefix("_kernels_")
 
 
 @torch.compiler.assume_constant_result

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sonde import __version__
+from sonde import __version__, kernels
 from sonde.kernels import _library
 
 
@@ -29,10 +29,28 @@ def test_one_screen(sonde: Callable, here: Path, monkeypatch: pytest.MonkeyPatch
     assert "digits" in lines["always there"] and "mnist" not in lines["always there"]
 
 
-@pytest.mark.parametrize("library, why", [(object(), ""), (None, "they were not built: install a compiler")])
-def test_kernels(sonde: Callable, monkeypatch: pytest.MonkeyPatch, library: object, why: str) -> None:
-    monkeypatch.setattr(_library, "_load", lambda: (library, why))
-    assert (why or "SONDE_KERNELS=0 turns them off") in sonde("doctor").out
+@pytest.fixture
+def unloaded():
+    """Forget which kernels were loaded, before and after."""
+    _library._load.cache_clear()
+    yield
+    _library._load.cache_clear()
+
+
+def test_kernels_that_were_not_built(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library, "_load", lambda: (None, "they were not built: install a compiler"))
+    assert "they were not built: install a compiler" in sonde("doctor").out
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
+def test_kernels_and_how_to_choose_them(unloaded, sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_KERNELS", "base")
+    words = " ".join(sonde("doctor").out.split())
+    assert "the base build loaded and used" in words and "SONDE_KERNELS=0 none" in words
+    _library._load.cache_clear()
+    monkeypatch.setenv("SONDE_KERNELS", "bass")
+    answer = sonde("doctor")
+    assert answer.code == 0 and "SONDE_KERNELS=bass is not a level of the kernels" in " ".join(answer.out.split())
 
 
 def test_a_broken_machine_is_told_and_no_error(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import torch
 import torch.utils.flop_counter
 
 from sonde import kernels
-from sonde.core.errors import ResourceFault
-from sonde.kernels import _library
+from sonde.core.errors import BadInput, ResourceFault
+from sonde.kernels import _library, activate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +38,7 @@ def test_environment_turns_the_kernels_off(fresh, monkeypatch):
     monkeypatch.setenv("SONDE_KERNELS", "0")
     assert not kernels.available()
     assert "SONDE_KERNELS" in kernels.why_not()
+    assert kernels.level() == "none"
     with pytest.raises(ResourceFault, match="SONDE_KERNELS"):
         _library.function("separable_forward", torch.float32)
 
@@ -90,13 +91,96 @@ def test_a_build_replaces_the_library_and_leaves_the_old_one_whole(tmp_path):
     assert not list(folder.glob("*.new"))
 
 
-@pytest.mark.parametrize(
-    "capability, expected",
-    [("AVX512", ["avx512", "avx2", "base"]), ("AVX2", ["avx2", "base"]), ("DEFAULT", ["base"]), ("SVE256", ["base"])],
-)
-def test_never_a_level_above_the_cpu(monkeypatch, capability, expected):
+AVX512 = {"avx2", "fma3", "avx512_f", "avx512_vl", "avx512_bw", "avx512_dq"}
+PROCESSORS = {"zen4": AVX512, "zen3": {"avx2", "fma3"}, "nehalem": set(), "knights": {"avx2", "fma3", "avx512_f"}}
+
+
+def pretend(monkeypatch, processor: str, capability: str) -> None:
+    """A processor with these flags, on which torch uses this capability (its own choice, or that of ATEN_CPU_CAPABILITY)."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(PROCESSORS[processor], True))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+
+
+@pytest.mark.parametrize(
+    "processor, capability, expected",
+    [
+        ("zen4", "AVX512", ["avx512", "avx2", "base"]),
+        ("zen4", "AVX2", ["avx2", "base"]),
+        ("zen4", "DEFAULT", ["base"]),
+        ("zen4", "SVE256", ["base"]),
+        ("zen3", "AVX512", ["avx2", "base"]),  # ATEN_CPU_CAPABILITY=avx512: torch itself takes its word
+        ("knights", "AVX512", ["avx2", "base"]),  # the first processors with avx512f had no vl, bw and dq
+        ("nehalem", "AVX2", ["base"]),
+    ],
+)
+def test_never_a_level_above_torch_or_the_processor(monkeypatch, processor, capability, expected):
+    pretend(monkeypatch, processor, capability)
     assert _library._levels() == expected
+
+
+@pytest.fixture
+def loaded(fresh, monkeypatch):
+    """The names of the libraries opened, in place of opening them."""
+    names: list[str] = []
+
+    def refuse(path):
+        names.append(Path(path).name)
+        raise OSError("not opened")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    return names
+
+
+@pytest.mark.parametrize("name", ["base", "avx2", "avx512"])
+@pytest.mark.parametrize("capability", ["AVX512", "DEFAULT"])
+def test_a_named_level_is_the_one_opened_whatever_torch_uses(loaded, monkeypatch, name, capability):
+    pretend(monkeypatch, "zen4", capability)
+    monkeypatch.setenv("SONDE_KERNELS", name)
+    with pytest.raises(BadInput, match=f"SONDE_KERNELS={name} cannot be served: .*not opened"):
+        kernels.available()
+    assert loaded == [f"_kernels_{name}.so"]
+
+
+@pytest.mark.parametrize(
+    "processor, name, words",
+    [
+        ("zen3", "avx512", "needs a processor with avx512f, avx512vl, avx512bw, avx512dq, .*; use base, avx2, or 0 for none; or unset it"),
+        ("knights", "avx512", "needs a processor with avx512vl, avx512bw, avx512dq, and this one has none"),
+        ("nehalem", "avx2", "needs a processor with avx2, fma3, .*; use base, or 0"),
+        ("zen4", "avx", "SONDE_KERNELS=avx is not a level of the kernels; use base, avx2, avx512, or 0 for none; or unset it"),
+        ("zen4", "AVX2", "is not a level"),
+        ("zen4", "1", "is not a level"),
+    ],
+)
+def test_a_level_that_cannot_be_had_is_refused_and_nothing_opened(loaded, monkeypatch, processor, name, words):
+    pretend(monkeypatch, processor, "AVX512")
+    monkeypatch.setenv("SONDE_KERNELS", name)
+    for ask in (kernels.available, kernels.why_not, kernels.level, lambda: _library.function("separable_forward", torch.float32)):
+        with pytest.raises(BadInput, match=words) as refusal:
+            ask()
+        assert "\n" not in str(refusal.value)
+    assert loaded == []
+
+
+def test_a_named_level_that_was_not_built_is_an_error(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("SONDE_KERNELS", "base")
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    with pytest.raises(BadInput, match="SONDE_KERNELS=base cannot be served: .* install a C compiler"):
+        kernels.available()
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
+def test_each_level_of_this_processor_serves(fresh, monkeypatch):
+    x = torch.linspace(-3, 3, activate.LEAST)  # fewer would be computed by torch
+    for name in kernels.runnable():
+        if not (Path(_library.__file__).parent / f"_kernels_{name}.so").exists():
+            continue  # a compiler too old for the level
+        monkeypatch.setenv("SONDE_KERNELS", name)
+        for cached in (_library._load, _library.function):
+            cached.cache_clear()
+        assert kernels.level() == name
+        assert torch.allclose(activate.activate(x, "silu"), x.double().sigmoid().mul(x).float(), atol=1e-6)
 
 
 @pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")

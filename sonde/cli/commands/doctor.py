@@ -32,7 +32,6 @@ def _torch() -> list[tuple[str, str]]:
     try:
         import torch
 
-        from ...kernels import why_not
     except (ImportError, OSError) as error:  # the very thing one calls a doctor for
         told = " ".join(str(error).split())
         return [("torch", f"cannot be loaded: {told[:200]}; install it: pip install -c constraints.txt -e .")]
@@ -43,8 +42,20 @@ def _torch() -> list[tuple[str, str]]:
         ("torch", torch.__version__ + cuda),
         ("processor", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"),
         ("threads", f"{torch.get_num_threads()}{asked}"),
-        ("kernels", why_not() or "compiled, loaded and used; SONDE_KERNELS=0 turns them off"),
+        ("kernels", _kernels()),
     ]
+
+
+def _kernels() -> str:
+    from ... import kernels
+
+    try:
+        if why := kernels.why_not():
+            return why
+    except BadInput as error:  # a level in SONDE_KERNELS that cannot be had
+        return error.render()
+    others = "|".join(kernels.runnable())
+    return f"compiled, the {kernels.level()} build loaded and used; SONDE_KERNELS={others} takes another, SONDE_KERNELS=0 none"
 
 
 def _data() -> list[tuple[str, str]]:
