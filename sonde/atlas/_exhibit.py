@@ -7,6 +7,10 @@ An exhibit is a function in its chapter's file, `cnn_12` in `cnn.py` for row CNN
         return "1 draw of each of 10 indices per epoch"        # the measured figure, as a reader sees it in the list
 
 It passes when every expectation held, and fails when it states none: a check that cannot fail is not a check.
+
+All randomness of an exhibit comes from `exhibit.seed`: data from `exhibit.generator("name")`, trainings from
+`exhibit.seeds()`.  So the distribution of everything it measures can be drawn (`sonde atlas LM-16 --seeds 20`, see
+`_margins`), and a threshold can be kept well away from what chance, or another processor, makes of the number.
 """
 
 from __future__ import annotations
@@ -25,32 +29,52 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core import shelf
+from ..core import seeds, shelf
 from ..core.errors import BadInput, SondeError
 from ..core.reading import Reading, plain
 from ._index import rows
+
+if TYPE_CHECKING:
+    import torch
 
 FOLDER = Path(__file__).parent
 
 
 class Finding(NamedTuple):
-    """One expectation after the fact, in words a reader can compare."""
+    """One expectation after the fact, in words a reader can compare, and the numbers behind them."""
 
     name: str
     measured: str
     expected: str
     passed: bool
+    rule: str = ""
+    """how `values` are held against `bound`: 'above', 'below', 'mean above', 'mean below', 'within' or 'ordered'; '' without numbers"""
+    values: tuple[float, ...] = ()
+    """one number for each seed, or the only one; for 'within' the difference from the target, for 'ordered' that of the two sides"""
+    bound: float = 0.0
+    trainings: int = 1
+    """seeds that a mean is taken over"""
 
 
 class Exhibit:
-    """Handed to every exhibit: a place to state expectations, to hang readings, and a folder that is gone afterwards."""
+    """Handed to every exhibit: a place to state expectations, to hang readings, a seed, and a folder that is gone afterwards."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, seed: int = 0, sampled: bool = False) -> None:
+        self.folder, self.seed, self.sampled = folder, seed, sampled
+        self.trainings = 1
         self.findings: list[Finding] = []
         self.readings: list[Reading] = []
+
+    def seeds(self, n: int = 3) -> range:
+        """Seeds of n trainings.  Where a distribution is sampled, each sample is one training."""
+        self.trainings = n
+        return range(self.seed, self.seed + 1) if self.sampled else range(n * self.seed, n * (self.seed + 1))
+
+    def generator(self, *parts: int | str) -> torch.Generator:
+        """A generator for the data named by the parts, another one for each seed of the exhibit."""
+        return seeds.generator(self.seed, *parts)
 
     def expect(self, name: str, measured: Any, target: Any, within: float = 0.0) -> float:
         """`measured` equals `target`: numbers and arrays entry by entry to `within`, anything else exactly.
@@ -82,24 +106,37 @@ class Exhibit:
             self._record(name, shape, f"shape {want.shape}{spread}", False)
             return math.inf
         gap = np.abs(have - want).max()
+        difference = float(have[()] - want[()]) if want.ndim == 0 else float(gap)
         if want.ndim == 0:
-            told = _number(have[()]), _number(want[()]) + spread
+            words = _number(have[()]), _number(want[()]) + spread
         elif want.size <= 8 and not within:
-            told = _short(have.tolist()), _short(want.tolist())
+            words = _short(have.tolist()), _short(want.tolist())
         else:
-            told = f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}"
-        self._record(name, *told, passed=bool(gap <= within))
+            words = f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}"
+        self._record(name, *words, bool(gap <= within), "within", (difference,), within)
         return float(gap)
 
-    def above(self, name: str, measured: Any, bound: float) -> None:
-        """The number `measured` lies above `bound`; of a list with one number for each seed, all do."""
-        value, told = _told(measured, min)
-        self._record(name, told, f"> {_number(_bound(name, bound))}", value > bound)
+    def above(self, name: str, measured: Any, bound: float, mean: bool = False) -> None:
+        """The number `measured` lies above `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
+        values = self._values(measured)
+        words, value = _worst(values, min) if not mean else _mean(values)
+        self._record(name, words, f"> {_number(_bound(name, bound))}", value > bound, "mean above" if mean else "above", values, bound)
 
-    def below(self, name: str, measured: Any, bound: float) -> None:
-        """The number `measured` lies below `bound`; of a list with one number for each seed, all do."""
-        value, told = _told(measured, max)
-        self._record(name, told, f"< {_number(_bound(name, bound))}", value < bound)
+    def below(self, name: str, measured: Any, bound: float, mean: bool = False) -> None:
+        """The number `measured` lies below `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
+        values = self._values(measured)
+        words, value = _worst(values, max) if not mean else _mean(values)
+        self._record(name, words, f"< {_number(_bound(name, bound))}", value < bound, "mean below" if mean else "below", values, bound)
+
+    def ordered(self, name: str, larger: Any, smaller: Any) -> None:
+        """Of two lists with one number for each seed, the first has the larger number for every seed."""
+        high, low = self._values(larger), self._values(smaller)
+        low = low * len(high) if len(low) == 1 else low
+        if len(high) != len(low):
+            raise BadInput(f"expectation '{name}' orders {len(high)} numbers and {len(low)}", fix="give one pair for each seed")
+        leads = tuple(a - b for a, b in zip(high, low, strict=True))
+        words, value = _worst(leads, min)
+        self._record(name, f"leads by {words}", "> 0 for every seed", value > 0, "ordered", leads, 0.0)
 
     def refuses(self, name: str, call: Callable[[], Any], error: type[Exception] = BadInput) -> None:
         """`call` raises `error`."""
@@ -121,10 +158,22 @@ class Exhibit:
         """A table or picture that belongs beside the figure."""
         self.readings.append(reading)
 
-    def _record(self, name: str, measured: str, expected: str, passed: bool) -> None:
+    def _values(self, measured: Any) -> tuple[float, ...]:
+        """The number, or the numbers of a list with one for each seed."""
+        if not isinstance(measured, (list, tuple)):
+            return (float(measured),)
+        if len(measured) < 2 and not (self.sampled and measured):
+            raise BadInput(f"{len(measured)} numbers are no spread", fix="measure two seeds or more, or give the number alone")
+        return tuple(float(value) for value in measured)
+
+    def _record(
+        self, name: str, measured: str, expected: str, passed: bool, rule: str = "", values: tuple[float, ...] = (), bound: float = 0.0
+    ) -> None:
         if not name.strip() or any(finding.name == name for finding in self.findings):
             raise BadInput(f"an expectation needs a name of its own, not '{name}'", fix="say what is measured")
-        self.findings.append(Finding(name, measured, expected, passed))
+        # JSON has no word for what is not finite; such a number has no place in a distribution either.
+        values = values if all(map(math.isfinite, values)) else ()
+        self.findings.append(Finding(name, measured, expected, bool(passed), rule, values, float(bound), self.trainings))
 
 
 @dataclass(frozen=True)
@@ -141,6 +190,7 @@ class Result:
     readings: tuple[Reading, ...] = ()
     error: str = ""
     """why there is no verdict but failure: an exception, a dead worker, a vacuous check"""
+    seed: int = 0
 
     @property
     def passed(self) -> bool:
@@ -159,16 +209,16 @@ class Result:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Result:
-        findings = tuple(Finding(*finding) for finding in body["findings"])
+        findings = tuple(Finding(*finding)._replace(values=tuple(finding[5])) for finding in body["findings"])
         readings = tuple(_in_order(Reading.from_json(text), names) for text, names in body["readings"])
         return cls(**{**body, "findings": findings, "readings": readings})
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Mean and deviation of what several seeds gave, for a figure: '0.97 +/- 0.01'."""
+    """Mean and deviation of what several seeds gave, for a figure: '0.97 +/- 0.01'; of one seed the number."""
     import numpy as np
 
-    return f"{np.mean(values):{form}} +/- {np.std(values, ddof=1):{form}}"
+    return f"{np.mean(values):{form}}" + (f" +/- {np.std(values, ddof=1):{form}}" if len(values) > 1 else "")
 
 
 def found(folder: Path = FOLDER) -> dict[str, Path]:
@@ -191,17 +241,20 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def run(row: str, folder: Path = FOLDER) -> Result:
-    """Run one exhibit in this process.  Whatever goes wrong inside it is part of the result."""
+def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -> Result:
+    """Run one exhibit in this process; `sampled` trains with one seed what is otherwise trained with several.
+
+    Whatever goes wrong inside it is part of the result.
+    """
     path = found(folder)[row]
     started = time.perf_counter()
     figure, error = "", ""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
-        exhibit = Exhibit(Path(work))
+        exhibit = Exhibit(Path(work), seed, sampled)
         try:
             function = getattr(_chapter(path), row.lower().replace("-", "_"))
             started = time.perf_counter()  # again: importing torch is not this row's doing
-            with _own_randomness():
+            with _own_randomness(seed):
                 figure = function(exhibit)
             if not isinstance(figure, str) or not figure.strip():
                 figure, error = "", "it returns no measured figure"
@@ -210,7 +263,7 @@ def run(row: str, folder: Path = FOLDER) -> Result:
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {_one_line(raised)} ({_place(raised, path)})"
     seconds = round(time.perf_counter() - started, 3)
-    return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error)
+    return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
 
 
 def _in_order(reading: Reading, names: list[str]) -> Reading:
@@ -222,14 +275,14 @@ def _chapter(path: Path) -> Any:
 
 
 @contextmanager
-def _own_randomness():
-    """Fresh layers draw their weights from torch's global generator; give every exhibit the same one, and leave none behind."""
+def _own_randomness(seed: int):
+    """Fresh layers draw their weights from torch's global generator; give every exhibit one of its own, and leave none behind."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         yield
 
 
@@ -260,15 +313,15 @@ def _bound(name: str, bound: float) -> float:
     return bound
 
 
-def _told(measured: Any, worst: Callable[[list[float]], float]) -> tuple[float, str]:
-    """The number that decides, and how it is told: alone, or as the worst of some seeds beside their mean and deviation."""
-    if not isinstance(measured, (list, tuple)):
-        return float(measured), _number(float(measured))
-    values = [float(value) for value in measured]
-    if len(values) < 2:
-        raise BadInput(f"{len(values)} numbers are no spread", fix="measure two seeds or more, or give the number alone")
-    value = worst(values) if all(map(math.isfinite, values)) else math.nan
-    return value, f"{spread(values)} over {len(values)} seeds, worst {_number(value)}"
+def _worst(values: tuple[float, ...], worst: Callable[[tuple[float, ...]], float]) -> tuple[str, float]:
+    """The number that decides, and words for it: alone, or as the worst of some seeds beside their mean and deviation."""
+    value = worst(values) if len(values) == 1 or all(map(math.isfinite, values)) else math.nan
+    return (_number(value) if len(values) == 1 else f"{spread(values)} over {len(values)} seeds, worst {_number(value)}"), value
+
+
+def _mean(values: tuple[float, ...]) -> tuple[str, float]:
+    """The mean of some seeds, which decides, and words for it."""
+    return f"{spread(values)}, mean of {len(values)} seeds", math.fsum(values) / len(values)
 
 
 def _number(value: Any) -> str:

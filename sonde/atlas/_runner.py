@@ -16,13 +16,14 @@ from ..core.errors import BadInput, DataUnusable, nearest
 from ..core.files import read_json, replace_file
 from ._exhibit import FOLDER, Finding, Result, fingerprint, found
 from ._index import Row, chapters, normal, rows, select
-from ._worker import each
+from ._worker import each, samples
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
     from ..core.reading import Reading
+    from ._margins import Margin
 
 STYLES = {"pass": "green", "fail": "bold red", "not run": "yellow", "missing": "dim"}
 FIRST_GUESS = 5.0
@@ -91,6 +92,51 @@ def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0,
     return 0 if results and all(result.passed for result in results.values()) else 1
 
 
+def distribution(ids: Sequence[str] | None, seeds: int, jobs: int = 2, table: Path | None = None, folder: Path = FOLDER) -> int:
+    """Run rows once for each seed and print how far every number stays from its threshold, smallest margin first.
+
+    Rows are written into `table` as they end.  Returns 0 only if every margin is large enough.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from . import _margins
+
+    console = _console()
+    wanted = [row.id for row in select(ids) if row.id in found(folder)]
+    data = "real" if os.environ.get("SONDE_DATA") else "built-in"
+    runs: dict[str, list[Result]] = {row: [] for row in wanted}
+    margins: list[_margins.Margin] = []
+    broken = 0
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("seeds", total=len(wanted) * seeds, said="")
+        for result in samples(wanted, seeds, jobs, folder=folder):
+            of_row = runs[result.id]
+            of_row.append(result)
+            progress.update(task, advance=1, said=f"{result.id}, seed {result.seed}")
+            if len(of_row) < seeds:
+                continue
+            try:
+                lines = _margins.measure(of_row, data)
+            except DataUnusable as error:
+                broken += 1
+                console.print(_text(error.what, "red"))
+                continue
+            margins += lines
+            if table is not None:
+                _margins.write(lines, table)
+            if any(line.sd > 0 for line in lines):
+                path = _picture(_margins.picture(result.id, of_row, lines), f"{result.id}-seeds")
+                seconds = sum(one.seconds for one in of_row)
+                console.print(_text(f"{result.id}: {seconds:.0f} s, {path}", "dim"))
+    console.print(_margins_table(sorted(margins, key=lambda margin: margin.margin)))
+    short = [margin for margin in margins if not margin.enough]
+    console.print(_text(f"{len(margins) - len(short)} of {len(margins)} margins are large enough, {broken} rows did not run", "bold"))
+    if seeds < _margins.SEEDS:
+        console.print(_text(f"a first look: a margin is believed from {_margins.SEEDS} seeds on", "dim"))
+    return 1 if short or broken or not margins else 0
+
+
 def recall(places: dict[str, Path]) -> dict[str, Result]:
     """The last results that still count, by id; `places` says where the exhibits stand."""
     kept = {}
@@ -155,6 +201,24 @@ def _findings_table(findings: Sequence[Finding]) -> RenderableType:
     for finding in findings:
         state = "pass" if finding.passed else "fail"
         table.add_row(finding.name, finding.measured, finding.expected, _text(state, STYLES[state]))
+    return table
+
+
+def _margins_table(margins: Sequence[Margin]) -> RenderableType:
+    table = _table("Margins", ("row", "expectation", "rule", "bound", "mean", "sd", "seeds passed", "margin", ""))
+    for margin in margins:
+        state = "pass" if margin.enough else "fail"
+        rule = f"{margin.rule} ({margin.trainings} seeds)" if margin.rule.startswith("mean") else margin.rule
+        numbers = (f"{value:.4g}" for value in (margin.bound, margin.mean, margin.sd))
+        table.add_row(
+            margin.row,
+            margin.name,
+            rule,
+            *numbers,
+            f"{margin.passed} of {margin.seeds}",
+            f"{margin.margin:.2f}",
+            _text(state, STYLES[state]),
+        )
     return table
 
 

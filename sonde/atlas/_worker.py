@@ -1,8 +1,8 @@
 """Processes that run exhibits.  An exhibit that crashes or hangs costs its own row and nothing else.
 
-`each(ids)` gives results as they come.  A worker runs many rows one after another, because importing torch takes longer
-than most exhibits; ids go in by its standard input, one line of JSON per row comes out.  Each worker leads a process
-group of its own, so whatever processes an exhibit started end with it.
+`each(ids)` gives results as they come, `samples(ids, n)` those of seeds 0 to n - 1.  A worker runs many rows one after
+another, because importing torch takes longer than most exhibits; ids and seeds go in by its standard input, one line of
+JSON for each comes out.  Each worker leads a process group of its own, so whatever processes an exhibit started end with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ GRACE = 30.0
 
 def each(ids: Sequence[str], jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
     """Results of the rows as they come, `jobs` at a time; a row that takes longer than `limit` seconds has failed."""
-    waiting, places = deque(ids), found(folder)
+    yield from _work([(row, None) for row in ids], jobs, limit, folder)
+
+
+def samples(ids: Sequence[str], n: int, jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
+    """Results of every row for the seeds 0 to n - 1, one training each, as they come."""
+    yield from _work([(row, seed) for row in ids for seed in range(n)], jobs, limit, folder)
+
+
+def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, folder: Path) -> Iterator[Result]:
+    waiting, places = deque(tasks), found(folder)
     idle: list[_Worker] = []
     busy: list[_Worker] = []
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-", ignore_cleanup_errors=True) as scratch:
@@ -40,8 +49,8 @@ def each(ids: Sequence[str], jobs: int = 2, limit: float = 600.0, folder: Path =
                 while waiting and len(busy) < jobs:
                     worker = idle.pop() if idle else _Worker(folder, limit, Path(scratch))
                     busy.append(worker)
-                    row = waiting.popleft()
-                    worker.begin(row, places[row])
+                    row, seed = waiting.popleft()
+                    worker.begin(row, seed, places[row])
                 first = min(worker.deadline for worker in busy)
                 select.select([worker.answers for worker in busy], [], [], max(0.0, first - time.monotonic()))
                 for worker in list(busy):
@@ -78,14 +87,14 @@ class _Worker:
         assert self.process.stdout is not None
         self.answers = self.process.stdout.fileno()
 
-    def begin(self, row: str, path: Path) -> None:
-        self.row, self.path, self.text = row, path, b""
+    def begin(self, row: str, seed: int | None, path: Path) -> None:
+        self.row, self.seed, self.path, self.text = row, seed, path, b""
         self.said = self.log.stat().st_size
         self.started = time.monotonic()
         self.deadline = self.started + self.limit + GRACE
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it died while idle; `result` will read the end of its answers and say so
-            os.write(self.process.stdin.fileno(), f"{row}\n".encode())
+            os.write(self.process.stdin.fileno(), f"{row} {'' if seed is None else seed}\n".encode())
 
     def result(self) -> Result | None:
         """The result of the row begun last, or None while it is still at work."""
@@ -112,7 +121,8 @@ class _Worker:
             what = f"its process ended with exit code {code}"
         line = re.search(rf'File ".*{self.path.name}", line (\d+)', words)
         place = f" ({self.path.name} line {line.group(1)})" if line else ""
-        return Result(self.row, "", round(time.monotonic() - self.started, 3), fingerprint(self.path), error=what + place)
+        seconds = round(time.monotonic() - self.started, 3)
+        return Result(self.row, "", seconds, fingerprint(self.path), error=what + place, seed=self.seed or 0)
 
     def end(self) -> None:
         """End the process and everything it started; one that is already ending keeps its own exit code."""
@@ -134,9 +144,10 @@ def main(folder: Path, limit: float) -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what an exhibit prints must not stand among the results
-    for row in questions:
+    for line in questions:
+        row, *seed = line.split()
         faulthandler.dump_traceback_later(limit, exit=True)
-        result = run(row.strip(), folder)
+        result = run(row, folder, int(seed[0]), sampled=True) if seed else run(row, folder)
         faulthandler.cancel_dump_traceback_later()
         print(result.to_json(), file=answers, flush=True)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ...core.dials import Dial, Range
 from ...core.errors import BadInput
 from .._options import by_name, option, parse
 
-USAGE = "[ID | CHAPTER ...] [--check]"
-EXAMPLES = ("sonde atlas", "sonde atlas CNN-12", "sonde atlas PAR CNN --check")
+USAGE = "[ID | CHAPTER ...] [--check | --seeds N]"
+EXAMPLES = ("sonde atlas", "sonde atlas CNN-12", "sonde atlas PAR CNN --check", "sonde atlas LM-16 --seeds 20")
 
 
 def options() -> list[Dial]:
     return [
         option("check", bool, False, "run the exhibits and compare what they measure with what is claimed; exit 1 where one fails"),
+        option(
+            "seeds", int, 0, "run each exhibit with this many seeds and show how far its numbers stay from their thresholds", Range(2, 1000)
+        ),
+        option("table", str, "", "with --seeds: write the margins into this file, in place of older ones of the same exhibits"),
         option("jobs", int, 2, "exhibits checked at the same time", Range(1, 256)),
     ]
 
@@ -21,15 +27,22 @@ def run(words: list[str]) -> int:
     from ...atlas import _runner
     from ...atlas._index import chapters, select
 
-    wanted, given = parse(words, by_name(options(), "sonde atlas"), "sonde atlas", most=300)
-    select(wanted)  # a wrong name is told before anything runs
-    if given.get("check"):
-        return _runner.check(wanted or None, jobs=given.get("jobs", 2))
-    if "jobs" in given:
-        raise BadInput("--jobs of sonde atlas goes with --check", fix="add --check")
-    if not wanted:
+    names, chosen = parse(words, by_name(options(), "sonde atlas"), "sonde atlas", most=300)
+    select(names)  # a wrong name is told before anything runs
+    jobs = chosen.get("jobs", 2)
+    if chosen.get("check") and "seeds" in chosen:
+        raise BadInput("--check and --seeds of sonde atlas are two questions", fix="ask one at a time")
+    if "table" in chosen and "seeds" not in chosen:
+        raise BadInput("--table of sonde atlas goes with --seeds", fix="add --seeds 20")
+    if chosen.get("check"):
+        return _runner.check(names or None, jobs=jobs)
+    if "seeds" in chosen:
+        return _runner.distribution(names or None, chosen["seeds"], jobs, Path(chosen["table"]) if "table" in chosen else None)
+    if "jobs" in chosen:
+        raise BadInput("--jobs of sonde atlas goes with --check or --seeds", fix="add one of them")
+    if not names:
         _runner.listing()
-    codes = [_show(word.upper(), word.upper() in chapters()) for word in wanted]
+    codes = [_show(word.upper(), word.upper() in chapters()) for word in names]
     return max(codes, default=0)
 
 

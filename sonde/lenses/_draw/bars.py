@@ -1,6 +1,7 @@
 """Bars: heights side by side, one panel per name; histograms.
 
-values {name: [height, ...]}, one panel each; extra["labels"] names the bars, or extra["edges"] bounds them;
+values {name: [height, ...]}, one panel each; extra["labels"] names the bars, with at most extra["label_width"] characters each,
+or extra["edges"] bounds them;
 extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
 """
 
@@ -19,7 +20,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         return _histogram(reading, theme, sheet)
     names = list(reading.values)
     count = max(len(series) for series in reading.values.values())
-    labels = [short(label) for label in reading.extra.get("labels", range(count))]
+    labels = [short(label, reading.extra.get("label_width", 26)) for label in reading.extra.get("labels", range(count))]
     step = min(ROW, 12.0 / count)
     log = "value" in reading.extra.get("log", ())
     left, height = 0.24 + inches(labels, 8), step * count + 0.1
