@@ -31,12 +31,12 @@ GRACE = 30.0
 
 def each(ids: Sequence[str], jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
     """Results of the rows as they come, `jobs` at a time; a row that takes longer than `limit` seconds has failed."""
-    yield from _work([(row, None) for row in ids], jobs, limit, folder)
+    return _work([(row, None) for row in ids], jobs, limit, folder)
 
 
 def samples(ids: Sequence[str], n: int, jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
     """Results of every row for the seeds 0 to n - 1, one training each, as they come."""
-    yield from _work([(row, seed) for row in ids for seed in range(n)], jobs, limit, folder)
+    return _work([(row, seed) for row in ids for seed in range(n)], jobs, limit, folder)
 
 
 def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, folder: Path) -> Iterator[Result]:
