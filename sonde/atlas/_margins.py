@@ -7,6 +7,7 @@ lie where neither turns the verdict, and that is measured, over SEEDS seeds, one
     mean above, ...  the mean of n seeds is                  |mean - bound| / (sd / sqrt(n))   at least LEAST
     within           the difference from a target            (bound - |mean|) / sd             at least LEAST
     ordered          one side leads for every seed           it does so in SEEDS of SEEDS
+    equal            what is no number is what it should be  it is so in SEEDS of SEEDS
 
 `margins.tsv` keeps what was measured (`make margins` writes it); a test compares it with the thresholds in the code.
 """
@@ -54,6 +55,8 @@ class Margin:
     @property
     def margin(self) -> float:
         """Standard deviations (standard errors, for a mean) between the numbers and the bound; negative on its wrong side."""
+        if self.rule == "equal":
+            return math.nan
         if self.rule == "within":
             room = self.bound - abs(self.mean)
         else:
@@ -63,7 +66,7 @@ class Margin:
 
     @property
     def enough(self) -> bool:
-        if self.rule in ("ordered", FIXED):
+        if self.rule in ("ordered", "equal", FIXED):
             return self.passed == self.seeds
         return self.margin >= LEAST
 

@@ -129,7 +129,7 @@ def distribution(ids: Sequence[str] | None, seeds: int, jobs: int = 2, table: Pa
                 path = _picture(_margins.picture(result.id, of_row, lines), f"{result.id}-seeds")
                 seconds = sum(one.seconds for one in of_row)
                 console.print(_text(f"{result.id}: {seconds:.0f} s, {path}", "dim"))
-    console.print(_margins_table(sorted(margins, key=lambda margin: margin.margin)))
+    console.print(_margins_table(sorted(margins, key=lambda margin: (margin.enough, margin.margin))))
     short = [margin for margin in margins if not margin.enough]
     console.print(_text(f"{len(margins) - len(short)} of {len(margins)} margins are large enough, {broken} rows did not run", "bold"))
     if seeds < _margins.SEEDS:
