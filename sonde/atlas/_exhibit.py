@@ -28,6 +28,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -225,15 +226,21 @@ def found(folder: Path = FOLDER) -> dict[str, Path]:
     """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported."""
     places: dict[str, Path] = {}
     for path in folder.glob("[!_]*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
-            if not (isinstance(node, ast.FunctionDef) and re.fullmatch(r"[a-z][a-z0-9]*_\d\d", node.name)):
-                continue
-            row = node.name.upper().replace("_", "-")
+        for name, line in _functions(path.read_text(encoding="utf-8"), str(path)):
+            row = name.upper().replace("_", "-")
             if row not in rows() or rows()[row].chapter.lower() != path.stem or row in places:
-                what = f"{path.name} has a function '{node.name}' that is no row of its chapter or stands there twice"
-                raise BadInput(what, where=f"line {node.lineno}")
+                what = f"{path.name} has a function '{name}' that is no row of its chapter or stands there twice"
+                raise BadInput(what, where=f"line {line}")
             places[row] = path
     return {row: places[row] for row in rows() if row in places}
+
+
+@lru_cache
+def _functions(text: str, filename: str) -> list[tuple[str, int]]:
+    """Names of exhibits in a chapter's text and the lines they stand in; a worker asks again for each seed."""
+    body = ast.parse(text, filename=filename).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return [(node.name, node.lineno) for node in functions if re.fullmatch(r"[a-z][a-z0-9]*_\d\d", node.name)]
 
 
 def fingerprint(path: Path) -> str:
