@@ -6,18 +6,21 @@ RECIPE ?= digits_cnn
 # Extra words for `sonde train`, such as DIALS="--width 64 --seed 1".
 DIALS ?=
 WORKERS ?= 2
+# Extra words for `make matrix`, such as MATRIX="--rows own foreign --whole".
+MATRIX ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # One torch thread per test worker: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
 
-.PHONY: help train test test-all bench lint types format clean
+.PHONY: help train test test-all matrix bench lint types format clean
 
 help:
 	@echo "make train     install into $(VENV) and train $(RECIPE); RECIPE=name DIALS='--lr 1e-3' change what is trained"
 	@echo "make test      install the development tools, lint, check types, run the tests that are not slow"
 	@echo "make test-all  the same with the slow tests"
+	@echo "make matrix    tests and exhibits that hang on rounding, under every arithmetic this processor can pretend to have"
 	@echo "make bench     install the peers and run every benchmark"
 	@echo "make lint      ruff check and ruff format --check;  make types: mypy;  make format: rewrite the layout"
 	@echo "make clean     remove caches and build leftovers; keeps $(VENV) and runs/"
@@ -31,8 +34,12 @@ test: lint types
 test-all: lint types
 	$(PYTEST)
 
+matrix: $(VENV)/.sonde-dev
+	$(BIN)/python benchmarks/matrix.py --jobs $(WORKERS) $(MATRIX)
+
 bench: $(VENV)/.sonde-bench
-	@failed=; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
+	@failed=; for file in $(filter-out benchmarks/_% benchmarks/matrix.py,$(wildcard benchmarks/*.py)); do \
+	echo "== $$file"; $(BIN)/python $$file || failed="$$failed $$file"; done; \
 	test -z "$$failed" || { echo "a goal was missed, or the program failed:$$failed"; exit 1; }
 
 lint: $(VENV)/.sonde-dev

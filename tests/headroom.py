@@ -1,0 +1,305 @@
+"""A pytest plugin that measures how close each test comes to its bounds: which verdicts could another processor turn?
+
+    SONDE_HEADROOM=headroom.jsonl python -m pytest -p tests.headroom -o enable_assertion_pass_hook=true tests
+
+appends one line of JSON per test: `shares`, for each kind of comparison the largest part of its room that was used (1 is the edge),
+and `digest`, a checksum of the floating-point numbers compared.  A test with the same digest under two arithmetics does
+not depend on which one it was.
+
+Kinds: `close` (allclose, assert_close, approx), `bits` (floats that must be equal), `bound` (a plain `<` or `>`, or that of an
+exhibit), `unread` (a comparison of floats that is not understood here, such as one inside `all(...)`).
+
+pytest keeps compiled tests; set PYTHONPYCACHEPREFIX to a new folder, or those compiled without the hook are used.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import math
+import operator
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+ApproxScalar: Any = type(pytest.approx(1.0))
+ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+SIGNS = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
+
+
+class Record:
+    """What the comparisons of one test used."""
+
+    def __init__(self) -> None:
+        self.shares: dict[str, float] = {}
+        self.places: dict[str, str] = {}
+        self.digest, self.started = 0, cpu_seconds()
+
+    def add(self, kind: str, share: float, values: Any, place: str) -> None:
+        share = 1e9 if not math.isfinite(share) else share
+        if share >= self.shares.get(kind, 0.0):
+            self.shares[kind], self.places[kind] = share, place[:160]
+        for value in values:
+            self.digest = zlib.crc32(np.ascontiguousarray(value).tobytes(), self.digest)
+
+    def to_json(self, test: str, outcome: str) -> str:
+        shares = {kind: round(share, 6) for kind, share in self.shares.items()}
+        seconds = round(cpu_seconds() - self.started, 3)
+        return json.dumps(
+            {"test": test, "shares": shares, "digest": self.digest, "seconds": seconds, "outcome": outcome, "places": self.places}
+        )
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those it started: unlike the time of day they do not depend on what else is running."""
+    return sum(os.times()[:4])
+
+
+current = Record()
+"""of the test that runs"""
+folder, process = "", os.getpid()
+"""of the tests"""
+
+
+def caller() -> str:
+    """Where the wrapped function was called from, `test_x.py:12`, if that is a test or torch's gradient check; else empty."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename
+    return f"{Path(name).name}:{frame.f_lineno}" if name.startswith(folder) or name.endswith("gradcheck.py") else ""
+
+
+def array(value: Any) -> np.ndarray | None:
+    """The value as an array of floating-point or complex numbers, else None."""
+    try:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().resolve_conj().resolve_neg().to_dense() if value.layout != torch.strided else value.detach()
+            value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
+        value = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError):
+        return None
+    return value if value.dtype.kind in "fc" else None
+
+
+def pairs(actual: Any, expected: Any) -> Iterator[tuple[np.ndarray, np.ndarray, Any, Any]]:
+    """Arrays of floats that stand at the same place in two nested structures, and what they were."""
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        for name in (name for name in actual if name in expected):
+            yield from pairs(actual[name], expected[name])
+    elif isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)) and len(actual) == len(expected):
+        for one, other in zip(actual, expected):
+            yield from pairs(one, other)
+    else:
+        have, want = array(actual), array(expected)
+        if have is None and want is not None:
+            have = np.asarray(actual.detach() if isinstance(actual, torch.Tensor) else actual)
+        elif want is None and have is not None:
+            want = np.asarray(expected.detach() if isinstance(expected, torch.Tensor) else expected)
+        if have is not None and want is not None:
+            yield have, want, actual, expected
+
+
+def used(have: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> float:
+    """The largest part of the tolerance atol + rtol * |want| that a difference took; where both are equal, none."""
+    try:
+        have, want = np.broadcast_arrays(have, want)
+        with np.errstate(all="ignore"):
+            gap, room = np.abs(have - want), atol + rtol * np.abs(want)
+            share = np.where((have == want) | (np.isnan(have) & np.isnan(want)), 0.0, gap / room)
+        return float(np.max(share, initial=0.0))
+    except (TypeError, ValueError):
+        return math.inf
+
+
+def watch_close(module: Any, name: str, defaults: Callable[[Any, Any], tuple[float, float]]) -> None:
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def compare(actual: Any, expected: Any, *rest: Any, rtol: Any = None, atol: Any = None, **named: Any) -> Any:
+        place = caller()
+        if place:
+            for have, want, one, other in pairs(actual, expected):
+                usual = defaults(one, other)
+                given = (rest[0] if rest else rtol), (rest[1] if len(rest) > 1 else atol)
+                r, a = (float(usual[i] if part is None else part) for i, part in enumerate(given))
+                current.add("close" if r or a else "bits", used(have, want, r, a), [have], place)
+        named = {**named, **{key: value for key, value in (("rtol", rtol), ("atol", atol)) if value is not None}}
+        return original(actual, expected, *rest, **named)
+
+    setattr(module, name, compare)
+
+
+def watch_equal(module: Any, name: str) -> None:
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def compare(actual: Any, expected: Any, *rest: Any, **named: Any) -> Any:
+        place = caller()
+        if place:
+            for have, _, _, _ in pairs(actual, expected):
+                current.add("bits", 0.0, [have], place)
+        return original(actual, expected, *rest, **named)
+
+    setattr(module, name, compare)
+
+
+def watch_approx() -> None:
+    original = ApproxScalar.__eq__
+
+    def compare(self: Any, actual: Any) -> bool:
+        if isinstance(actual, (float, np.floating)) and isinstance(self.expected, (float, int, np.number)):
+            room = self.tolerance
+            gap = abs(float(actual) - float(self.expected))
+            current.add("close", (gap / room if room else math.inf) if gap else 0.0, [float(actual)], "approx")
+        return original(self, actual)
+
+    ApproxScalar.__eq__ = compare
+
+
+def watch_exhibits() -> None:
+    """An exhibit states expectations in its own words and keeps what it measured."""
+    from sonde.atlas._exhibit import Exhibit
+
+    original = Exhibit._record
+
+    def record(self: Any, *parts: Any, **named: Any) -> None:
+        original(self, *parts, **named)
+        add_finding(current, self.findings[-1])
+
+    Exhibit._record = record
+
+
+def add_finding(record: Record, finding: Any) -> None:
+    """The expectation of an exhibit, after the fact, as a comparison."""
+    values = list(finding.values)
+    if not values or not all(map(math.isfinite, values)):
+        return  # not a number: no rounding made it so
+    if finding.rule == "within":
+        kind, share = ("close", max(map(abs, values)) / finding.bound) if finding.bound else ("bits", 0.0)
+    else:
+        measured = sum(values) / len(values) if finding.rule.startswith("mean") else min(values) if finding.rule != "below" else max(values)
+        kind, share = "bound", closeness(measured, "<" if finding.rule.endswith("below") else ">", finding.bound)
+    record.add(kind, share, [np.array(values, dtype=float)], f"{finding.name}: {finding.measured}, expected {finding.expected}")
+
+
+def closeness(value: float, sign: str, limit: float) -> float:
+    """How near a value is to a limit it keeps: 1 at the limit, a half where it is twice or half of it.
+
+    Between 0 and 1 also seen from 1: 0.9999 is far above a limit of 0.99.
+    """
+    small, large = (value, limit) if sign == "<" else (limit, value)
+    if math.isnan(small) or math.isnan(large):
+        return math.inf
+    if small * large <= 0:  # zero or the other sign: by the distance, with the limit (or 1) as the measure
+        return 1 / (1 + abs(large - small) / (abs(limit) or 1.0))
+    if 0 < small <= large < 1:
+        return min(small / large, (1 - large) / (1 - small))
+    return small / large if large > 0 else large / small
+
+
+def value_of(node: ast.AST) -> float:
+    """The value of an expression of plain numbers; ValueError for any other."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        return ARITHMETIC[type(node.op)](value_of(node.left), value_of(node.right))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in ARITHMETIC:
+        return ARITHMETIC[type(node.op)](value_of(node.operand))
+    raise ValueError("not arithmetic")
+
+
+def bounds(line: str) -> Iterator[tuple[float, str, float, str, str]]:
+    """Comparisons by size in an assertion as pytest explains it: both values, the sign, both texts; ValueError if it has others."""
+    # `tensor(1.2e-05, dtype=torch.float64)` and `np.float64(0.3)` are numbers.
+    plain = re.sub(r"\b(?:tensor|np\.\w+\d+|array)\(([-+\d.]+(?:e[-+]?\d+)?)(?:, [^()]*(?:\(\))?)?\)", r"(\1)", line)
+    for node in ast.walk(ast.parse(plain.strip(), mode="eval")):
+        if isinstance(node, ast.Call):
+            raise ValueError("a call that was not replaced by its value")
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for left, sign, right in zip(sides, node.ops, sides[1:]):
+                if type(sign) in SIGNS:
+                    yield value_of(left), SIGNS[type(sign)], value_of(right), ast.unparse(left), ast.unparse(right)
+
+
+def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
+    # A child that was forked may be watched for code that is compiled, as is done here.
+    if not re.search(r"[<>]", orig) or os.getpid() != process or not asserted_in_a_test():
+        return
+    line, place = expl.splitlines()[0], f"{item.path.name}:{lineno}"
+    shown = re.sub(r"0x[0-9a-f]+", "", expl).encode()
+    try:
+        comparisons = list(bounds(line))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError):
+        comparisons = []
+    for left, sign, right, left_text, right_text in comparisons:
+        if isinstance(left, int) and isinstance(right, int):
+            continue
+        # The side that is written in the test is the limit; where both were computed, the right one.
+        if left_text in orig and right_text not in orig:
+            left, sign, right = right, "<" if sign == ">" else ">", left
+        current.add("bound", closeness(left, sign, right), [float(left)], f"{place} {line}")
+    if not comparisons and re.search(r"\d\.\d|\de-?\d|loss|norm|abs|max|mean|std", orig + line):
+        current.add("unread", 0.0, [np.frombuffer(shown, np.uint8)], f"{place} {orig} | {line}")
+
+
+def asserted_in_a_test() -> bool:
+    """Whether the assertion that just passed stands in our tests, and not in a plugin whose assertions pytest rewrites too."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_assertion_pass":
+        frame = frame.f_back
+    return frame is not None and frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: Any) -> Any:
+    global current
+    current = Record()
+    result = yield
+    with open(os.environ["SONDE_HEADROOM"], "a") as file:
+        file.write(current.to_json(item.nodeid, getattr(item, "_headroom_outcome", "none")) + "\n")
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    report = yield
+    if report.when == "call" or report.outcome != "passed":
+        item._headroom_outcome = report.outcome
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "SONDE_HEADROOM" not in os.environ:
+        raise pytest.UsageError("set SONDE_HEADROOM to the file the measurements are appended to")
+    global folder
+    folder = str(config.rootpath / "tests")
+    watch_close(torch.testing, "assert_close", lambda a, e: default_tolerances(a, e))
+    watch_close(torch, "allclose", lambda a, e: (1e-5, 1e-8))
+    watch_close(np, "allclose", lambda a, e: (1e-5, 1e-8))
+    watch_close(np.testing, "assert_allclose", lambda a, e: (1e-7, 0.0))
+    for module, name in ((torch, "equal"), (torch.Tensor, "equal"), (np, "array_equal"), (np.testing, "assert_array_equal")):
+        watch_equal(module, name)
+    watch_approx()
+    watch_exhibits()
+
+
+def default_tolerances(actual: Any, expected: Any) -> tuple[float, float]:
+    from torch.testing._comparison import default_tolerances
+
+    return default_tolerances(actual, expected) if isinstance(actual, torch.Tensor) else (1e-7, 1e-7)
