@@ -22,6 +22,7 @@ from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from . import checkpoint, rundir
+from .fingerprint import blas_threads, differences, fingerprint, listed
 from .job import Job, building, settled_torch
 from .launch import launch, tell
 from .loop import Loop
@@ -30,7 +31,7 @@ from .progress import hushed, now
 from .record import Record
 from .rundir import RunDirectory
 from .signals import StopAtOnce
-from .state import fingerprint, load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
+from .state import load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
 from .world import World
 
 
@@ -270,7 +271,7 @@ def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     assert options.threads is not None
     # Several processes are told to stop by their launcher, all at one step.
     alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
-    with settled_torch(options.threads, options.device), alone, hushed(options.quiet or not world.is_main):
+    with settled_torch(options.threads, options.device), blas_threads(options.threads), alone, hushed(options.quiet or not world.is_main):
         try:
             _execute(asked, options, path, world)
         finally:
@@ -287,12 +288,15 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     marks = fingerprint(
         threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type, parallel=options.parallel
     )
+    if options.parallel == "fsdp":  # torch adds up over the processes in an order of its own
+        marks["processes"] = world.size
     record = Record(directory, options, world, {"run": path.name, "fingerprint": marks})
     try:
-        told = ""
+        info: dict[str, Any] = {}
+        warning = ""
         if world.is_main:
             directory.open_for_writing()
-            told = _register(directory, asked, options, job, marks)
+            info, warning = _register(directory, asked, options, job, marks)
         record.open()
         if options.tensorboard and world.is_main:
             from .tensorboard import TensorBoard
@@ -301,8 +305,10 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
         loop = Loop(job, record)
         seed_everything(options.seed, "rank", world.rank)
         resumed = record.restore(loop)
-        if told:
-            record.warn(told, loop.step)
+        if world.is_main:
+            _update(directory, info)
+        if warning:
+            record.warn(warning, loop.step)
         record.event("resume" if resumed else "start", loop.step, processes=world.size, threads=options.threads, regime=job.regime)
         if resumed:
             record.say(f"resuming {path.name} at step {loop.step} of {job.steps}")
@@ -317,33 +323,36 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
         directory.close()
 
 
-def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, marks: dict[str, Any]) -> str:
-    """Write run.json for a new run, or compare it with this one; returns what can no longer be kept exact."""
+def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Write run.json for a new run, or compare it with this one; returns what it is to hold from now on, and what to warn of."""
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
         if asked.file is not None:
             files.replace_file(directory.path / "recipe.py", asked.file.read_bytes())
         directory.write("run.json", _about(asked, options, job, marks, hashes))
-        return ""
+        return directory.info(), ""
     info = directory.info()
     changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
     if changed and not options.accept_data_change:
         was, now = (side.get(changed[0], {"n": 0, "sha256": "none"}) for side in (info["data"], hashes))
+        fix = "restore the data, or go on with the new ones: --accept-data-change"
+        if arithmetic := differences(info["fingerprint"], marks):  # a normal draw, say, rounds as the processor does
+            fix = f"{fix}; data that are computed also change with the arithmetic ({listed(arithmetic)})"
         raise DataUnusable(
             f"the {changed[0]} data changed since the run began",
             where=f"{job.data.name}: {was['n']} examples, hash {was['sha256'][:12]} then; {now['n']}, {now['sha256'][:12]} now",
             last_good=f"the checkpoints in {directory.checkpoints}",
-            fix="restore the data, or go on with the new ones: --accept-data-change",
+            fix=fix,
         )
-    lost = [
-        f"{name} {info['fingerprint'].get(name)} -> {marks.get(name)}" for name in marks if info["fingerprint"].get(name) != marks.get(name)
-    ]
-    if lost and options.exact:
-        raise BadInput(f"bits cannot be kept: {', '.join(lost)}", where=directory.path.name, fix="resume as before, or leave out --exact")
-    if lost or changed:
-        directory.write("run.json", {**info, "data": hashes, "fingerprint": marks, "options": options.record()})
-    told = [f"not bit for bit from here on: {', '.join(lost)}"] if lost else []
-    return "; ".join(told + ([f"the data changed ({', '.join(changed)}), as accepted"] if changed else []))
+    if changed or info["fingerprint"] != marks:
+        info = {**info, "data": hashes, "fingerprint": marks, "options": options.record()}
+    return info, f"the data changed ({', '.join(changed)}), as accepted" if changed else ""
+
+
+def _update(directory: RunDirectory, info: dict[str, Any]) -> None:
+    """Put into run.json what it is to hold from now on."""
+    if directory.info() != info:
+        directory.write("run.json", info)
 
 
 def _about(asked: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..core import files, tensors
 from ..core.batch import Batch
-from ..core.errors import DataUnusable, ResourceFault
+from ..core.errors import BadInput, DataUnusable, ResourceFault
 from ..core.recipe import Callback
 from . import checkpoint
+from .fingerprint import differences, listed
 from .options import Options
 from .progress import Progress, now, tell
 from .rundir import Log, RunDirectory
@@ -131,6 +132,7 @@ class Record:
         found = None
         if self.owner:
             found = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
+            self._compare(found)
             self.skips = self._read_skips()
         parts, state = self.share(found)
         if self.owner:
@@ -146,6 +148,22 @@ class Record:
         if self.owner:  # a kill may have come between the last save and this
             checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
         return True
+
+    def _compare(self, found: checkpoint.Checkpoint | None) -> None:
+        """Say once what decides bits and is not as it was where the checkpoint was saved, or the run began; refuse where they must be kept.
+
+        The checkpoint is asked, not run.json: what another machine computed and never saved is computed again.
+        """
+        before = found.manifest.get("fingerprint") if found is not None else self.directory.info()["fingerprint"]
+        changes = differences(before if isinstance(before, dict) else {}, self.about["fingerprint"])
+        if not changes:
+            return
+        step = found.step if found is not None else 0
+        if self.options.exact:
+            raise BadInput(f"bits cannot be kept: {listed(changes)}", where=self.name, fix="resume as before, or leave out --exact")
+        text = f"you resume with different arithmetic ({listed(changes)}): bits may differ from step {step} on"
+        self.event("arithmetic", step, differs=changes, text=text)
+        self.say(f"warning: {text}")
 
     def _fits(self, loop: Loop, found: checkpoint.Checkpoint) -> None:
         """Raise DataUnusable unless the checkpoint can be loaded here, all of it."""

@@ -1,11 +1,9 @@
-"""What a bit-exact resume needs besides weights: optimiser moments by parameter name, random states, the fingerprint."""
+"""What a bit-exact resume needs besides weights: optimiser moments by parameter name, random states."""
 
 from __future__ import annotations
 
-import platform
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -161,14 +159,3 @@ def seed_everything(seed: int, *parts: int | str) -> None:
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)
-
-
-def fingerprint(**more: Any) -> dict[str, Any]:
-    """What must be equal for two runs to agree bit for bit."""
-    return {
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "machine": platform.machine(),
-        **more,
-    }

@@ -21,13 +21,14 @@ from ..core import files
 from ..core.errors import BadInput, NumericalStop, SondeError, nearest
 from ..core.seeds import key
 from . import rundir
-from .api import Plan, Run, _finish, _jsonable, _register, plan, train
+from .api import Plan, Run, _finish, _jsonable, _register, _update, plan, train
+from .fingerprint import blas_threads, fingerprint
 from .job import Job, settled_torch
 from .loop import Loop
 from .options import Options
 from .record import Record
 from .rundir import RunDirectory
-from .state import fingerprint, random_states, restore_random_states, seed_everything
+from .state import random_states, restore_random_states, seed_everything
 from .world import World
 
 METHODS = ("grid", "random", "tpe")
@@ -274,7 +275,7 @@ class _Runner:
         caller = random_states()
         threads = self.threads or os.cpu_count() or 1
         try:
-            with settled_torch(threads, "cpu"):
+            with settled_torch(threads, "cpu"), blas_threads(threads):
                 jobs, plans = [], []
                 for setting, seed in members:
                     asked = plan(self.recipe, {**self.fixed, **setting})
@@ -300,7 +301,7 @@ class _Runner:
             directory = RunDirectory(self._path(setting, seed))
             marks = fingerprint(threads=job.options.threads, shards=1, precision="float32", device="cpu", members=len(jobs))
             directory.open_for_writing()
-            _register(directory, asked, job.options, job, marks)
+            _update(directory, _register(directory, asked, job.options, job, marks)[0])
             record = Record(directory, job.options, job.world, {"run": directory.path.name, "fingerprint": marks})
             record.open()
             record.metrics.open(0)

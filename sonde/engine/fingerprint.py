@@ -1,0 +1,157 @@
+"""The fingerprint of a run: what decides the last bits of its arithmetic, and what of that differs at a resume.
+
+Every entry is a name and a value a person can read.  An environment variable counts by what it does, so that one which
+changes nothing here is not a difference.  `tests/engine/test_fingerprint.py` trains under every arithmetic that a machine
+can pretend to have: wherever the weights differ, the fingerprint must.
+
+    sonde, torch, numpy   versions
+    machine, processor    architecture and model: oneDNN and MKL choose by vendor, model and caches, not by flags alone
+    cpu                   level of torch's own loops                          ATEN_CPU_CAPABILITY
+    kernels               level and library of our own kernels                SONDE_KERNELS
+    onednn                instructions for convolutions and bfloat16          ONEDNN_MAX_CPU_ISA
+    mkl                   torch's matrix products and linear algebra          MKL_CBWR
+    libc                  exp, cos, pow of Python and of our kernels          GLIBC_TUNABLES
+    blas, numpy_simd      NumPy's products, and its exp and log               OPENBLAS_CORETYPE, NPY_DISABLE_CPU_FEATURES
+
+The engine adds what the run itself chose: threads, shards, precision, device, and how it is spread over processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import __version__, kernels
+from ..core.errors import clean
+
+ONEDNN: dict[str, tuple[str, ...]] = {
+    "sse41": ("sse4_1",),
+    "avx": ("avx",),
+    "avx2": ("avx2", "fma3"),
+    "avx2_vnni": ("avx_vnni",),
+    "avx2_vnni_2": ("avx_vnni_int8", "avx_ne_convert"),
+    "avx512_core": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"),
+    "avx512_core_vnni": ("avx512_vnni",),
+    "avx512_core_bf16": ("avx512_bf16",),
+    "avx512_core_fp16": ("avx512_fp16",),
+    "avx512_core_amx": ("amx_tile", "amx_int8", "amx_bf16"),
+    "avx512_core_amx_fp16": ("amx_fp16",),
+}
+"""oneDNN's names of instruction sets, lowest first, and what each needs of the processor besides those before it"""
+
+
+def fingerprint(**more: Any) -> dict[str, Any]:
+    """What must be equal for two runs to agree bit for bit."""
+    return {**_here(), **more}
+
+
+def blas_threads(threads: int) -> Any:
+    """Hold NumPy's BLAS, which takes all cores otherwise, to the threads of the run: what `threads` says is then true of all of it."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    return threadpool_limits(threads, user_api="blas")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries with another value, as {name, before, now}.  One that only one side has is none: older versions recorded fewer."""
+    return [{"name": name, "before": before[name], "now": value} for name, value in now.items() if name in before and before[name] != value]
+
+
+def listed(changes: Iterable[Mapping[str, Any]]) -> str:
+    """Differences in one line."""
+    return "; ".join(f"{change['name']} {clean(change['before'])} -> {clean(change['now'])}" for change in changes)
+
+
+@functools.cache
+def _here() -> dict[str, str]:
+    """What this process computes with.  Libraries read their environment once, so it cannot change later."""
+    return {
+        "sonde": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "kernels": _kernels(),
+        "onednn": _onednn(torch.cpu.get_capabilities(), os.environ),
+        "mkl": _mkl(torch.__config__.show(), os.environ),
+        "libc": _libc(os.environ),
+        "blas": _blas(),
+        "numpy_simd": _simd(),
+    }
+
+
+def _processor() -> str:
+    """The model.  Virtual machines often hide the name, so where the system gives them, family and model number follow."""
+    name = str(torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()).strip()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
+    except OSError:
+        return name
+    numbers = dict(re.findall(r"^(cpu family|model)\s*: (\d+)$", lines, re.MULTILINE))
+    return f"{name} (family {numbers['cpu family']}, model {numbers['model']})" if len(numbers) == 2 else name
+
+
+def _kernels() -> str:
+    """Level of our kernels, the mark of their sources, and the compiler: all three decide the bits."""
+    level = kernels.level()
+    if level == "none":
+        return level
+    folder = Path(kernels.__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
+    return f"{level} {hashlib.sha256(sources).hexdigest()[:8]} {_compiler((folder / f'_kernels_{level}.so').read_bytes())}".strip()
+
+
+def _compiler(library: bytes) -> str:
+    """The compiler a library names; the start code that clang links in names gcc too.  '' where it was stripped of that."""
+    for name, pattern in (("clang", rb"clang version ([\d.]+)"), ("GCC", rb"GCC: \([^)]*\) ([\d.]+)")):
+        if version := re.search(pattern, library):
+            return f"{name} {version[1].decode()}"
+    return ""
+
+
+def _onednn(flags: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """The instruction set oneDNN computes with; elsewhere than on x86 the processor alone decides."""
+    names = list(ONEDNN)
+    limit = (environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or "").lower()
+    allowed = names[: names.index(limit) + 1] if limit in names else names  # a word oneDNN does not know limits nothing
+    return next((name for name in reversed(allowed) if all(flags.get(flag) for flag in ONEDNN[name])), "default")
+
+
+def _mkl(build: str, environment: Mapping[str, str]) -> str:
+    """Version of torch's MKL, and the branch it is held to where one is asked for."""
+    version = re.search(r"Math Kernel Library Version (\d[\d.]*)", build)
+    return f"{version[1]} {environment.get('MKL_CBWR', '').upper()}".strip() if version else "none"
+
+
+def _libc(environment: Mapping[str, str]) -> str:
+    """The library of elementary functions, and what of the processor it is told not to use."""
+    name = " ".join(filter(None, platform.libc_ver())) or f"{platform.system()} {platform.release()}"
+    limit = re.search(r"glibc\.cpu\.hwcaps=([^:]+)", environment.get("GLIBC_TUNABLES", ""))
+    return f"{name} {limit[1]}" if limit else name
+
+
+def _blas() -> str:
+    """The processor that NumPy's BLAS is written for, or its name where it has but one form."""
+    from threadpoolctl import threadpool_info
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    cores = sorted({str(library.get("architecture") or library["internal_api"]) for library in libraries})
+    build: Any = np.show_config(mode="dicts")
+    return " ".join(cores) or str(build.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown"))
+
+
+def _simd() -> str:
+    """The highest instruction set that NumPy's own loops use."""
+    build: Any = np.show_config(mode="dicts")
+    extensions = build.get("SIMD Extensions", {})
+    return str(["baseline", *extensions.get("baseline", ()), *extensions.get("found", ())][-1])
