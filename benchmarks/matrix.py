@@ -483,7 +483,7 @@ def main(words: Sequence[str] | None = None) -> int:
     what.add_argument("--edge", action="store_true", help="the foreign row, on the tests nearest to their bounds only; keeps no result")
     what.add_argument("--table", action="store_true", help="print the newest result of every row in the file and run nothing")
     what.add_argument("--probe", action="store_true", help="print what each row changes here and run nothing")
-    what.add_argument("--measure", action="store_true", help="run the suite and the atlas once and write tests/sensitive.tsv")
+    what.add_argument("--measure", action="store_true", help="run what has changed since it was measured, and write tests/sensitive.tsv")
     parser.add_argument("--slow", action="store_true", help="with --whole: the slow tests too")
     parser.add_argument("--data", type=Path, metavar="DIR", help="real data sets; without it none are used, whatever SONDE_DATA says")
     parser.add_argument("--file", type=Path, default=ROOT / "runs" / "matrix.jsonl", help="where results are kept")
@@ -527,7 +527,8 @@ def matrix(options: argparse.Namespace) -> int:
     done = {outcome.same: outcome for outcome in read(options.file) if mark and not (options.again or options.edge)}
     outcomes = [done.get(outcome.same, outcome) for outcome in outcomes]
     waiting = [outcome for outcome in outcomes if outcome.same not in done and not outcome.skipped and not outcome.failures]
-    guess = {"edge": sensitive.EDGE_SECONDS, "sensitive": sensitive.NUMERIC_SECONDS, "whole": 3600.0}[how.part] / how.jobs
+    parts = {part: sum(budgets.values()) for part, (budgets, _) in sensitive.PARTS.items()}
+    guess = {"edge": parts["edge"], "sensitive": parts["numeric"], "whole": 3600.0}[how.part] / how.jobs
     progress = Progress(len(waiting), guess)
     for outcome in outcomes:
         if any(outcome is one for one in waiting):
@@ -538,37 +539,37 @@ def matrix(options: argparse.Namespace) -> int:
 
 
 def measure(path: Path, how: How) -> int:
-    """Run everything once under tests/headroom.py, and choose the sensitive part by what it shows."""
+    """Run what was not measured as it is under tests/headroom.py, and choose the sensitive part by what it shows."""
     from sonde.atlas._exhibit import found
     from sonde.atlas._worker import each
     from tests import headroom
 
     environment = clean({}) | ({"SONDE_DATA": str(how.data)} if how.data else {})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="sonde-matrix-") as folder:
         more = {"SONDE_HEADROOM": str(path), "PYTHONPYCACHEPREFIX": folder}
         flags = ["-q", "-n", str(how.jobs), "-p", "no:cacheprovider", "-p", "tests.headroom", "-o", "enable_assertion_pass_hook=true"]
         command = [sys.executable, "-m", "pytest", *flags, "-o", f"timeout={TEST_LIMIT}", "-m", "not slow", "tests"]
         print("running the tests that are not slow, with every comparison measured", file=sys.stderr, flush=True)
         run(command, environment | more, lambda text: print(text, end="", file=sys.stderr, flush=True))
+    done = {one["test"] for one in sensitive.current(sensitive.records(path))}
+    waiting = [row for row in found() if f"atlas {row}" not in done]
     with inside(environment):
-        for result in each(list(found()), how.jobs, EXHIBIT_LIMIT):
+        for number, result in enumerate(each(waiting, how.jobs, EXHIBIT_LIMIT), 1):
             record = headroom.Record()
             for finding in result.findings:
                 headroom.add_finding(record, finding)
             with open(path, "a", encoding="utf-8") as file:
-                line = json.loads(record.to_json(f"atlas {result.id}", "passed" if result.passed else "failed"))
-                file.write(json.dumps({**line, "seconds": result.seconds}) + "\n")
-            print(f"atlas {result.id}: {result.seconds:.1f} s", file=sys.stderr, flush=True)
+                file.write(record.line(f"atlas {result.id}", "passed" if result.passed else "failed", result.seconds))
+            print(f"{number} of {len(waiting)}: atlas {result.id}, {result.seconds:.1f} s", file=sys.stderr, flush=True)
     return choose(path)
 
 
 def choose(path: Path) -> int:
     """Write tests/sensitive.tsv from measurements."""
-    table = sensitive.choose(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    table = sensitive.choose(sensitive.current(sensitive.records(path)))
     sensitive.write(table)
-    for part in ("numeric", "edge"):
+    for part in sensitive.PARTS:
         cases = sum(len(getattr(one, part)) for one in table)
         print(f"{part}: {cases} of {sum(one.cases for one in table)} cases, of {sum(bool(getattr(one, part)) for one in table)} functions")
     return 0

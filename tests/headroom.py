@@ -2,9 +2,9 @@
 
     SONDE_HEADROOM=headroom.jsonl python -m pytest -p tests.headroom -o enable_assertion_pass_hook=true tests
 
-appends one line of JSON per test: `shares`, for each kind of comparison the largest part of its room that was used (1 is the edge),
-and `digest`, a checksum of the floating-point numbers compared.  A test with the same digest under two arithmetics does
-not depend on which one it was.
+appends one line of JSON per test that the file has not got yet: `shares`, for each kind of comparison the largest part of its room that
+was used (1 is the edge), and `digest`, a checksum of the floating-point numbers compared.  A test with the same digest
+under two arithmetics does not depend on which one it was.
 
 Kinds: `close` (allclose, assert_close, approx), `bits` (floats that must be equal), `bound` (a plain `<` or `>`, or that of an
 exhibit), `unread` (a comparison of floats that is not understood here, such as one inside `all(...)`).
@@ -30,6 +30,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from tests import sensitive
 
 ApproxScalar: Any = type(pytest.approx(1.0))
 ARITHMETIC = {
@@ -58,12 +60,18 @@ class Record:
         for value in values:
             self.digest = zlib.crc32(np.ascontiguousarray(value).tobytes(), self.digest)
 
-    def to_json(self, test: str, outcome: str) -> str:
-        shares = {kind: round(share, 6) for kind, share in self.shares.items()}
-        seconds = round(cpu_seconds() - self.started, 3)
-        return json.dumps(
-            {"test": test, "shares": shares, "digest": self.digest, "seconds": seconds, "outcome": outcome, "places": self.places}
-        )
+    def line(self, test: str, outcome: str, seconds: float | None = None) -> str:
+        """As JSON, with the key of the source that was measured."""
+        body = {
+            "test": test,
+            "key": sensitive.key(sensitive.split(test)[0]),
+            "shares": {kind: round(share, 6) for kind, share in self.shares.items()},
+            "digest": self.digest,
+            "seconds": round(cpu_seconds() - self.started if seconds is None else seconds, 3),
+            "outcome": outcome,
+            "places": self.places,
+        }
+        return json.dumps(body) + "\n"
 
 
 def cpu_seconds() -> float:
@@ -266,13 +274,21 @@ def asserted_in_a_test() -> bool:
     return frame is not None and frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(folder)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the file has already, measured with the same source."""
+    path = Path(os.environ["SONDE_HEADROOM"])
+    done = {one["test"] for one in sensitive.current(sensitive.records(path))}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: Any) -> Any:
     global current
     current = Record()
     result = yield
     with open(os.environ["SONDE_HEADROOM"], "a") as file:
-        file.write(current.to_json(item.nodeid, getattr(item, "_headroom_outcome", "none")) + "\n")
+        file.write(current.line(item.nodeid, getattr(item, "_headroom_outcome", "none")))
     return result
 
 

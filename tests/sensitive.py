@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,9 @@ BLIND = 0.1
 """the nearness that a comparison of bits, or one that could not be read, is given: they show no distance"""
 CASES = 4
 """cases of one test function, the nearest; more of them repeat the same arithmetic"""
-NUMERIC_SECONDS, EDGE_SECONDS = 420.0, 60.0
-"""time of one core that the parts may take, as measured on an idle machine"""
+PARTS: dict[str, tuple[dict[str, float], float]] = {"numeric": ({"tests": 260.0, "atlas": 120.0}, 10.0), "edge": ({"tests": 60.0}, 3.0)}
+"""seconds of one core that each part may take, as measured, and the longest test in it"""
+LEFT_OUT = {"numeric": EXHIBITS}
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,21 @@ def _tests(path: Path, name: str) -> dict[str, str]:
     return {f"{name}::{test}": mark for test, mark in keys(path).items()}
 
 
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a file of measurements; one that was cut off by a crash is left out."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def current(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last measurement of every case, where it was made with the source as it is now."""
+    latest = {record["test"]: record for record in records}
+    return [record for record in latest.values() if record["key"] and record["key"] == key(split(record["test"])[0])]
+
+
 def choose(records: Iterable[dict[str, Any]]) -> list[Measured]:
     """The table, from the lines of tests/headroom.py and of exhibits: the nearest cases, as many as fit into the time of each part."""
     by_test: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -158,21 +174,18 @@ def choose(records: Iterable[dict[str, Any]]) -> list[Measured]:
         by_test[test][case] = record
     candidates = []
     for test, cases in by_test.items():
-        near = sorted(((nearness(record), case, record) for case, record in cases.items()), key=lambda one: (-one[0], one[1]))
-        limit = len(near) if test.startswith("atlas ") else CASES
-        candidates += [(score, test, case, record) for score, case, record in near[:limit] if score > 0]
-    chosen = {}
-    for part, budget in (("numeric", NUMERIC_SECONDS), ("edge", EDGE_SECONDS)):
-        names, spent = set(), 0.0
-        for _, test, case, record in sorted(candidates, key=lambda one: (-one[0], one[3]["seconds"], one[1:3])):
-            # What a test costs beside its own seconds: setting up, and its report.
-            cost = record["seconds"] + 0.01
-            if part == "edge" and (record["seconds"] > 3 or test.startswith("atlas ")):
-                continue
-            if spent + cost <= budget:
-                names.add((test, case))
-                spent += cost
-        chosen[part] = names
+        near = sorted(((nearness(record), case, record["seconds"]) for case, record in cases.items()), key=lambda one: (-one[0], one[1]))
+        candidates += [(score, test, case, seconds) for score, case, seconds in near[:CASES] if score > 0]
+    candidates.sort(key=lambda one: (-one[0], one[3], one[1:3]))
+    chosen: dict[str, set[tuple[str, str]]] = {}
+    for part, (budgets, longest) in PARTS.items():
+        spent, chosen[part] = dict.fromkeys(budgets, 0.0), set()
+        for _, test, case, seconds in candidates:
+            kind = "atlas" if test.startswith("atlas ") else "tests"
+            cost = seconds + 0.01  # setting up, and the report
+            if kind in budgets and test != LEFT_OUT.get(part) and seconds <= longest and spent[kind] + cost <= budgets[kind]:
+                chosen[part].add((test, case))
+                spent[kind] += cost
     return [
         Measured(
             test,
@@ -180,7 +193,7 @@ def choose(records: Iterable[dict[str, Any]]) -> list[Measured]:
             len(cases),
             round(max(nearness(record) for record in cases.values()), 4),
             round(sum(record["seconds"] for record in cases.values()), 2),
-            *(tuple(sorted(case for case in cases if (test, case) in chosen[part])) for part in ("numeric", "edge")),
+            *(tuple(sorted(case for case in cases if (test, case) in chosen[part])) for part in PARTS),
         )
         for test, cases in by_test.items()
     ]
