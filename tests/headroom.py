@@ -42,6 +42,9 @@ ARITHMETIC = {
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
 }
+CHECKERS = ("torch/autograd/gradcheck.py", "sklearn/utils/_testing.py", "sklearn/utils/estimator_checks.py")
+TOLERANCE = 1e-2
+"""a bound from above that is no larger is a tolerance in other words"""
 SIGNS = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
 
 
@@ -86,10 +89,10 @@ folder, process = "", os.getpid()
 
 
 def caller() -> str:
-    """Where the wrapped function was called from, `test_x.py:12`, if that is a test or torch's gradient check; else empty."""
+    """Where the wrapped function was called from, `test_x.py:12`, if that is a test or another library's checks; else empty."""
     frame = sys._getframe(2)
     name = frame.f_code.co_filename
-    return f"{Path(name).name}:{frame.f_lineno}" if name.startswith(folder) or name.endswith("gradcheck.py") else ""
+    return f"{Path(name).name}:{frame.f_lineno}" if name.startswith(folder) or name.endswith(CHECKERS) else ""
 
 
 def array(value: Any) -> np.ndarray | None:
@@ -247,10 +250,14 @@ def bounds(line: str) -> Iterator[tuple[float, str, float, str, str]]:
 
 def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
     # A child that was forked may be watched for code that is compiled, as is done here.
-    if not re.search(r"[<>]", orig) or os.getpid() != process or not asserted_in_a_test():
+    if os.getpid() != process or not asserted_in_a_test():
         return
     line, place = expl.splitlines()[0], f"{item.path.name}:{lineno}"
     shown = re.sub(r"0x[0-9a-f]+", "", expl).encode()
+    if " == " in line and "±" not in line and re.search(r"""(?<![\w."'])\d+\.\d{3,}(?![\w."'])""", line):
+        current.add("bits", 0.0, [np.frombuffer(shown, np.uint8)], f"{place} {line}")
+    if not re.search(r"[<>]", orig):
+        return
     try:
         comparisons = list(bounds(line))
     except (SyntaxError, ValueError, ZeroDivisionError, OverflowError):
@@ -261,7 +268,10 @@ def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) 
         # The side that is written in the test is the limit; where both were computed, the right one.
         if left_text in orig and right_text not in orig:
             left, sign, right = right, "<" if sign == ">" else ">", left
-        current.add("bound", closeness(left, sign, right), [float(left)], f"{place} {line}")
+        if sign == "<" and 0 < right <= TOLERANCE:
+            current.add("close", abs(left) / right, [float(left)], f"{place} {line}")
+        else:
+            current.add("bound", closeness(left, sign, right), [float(left)], f"{place} {line}")
     if not comparisons and re.search(r"\d\.\d|\de-?\d|loss|norm|abs|max|mean|std", orig + line):
         current.add("unread", 0.0, [np.frombuffer(shown, np.uint8)], f"{place} {orig} | {line}")
 
