@@ -9,7 +9,7 @@ can pretend to have: wherever the weights differ, the fingerprint must.
     cpu                   level of torch's own loops                          ATEN_CPU_CAPABILITY
     kernels               level and library of our own kernels                SONDE_KERNELS
     onednn                instructions for convolutions and bfloat16          ONEDNN_MAX_CPU_ISA
-    mkl                   torch's matrix products and linear algebra          MKL_CBWR
+    mkl                   torch's matrix products and linear algebra          MKL_CBWR, MKL_ENABLE_INSTRUCTIONS
     libc                  exp, cos, pow of Python and of our kernels          GLIBC_TUNABLES
     blas, numpy_simd      NumPy's products, and its exp and log               OPENBLAS_CORETYPE, NPY_DISABLE_CPU_FEATURES
 
@@ -128,9 +128,10 @@ def _onednn(flags: Mapping[str, Any], environment: Mapping[str, str]) -> str:
 
 
 def _mkl(build: str, environment: Mapping[str, str]) -> str:
-    """Version of torch's MKL, and the branch it is held to where one is asked for."""
+    """Version of torch's MKL, and what it is held to where that is asked for."""
     version = re.search(r"Math Kernel Library Version (\d[\d.]*)", build)
-    return f"{version[1]} {environment.get('MKL_CBWR', '').upper()}".strip() if version else "none"
+    limits = (environment.get(name, "").upper() for name in ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"))
+    return " ".join(filter(None, (version[1], *limits))) if version else "none"
 
 
 def _libc(environment: Mapping[str, str]) -> str:

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import sonde
+import sonde.kernels
 from sonde.core.errors import BadInput, DataUnusable, Preempted
 from sonde.core.recipe import Callback
 from sonde.engine import fingerprint as module
+from tests.engine.harness import Attempt
 from tests.engine.small import line
 
 ROOT = Path(__file__).parents[2]
@@ -164,11 +166,14 @@ def test_a_run_of_an_older_version_is_compared_by_what_it_recorded(tmp_path, mac
 
 def test_options_that_move_no_bit_are_no_difference_and_threads_are(tmp_path):
     go(tmp_path / "r", 5, quiet=True, shards=2)
-    free = {"processes": 2, "checkpoint_every": 3, "hang_timeout": 100.0, "restarts": 1, "tensorboard": False}
+    free = {"processes": 2, "checkpoint_every": 3, "hang_timeout": 100.0, "restarts": 1}
     assert said(go(tmp_path / "r", 8, quiet=True, exact=True, **free)) == []
-    assert "threads 1 -> 2" in said(go(tmp_path / "r", 11, quiet=True, processes=1, threads=2))[0]["text"]
-    sonde.train(line().replace(callbacks=[StopAt(99)]), run=tmp_path / "r", quiet=True)  # takes up the two threads again
-    assert len(said(sonde.open_run(tmp_path / "r", line()))) == 1
+    # In a process of its own: after two threads have been used here, no test could fork any more.
+    Attempt(lambda: go(tmp_path / "r", 11, quiet=True, processes=1, threads=2)).wait().done()
+    run = sonde.open_run(tmp_path / "r", line())
+    assert ["threads 1 -> 2" in event["text"] for event in said(run)] == [True]
+    Attempt(lambda: go(tmp_path / "r", quiet=True, exact=True, threads=None)).wait().done()  # takes up the two threads again
+    assert len(said(run)) == 1 and run.directory.is_done
 
 
 def test_a_spread_model_depends_on_the_number_of_processes(tmp_path):
@@ -232,6 +237,7 @@ def test_onednn_computes_with_the_best_that_is_there_and_allowed(limit, isa):
 def test_libraries_that_a_variable_holds_back_say_so():
     build = "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64"
     assert module._mkl(build, {}) == "2024.2" and module._mkl(build, {"MKL_CBWR": "avx2,strict"}) == "2024.2 AVX2,STRICT"
+    assert module._mkl(build, {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}) == "2024.2 AVX2"
     assert module._mkl("BLAS_INFO=open", {"MKL_CBWR": "AVX2"}) == "none"
     plain = module._libc({})
     assert module._libc({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}) == plain
@@ -303,6 +309,7 @@ OTHERS: dict[str, set[str]] = {
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE": {"onednn"},
     "MKL_CBWR=COMPATIBLE": {"mkl"},
     "MKL_CBWR=AVX2": {"mkl"},
+    "MKL_ENABLE_INSTRUCTIONS=SSE4_2": {"mkl"},
     "OPENBLAS_CORETYPE=Haswell": {"blas"},
     "OPENBLAS_CORETYPE=Zen": {"blas"},
     "OPENBLAS_CORETYPE=SkylakeX": {"blas"},
@@ -310,10 +317,10 @@ OTHERS: dict[str, set[str]] = {
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA": {"libc"},
 }
 """variables that may change the bits, and the entries that must show it"""
-QUICK = ("ATEN_CPU_CAPABILITY=default", "SONDE_KERNELS=0")
+QUICK = "ATEN_CPU_CAPABILITY=default"
 
 
-@pytest.mark.parametrize("setting", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OTHERS])
+@pytest.mark.parametrize("setting", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OTHERS])
 def test_other_bits_mean_another_fingerprint(tmp_path, own, setting):
     there = child(tmp_path, dict([setting.split("=", 1)]))
     if there is None:
@@ -344,6 +351,7 @@ FREE = {
 """may be set as anyone likes: the threads of a run are its own"""
 
 
+@pytest.mark.slow
 def test_what_moves_no_bit_is_not_in_the_fingerprint(tmp_path, own):
     there = child(tmp_path, FREE)
     assert there is not None and there.bits == own.bits
@@ -396,16 +404,12 @@ def command(folder: Path, *words: str, **environment: str) -> tuple[int, str]:
 
 def test_the_command_line_resumes_under_other_arithmetic(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    code, _ = command(tmp_path, "./mine.py", "--run", "r", STOP_AT="4")
-    assert code == 75
-    code, stderr = command(tmp_path, "--resume", "r", "--exact", STOP_AT="6", **FOREIGN)
-    refused = code == 2
-    assert refused == ("bits cannot be kept" in stderr)
-    code, stderr = command(tmp_path, "--resume", "r", STOP_AT="8", **FOREIGN)
+    own = {*(["kernels"] if sonde.kernels.level() != "none" else []), *(["cpu"] if module._here()["cpu"] != "DEFAULT" else [])}
+    assert command(tmp_path, "./mine.py", "--run", "r", STOP_AT="4")[0] == 75
+    if own:
+        code, stderr = command(tmp_path, "--resume", "r", "--exact", **FOREIGN)
+        assert code == 2 and all(f"{name} {module._here()[name]} -> " in stderr for name in own)
+    code, stderr = command(tmp_path, "--resume", "r", STOP_AT="6", **FOREIGN)
     run = sonde.open_run(tmp_path / "r")
-    assert code == 75 and stderr.count("warning:") == stderr.count("bits may differ from step 4 on") == len(said(run)) == refused
-    own_level, own_cpu = sonde.kernels.level(), module._here()["cpu"]
-    names = {change["name"] for event in said(run) for change in event["differs"]}
-    assert names == {*(["kernels"] if own_level != "none" else []), *(["cpu"] if own_cpu != "DEFAULT" else [])}
-    code, stderr = command(tmp_path, "--resume", "r", "--exact", **FOREIGN)
-    assert code == 0 and "bits may differ" not in stderr
+    assert code == 75 and {change["name"] for event in said(run) for change in event["differs"]} == own
+    assert stderr.count("warning:") == stderr.count("bits may differ from step 4 on") == len(said(run)) == bool(own)
