@@ -57,7 +57,7 @@ class Record:
         self.digest, self.started = 0, cpu_seconds()
 
     def add(self, kind: str, share: float, values: Any, place: str) -> None:
-        share = 1e9 if not math.isfinite(share) else share
+        share = float(share) if math.isfinite(share) else 1e9
         if share >= self.shares.get(kind, 0.0):
             self.shares[kind], self.places[kind] = share, place[:160]
         for value in values:
