@@ -41,11 +41,13 @@ def misc_01(exhibit: Exhibit) -> str:
         return net
 
     data, sgd = Data(TensorSource(*XOR)), optimiser("sgd", lr=RATE)
-    run = exhibit.train(Recipe(model=model, data=data, objective=Bernoulli(), optimiser=sgd, batch=2, steps=1), "one-step", seed=0)
+    run = exhibit.train(
+        Recipe(model=model, data=data, objective=Bernoulli(), optimiser=sgd, batch=2, steps=1), "one-step", seed=exhibit.seed
+    )
     after = {name: parameter.detach() for name, parameter in run.model().layers.named_parameters()}
     gradient = {name: parameter.grad for name, parameter in made[0].layers.named_parameters()}
 
-    indices = Order(len(XOR[0]), 2, seed=0).at(0)
+    indices = Order(len(XOR[0]), 2, seed=exhibit.seed).at(0)
     want = _by_hand(XOR[0][indices], XOR[1][indices])
     trace = [
         ("0 data", "x", run.data.train[torch.arange(4)].x, [[0, 0], [0, 1], [1, 0], [1, 1]]),
