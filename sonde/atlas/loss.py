@@ -18,7 +18,6 @@ from torch.distributions import constraints
 from ..core.batch import Batch, Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
-from ..core.seeds import generator
 from ..data.tensors import TensorSource
 from ..objectives import penalised
 from ..objectives.bernoulli import Bernoulli
@@ -53,7 +52,7 @@ def loss_01(exhibit: Exhibit) -> str:
     from scipy import stats
     from scipy.special import expit, log_softmax, logsumexp
 
-    raw = torch.randn(9, 6, generator=generator(0, "raw")).double().numpy()
+    raw = torch.randn(9, 6, generator=exhibit.generator("raw")).double().numpy()
     first, second, spread = raw[:, :3], raw[:, 3:], np.logaddexp(raw[:, 3:], 0)
     y, y0, label = np.sin(raw[:, ::-1][:, :3] * 2), np.arange(27).reshape(9, 3) % 2, np.arange(9) % 6
     mixed = log_softmax(raw[:, :2], -1) + stats.norm.logpdf(y[:, :1], raw[:, 2:4], np.logaddexp(raw[:, 4:6], 0))
@@ -79,7 +78,7 @@ def loss_01(exhibit: Exhibit) -> str:
     bad = Batch(x=torch.zeros(2, 6), y=torch.tensor([[0.5, 0.5, 0.5], [0.5, 1.5, 0.5]]))
     exhibit.refuses("a target outside the support", lambda: cases["Beta"][0].check(bad))
 
-    flips = (torch.rand(2000, generator=generator(0, "coin")) < 0.3).double()
+    flips = (torch.rand(2000, generator=exhibit.generator("coin")) < 0.3).double()
     ones = int(flips.sum())
     chances = torch.arange(1, 100).double() / 100
     pairs = torch.stack([1 - chances, chances])[flips.long()]  # (2000, 99): the likelihood of every flip under every chance
@@ -92,7 +91,8 @@ def loss_01(exhibit: Exhibit) -> str:
     exhibit.expect("largest product of 2000 factors in float64", products.max(), 0.0)
     exhibit.expect("sums of logarithms that are finite", int(sums.isfinite().sum()), 99)
     exhibit.expect("best chance by the sum, and by the product in exact fractions", int(sums.argmax()), best)
-    exhibit.expect("best chance, and the share of ones", chances[best], ones / 2000, within=0.005)  # the chances lie 0.01 apart
+    # The chances lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbour of the share of ones.
+    exhibit.expect("best chance is next to the share of ones", best + 1 in (ones // 20, -(-ones // 20)), True)
     exhibit.show(Reading("Losses made from distributions", "table", table, note="9 targets each; mean cost in nats"))
     shown = {"log-likelihood": sums}
     note = f"The product is {float(products.max()):g} at every chance; the best one is {float(chances[best]):.2f} with {ones} ones."
@@ -108,8 +108,8 @@ def loss_01(exhibit: Exhibit) -> str:
 def loss_02(exhibit: Exhibit) -> str:
     """Squared error and Gaussian likelihood: the same best weights for every fixed variance, gradients in proportion."""
     n = 40
-    x = torch.randn(n, 3, generator=generator(0, "x")).double()
-    y = x @ torch.tensor([1.0, -2.0, 0.5]).double() + 0.3 * torch.randn(n, generator=generator(0, "noise")).double()
+    x = torch.randn(n, 3, generator=exhibit.generator("x")).double()
+    y = x @ torch.tensor([1.0, -2.0, 0.5]).double() + 0.3 * torch.randn(n, generator=exhibit.generator("noise")).double()
     design = torch.cat([x, torch.ones(n, 1)], 1)
     exact = torch.linalg.lstsq(design, y.unsqueeze(1)).solution[:, 0]
     away = exact + torch.tensor([0.5, -0.3, 0.2, 1.0])
@@ -171,7 +171,7 @@ def loss_03(exhibit: Exhibit) -> str:
         )
         exhibit.expect(f"best constant under {name} error", found.x, exact, within=1e-5)
     exhibit.expect("median and mean by NumPy", [float(np.median(y.numpy())), float(np.mean(y.numpy()))], [2.5, 7.9], within=1e-12)
-    many = torch.randn(101, generator=generator(0, "many")).double().exp()
+    many = torch.randn(101, generator=exhibit.generator("many")).double().exp()
     at = torch.sort(many).values
     middle = [Laplace()(nn.Identity(), Batch(x=c.expand(101), y=many)).loss() for c in at]
     exhibit.expect("best of 101 skewed values as constant, by rank", int(torch.stack(middle).argmin()), 50)
@@ -235,7 +235,7 @@ def loss_05(exhibit: Exhibit) -> str:
     for k in sizes:
         loss = _loss_of(Categorical(), torch.full((4, k), 7.0).double(), torch.arange(4) % k)
         exhibit.expect(f"uniform logits over {k} classes", loss, math.log(k), within=1e-12)
-    z = 3 * torch.randn(6, 4, generator=generator(0, "z")).double()
+    z = 3 * torch.randn(6, 4, generator=exhibit.generator("z")).double()
     y = torch.tensor([0, 1, 2, 3, 1, 1])
     leaf = z.clone().requires_grad_()
     terms = Categorical()(nn.Identity(), Batch(x=leaf, y=y))
@@ -275,14 +275,14 @@ def loss_06(exhibit: Exhibit) -> str:
     exhibit.expect("the same by its direction", measures.kl(P, UNIFORM, 2, "reverse"), stats.entropy(UNIFORM, P, base=2), within=1e-12)
     exhibit.expect("KL(p, uniform) in nats, the default", measures.kl(P, UNIFORM), stats.entropy(P, UNIFORM), within=1e-12)
     exhibit.expect("KL(p, p)", measures.kl(P, P), 0.0, within=1e-15)
-    dice = torch.rand(1000, 3, generator=generator(0, "tables")).double().log().neg()
+    dice = torch.rand(1000, 3, generator=exhibit.generator("tables")).double().log().neg()
     tables = dice / dice.sum(-1, keepdim=True)
     between = measures.kl(tables[:-1], tables[1:])
-    exhibit.above("smallest of 999 divergences between random tables", between.min(), 0.0)
+    exhibit.expect("divergences between random tables that are not above 0, of 999", int((between <= 0).sum()), 0)
     away = measures.kl(P, [0.5 + 1e-4, 0.25 - 1e-4, 0.25])
     exhibit.expect("KL of a table moved by 1e-4 is not 0 but half of sum d^2/p", away, 0.5e-8 * (1 / 0.5 + 1 / 0.25), within=1e-11)
 
-    outcomes = (torch.rand(200, generator=generator(0, "draws")) * 3.99).long()
+    outcomes = (torch.rand(200, generator=exhibit.generator("draws")) * 3.99).long()
     seen = measures.empirical(outcomes, size=5)
     exhibit.expect("empirical probabilities sum to 1", seen.sum(), 1.0, within=1e-12)
     exhibit.expect(
@@ -291,7 +291,7 @@ def loss_06(exhibit: Exhibit) -> str:
         torch.tensor([Counter(outcomes.tolist())[k] for k in range(5)]) / 200.0,
         within=1e-7,
     )
-    z = torch.randn(5, generator=generator(0, "logits")).double()
+    z = torch.randn(5, generator=exhibit.generator("logits")).double()
     by_kl, by_nll = z.clone().requires_grad_(), z.clone().requires_grad_()
     (slope_kl,) = torch.autograd.grad(measures.kl(seen, torch.softmax(by_kl, 0)), by_kl)
     (slope_nll,) = torch.autograd.grad(Categorical()(nn.Identity(), Batch(x=by_nll.expand(200, 5), y=outcomes)).loss(), by_nll)
@@ -386,8 +386,8 @@ def loss_08(exhibit: Exhibit) -> str:
     from sklearn.linear_model import Ridge
 
     n, d = 60, 5
-    x = torch.randn(n, d, generator=generator(0, "x")).double()
-    y = x @ torch.tensor([2.0, -1.0, 0.0, 0.5, 0.0]).double() + 1.5 + 0.5 * torch.randn(n, generator=generator(0, "noise")).double()
+    x = torch.randn(n, d, generator=exhibit.generator("x")).double()
+    y = x @ torch.tensor([2.0, -1.0, 0.0, 0.5, 0.0]).double() + 1.5 + 0.5 * torch.randn(n, generator=exhibit.generator("noise")).double()
     batch = Batch(x=x, y=y)
     model = nn.Linear(d, 1).double()
     weight = model.weight.detach()
@@ -437,7 +437,7 @@ def loss_08(exhibit: Exhibit) -> str:
         batch=16,
         steps=60,
     )
-    row = exhibit.train(recipe, "penalised").result["figures"]
+    row = exhibit.train(recipe, "penalised", seed=exhibit.seed).result["figures"]
     total = row["valid/nll"] + 0.05 * row["valid/l2"] + 0.01 * row["valid/l1"]
     exhibit.expect("a run reports valid/loss = nll + 0.05 l2 + 0.01 l1", row["valid/loss"], total, within=1e-6)
     lines = {f"w{i + 1}": [float(w[i]) for w in paths[1:]] for i in range(d)}
