@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import shutil
@@ -143,7 +144,8 @@ def test_what_they_save_we_load_and_what_we_save_they_load(name, stored, tmp_pat
     ours, words = hf.load(folder)
     wanted = asked(name, theirs)
     assert words is None and wanted.std() > 0.05
-    torch.testing.assert_close(told(name, theirs, ours), wanted, rtol=1e-4, atol=1e-4)
+    # Where weights went is the question, not how they are summed: ours in float64, so that only the roundings of theirs count.
+    torch.testing.assert_close(told(name, theirs, copy.deepcopy(ours).double()).float(), wanted, rtol=1e-4, atol=1e-4)
     hf.save(ours, tmp_path / "ours")
     back, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report[fault] for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"))

@@ -64,8 +64,12 @@ def test_the_denominator_is_never_below_one() -> None:
 @pytest.mark.parametrize("log_i", [-1e4, 0.0, 80.0, 1e4, float("-inf")])
 @pytest.mark.parametrize("log_f", [0.0, -1e-6, -50.0, -1e4, float("-inf")])
 def test_extreme_gates(log_i: float, log_f: float) -> None:
-    """Any mixture of extreme and ordinary gates in float32: finite, gradients too, and equal to float64."""
+    """Any mixture of extreme and ordinary gates in float32: finite, gradients too, and equal to float64.
+
+    Keys and queries are positive: a denominator that cancels would multiply roundings by whatever it lost.
+    """
     xs = [x.float() for x in inputs(40)]
+    xs[:2] = [x.abs() for x in xs[:2]]
     xs[3][..., 1::3], xs[4][..., ::2] = log_i, log_f
     xs[3][..., 0] = log_i
     leaves = [x.clone().requires_grad_() for x in xs]
@@ -73,7 +77,8 @@ def test_extreme_gates(log_i: float, log_f: float) -> None:
     grads = torch.autograd.grad(out.square().sum(), leaves)
     assert out.isfinite().all() and all(g.isfinite().all() for g in grads) and state["m"].isfinite().all()
     wanted, _ = run(rule(*(x.double() for x in xs)), form="step")
-    assert float((out.detach() - wanted).abs().max() / wanted.abs().max()) < 1e-4
+    # Sums of logs reach some hundreds, whose rounding in float32 is 1e-5 of what they decide.
+    assert float((out.detach() - wanted).abs().max() / wanted.abs().max()) < 1e-5
 
 
 def test_long_sequences_lose_nothing() -> None:
