@@ -21,8 +21,8 @@ EXACT = 1e-10
 """float64 against float64 along different ways: rounding only"""
 
 
-def _normal(word: str, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator(0, "diff", word), dtype=torch.float64)
+def _normal(seed: int, word: str, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed, "diff", word), dtype=torch.float64)
 
 
 def diff_01(exhibit: Exhibit) -> str:
@@ -44,13 +44,13 @@ def diff_01(exhibit: Exhibit) -> str:
 
 def diff_02(exhibit: Exhibit) -> str:
     """Four stages from R^3 to R^5: the product of their Jacobians is the Jacobian of the whole."""
-    a, b = _normal("02 a", 4, 3), _normal("02 b", 5, 6)
+    a, b = _normal(exhibit.seed, "02 a", 4, 3), _normal(exhibit.seed, "02 b", 5, 6)
 
     def outer(h: Tensor) -> Tensor:
         return torch.cat([h[:2] * h[2:], h[:2].exp(), h[2:].sin()])
 
     stages: list[Callable[[Tensor], Tensor]] = [lambda x: a @ x, torch.tanh, outer, lambda h: b @ h]
-    x = _normal("02 x", 3)
+    x = _normal(exhibit.seed, "02 x", 3)
     product, shapes, at = torch.eye(3, dtype=torch.float64), [], x
     for stage in stages:
         own = modes.jacobian(stage, at)
@@ -89,10 +89,10 @@ class _Counted:
         return self.matrix.T @ u
 
 
-def _chain(widths: tuple[int, ...]) -> tuple[list[_Counted], Callable[[Tensor], Tensor]]:
+def _chain(widths: tuple[int, ...], seed: int) -> tuple[list[_Counted], Callable[[Tensor], Tensor]]:
     """tanh(W ... tanh(W x)), its matrices and the whole as a plain function."""
     sizes = zip(widths, widths[1:], strict=False)
-    layers = [_Counted(_normal(f"chain {i} {widths}", after, before) / before**0.5) for i, (before, after) in enumerate(sizes)]
+    layers = [_Counted(_normal(seed, f"chain {i} {widths}", after, before) / before**0.5) for i, (before, after) in enumerate(sizes)]
 
     def f(x: Tensor) -> Tensor:
         for layer in layers:
@@ -130,8 +130,8 @@ def _rows(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
 
 def diff_03(exhibit: Exhibit) -> str:
     """J v and u^T J by hand: n columns or m rows give the same Jacobian."""
-    layers, f = _chain((7, 6, 4))
-    x, v, u = _normal("03 x", 7), _normal("03 v", 7), _normal("03 u", 4)
+    layers, f = _chain((7, 6, 4), exhibit.seed)
+    x, v, u = _normal(exhibit.seed, "03 x", 7), _normal(exhibit.seed, "03 v", 7), _normal(exhibit.seed, "03 u", 4)
     by_columns, forward = _columns(layers, x)
     by_rows, reverse = _rows(layers, x)
     exhibit.expect("forward passes for n = 7 inputs", forward, 7)
@@ -155,8 +155,8 @@ def diff_04(exhibit: Exhibit) -> str:
     table: dict[str, list] = {"chain": [], "columns (forward)": [], "rows (reverse)": [], "choice": []}
     plans = {}
     for widths in ((1000, 10, 10, 1), (1, 10, 1000), (20, 15, 20)):
-        layers, f = _chain(widths)
-        x = _normal(f"04 {widths}", widths[0])
+        layers, f = _chain(widths, exhibit.seed)
+        x = _normal(exhibit.seed, f"04 {widths}", widths[0])
         plan = plans[widths] = modes.plan(f, x)
         name, each = " -> ".join(map(str, widths)), sum(a * b for a, b in zip(widths, widths[1:], strict=False))
         entries = sum(widths[1:])
@@ -178,8 +178,8 @@ def diff_04(exhibit: Exhibit) -> str:
     exhibit.above("1000 -> 10 -> 10 -> 1: how many times cheaper reverse is", many.forward / many.reverse, 100)
     exhibit.above("1 -> 10 -> 1000: how many times cheaper forward is", few.reverse / few.forward, 100)
     exhibit.below("20 -> 15 -> 20: neither is much cheaper", max(square.forward, square.reverse) / min(square.forward, square.reverse), 1.2)
-    layers, f = _chain((1000, 10, 10, 1))
-    exhibit.expect("the plan is followed", list(modes.jacobian(f, _normal("04 x", 1000)).shape), [1, 1000])
+    layers, f = _chain((1000, 10, 10, 1), exhibit.seed)
+    exhibit.expect("the plan is followed", list(modes.jacobian(f, _normal(exhibit.seed, "04 x", 1000)).shape), [1, 1000])
     exhibit.show(Reading("Multiplications of a whole Jacobian", "table", table, note=f"{many}."))
     gains = many.forward / many.reverse, few.reverse / few.forward
     return f"reverse {gains[0]:.0f} times cheaper for 1000 -> 1, forward {gains[1]:.0f} times for 1 -> 1000"
@@ -229,9 +229,9 @@ def _random_graph(seed: int) -> tuple[Callable[[Tensor, Tensor], Tensor], int]:
 def diff_05(exhibit: Exhibit) -> str:
     """A walk in reverse topological order, node by node with our own rules, against autograd; a cycle is refused."""
     worst, nodes, shared = 0.0, 0, 0
-    for seed in range(50):
+    for seed in range(50 * exhibit.seed, 50 * (exhibit.seed + 1)):
         f, reused = _random_graph(seed)
-        x, y = _normal(f"05 x {seed}", 5).requires_grad_(), _normal(f"05 y {seed}", 5).requires_grad_()
+        x, y = _normal(0, f"05 x {seed}", 5).requires_grad_(), _normal(0, f"05 y {seed}", 5).requires_grad_()
         graph = trace(f, x, y)
         ours, theirs = graph.backward(), torch.autograd.grad(f(x, y), (x, y), allow_unused=True)
         for name, gradient in zip("xy", theirs, strict=True):
@@ -244,7 +244,7 @@ def diff_05(exhibit: Exhibit) -> str:
     exhibit.refuses("an operation without a rule", lambda: trace(torch.linalg.det, torch.eye(3)).backward())
     chain = Graph([Node("y", "sin", (Ref("s"),)), Node("s", "mul", (Ref("x"), Ref("x"))), Node("x", "input")], ["y"])
     exhibit.expect("nodes given in any order are sorted", list(chain.nodes), ["x", "s", "y"])
-    cell, steps = nn.RNNCell(3, 4).double(), _normal("05 steps", 6, 2, 3)
+    cell, steps = nn.RNNCell(3, 4).double(), _normal(exhibit.seed, "05 steps", 6, 2, 3)
 
     class Unrolled(nn.Module):
         """Six steps of one cell: the loop becomes a chain, in which the weights are shared."""
@@ -295,7 +295,7 @@ def diff_06(exhibit: Exhibit) -> str:
             x = x * 1.5
         return x.sum()
 
-    x = _normal("06", 4)
+    x = _normal(exhibit.seed, "06", 4)
     static, traced = capture(smooth, x).backward()["x"], trace(smooth, x).backward()["x"]
     by_hand = torch.tanh(x) + x * (1 - torch.tanh(x) ** 2)
     gap = exhibit.expect("captured ahead of time: gradient", static, by_hand, EXACT)
@@ -342,7 +342,7 @@ def diff_07(exhibit: Exhibit) -> str:
     second = trace(lambda x: x.exp() * x**4, x).gradient().gradient()
     exhibit.expect("second derivative of e^x x^4 at 0.7", second(x), x.exp() * (x**4 + 8 * x**3 + 12 * x**2), EXACT)
     net = MLP((3, 4, 1), activation="tanh").double()
-    at = _normal("07", 1, 3)
+    at = _normal(exhibit.seed, "07", 1, 3)
     hessian = modes.hessian(lambda x: net(x).sum(), at).reshape(3, 3)
     slopes = trace(net, at).gradient("x")
     twice = torch.stack([slopes.backward(seed=row)["x"] for row in torch.eye(3, dtype=torch.float64).reshape(3, 1, 3)]).reshape(3, 3)
@@ -356,7 +356,7 @@ def diff_08(exhibit: Exhibit) -> str:
     """Three hidden layers by hand, in the corrected form of E-23, against autograd and the lens that prints it."""
     widths = (4, 7, 6, 5, 2)
     net = MLP(widths).double()
-    x, y = _normal("08 x", widths[0]), _normal("08 y", widths[-1])
+    x, y = _normal(exhibit.seed, "08 x", widths[0]), _normal(exhibit.seed, "08 y", widths[-1])
     omega = [module.weight.detach() for module in net.modules() if isinstance(module, nn.Linear)]
     beta = [module.bias.detach() for module in net.modules() if isinstance(module, nn.Linear)]
     f, h = [beta[0] + omega[0] @ x], [x]
@@ -393,7 +393,7 @@ def diff_09(exhibit: Exhibit) -> str:
     widths = (3, 5, 4, 2)
     net = nn.Sequential(MLP(widths, activation="sigmoid"), nn.Sigmoid()).double()
     dense = [module for module in net.modules() if isinstance(module, nn.Linear)]
-    x, y = _normal("09 x", 3), torch.tensor([1.0, 0.0], dtype=torch.float64)
+    x, y = _normal(exhibit.seed, "09 x", 3), torch.tensor([1.0, 0.0], dtype=torch.float64)
     a, z = [x], []
     for layer in dense:
         z.append(layer.weight.detach() @ a[-1] + layer.bias.detach())
@@ -444,8 +444,8 @@ def diff_10(exhibit: Exhibit) -> str:
     depths, width = (2, 4, 8, 16, 32), 6
     counted: dict[str, list[int]] = {"reused": [], "not reused": []}
     for depth in depths:
-        layers, _ = _chain((width,) * (depth + 1))
-        values = [_normal(f"10 {depth}", width)]
+        layers, _ = _chain((width,) * (depth + 1), exhibit.seed)
+        values = [_normal(exhibit.seed, f"10 {depth}", width)]
         for layer in layers:
             values.append(torch.tanh(layer.matrix @ values[-1]))
         for name, reuse in (("reused", True), ("not reused", False)):
@@ -457,7 +457,7 @@ def diff_10(exhibit: Exhibit) -> str:
     exhibit.expect("products of a pass that reuses its brackets: L", counted["reused"], list(depths))
     exhibit.expect("products of a pass that does not: L (L + 1) / 2", counted["not reused"], [d * (d + 1) // 2 for d in depths])
     net = MLP((4, 6, 3), activation="tanh").double()
-    x, y = _normal("10 x", 9, 4), _normal("10 y", 9, 3)
+    x, y = _normal(exhibit.seed, "10 x", 9, 4), _normal(exhibit.seed, "10 y", 9, 3)
     loss, theta = modes.of_parameters(net, lambda model: (model(x) - y).square().sum())
     parameters = sum(parameter.numel() for parameter in net.parameters())
     # one-sided differences err by h times the curvature, and h = 1e-8 is as small as rounding allows
