@@ -38,8 +38,9 @@ from ._exhibit import Exhibit, spread
 Array = np.ndarray
 
 
-def _draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "attention"), dtype=torch.float64)
+def _draw(exhibit: Exhibit, *shape: int, part: int = 0) -> Tensor:
+    """Normal numbers; each of up to ten parts has its own, with every seed."""
+    return torch.randn(*shape, generator=generator(10 * exhibit.seed + part, "attention"), dtype=torch.float64)
 
 
 def _softmax(z: Array) -> Array:
@@ -49,13 +50,18 @@ def _softmax(z: Array) -> Array:
 
 
 @torch.no_grad()
-def _layer(width: int, heads: int = 1, **dials: Any) -> Attention:
+def _layer(exhibit: Exhibit, width: int, heads: int = 1, **dials: Any) -> Attention:
     """An attention layer without positions whose biases, if any, are not zero."""
-    torch.manual_seed(0)
+    torch.manual_seed(exhibit.seed)
     made = Attention(width, heads, positions=dials.pop("positions", "none"), **dials).double()
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.5)
     return made
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """Distance of two tensors over the size of the second."""
+    return float((one - other).detach().norm() / other.detach().norm())
 
 
 def _rows(layer: Attention, x: Array) -> tuple[Array, Array, Array]:
@@ -71,19 +77,19 @@ def _rows(layer: Attention, x: Array) -> tuple[Array, Array, Array]:
 
 def att_01(exhibit: Exhibit) -> str:
     """The weights of a linear layer are fixed; those of attention are computed from the input by another branch."""
-    layer, N, D = _layer(6, causal=False), 4, 6
-    one, two = _draw(1, N, D, seed=1), _draw(1, N, D, seed=2)
+    layer, N, D = _layer(exhibit, 6, causal=False), 4, 6
+    one, two = _draw(exhibit, 1, N, D, part=1), _draw(exhibit, 1, N, D, part=2)
     first, second = (layer.weights(x)[0, 0].detach() for x in (one, two))
-    exhibit.above("largest difference of the weight matrices of two inputs", (first - second).abs().max(), 0.05)
+    exhibit.above("difference of the weight matrices of two inputs, over the size of one", _apart(second, first), 0.1)
     v = _rows(layer, one[0].numpy())[2]
     made = layer.out(torch.from_numpy(first.numpy() @ v)).detach()
     exhibit.expect("the output is that matrix times the values", layer(one)[0][0].detach(), made.numpy(), 1e-12)
     q, k, _ = _rows(layer, one[0].numpy())
-    values = _draw(1, 1, N, D, seed=3)
+    values = _draw(exhibit, 1, 1, N, D, part=3)
     q_, k_ = (torch.from_numpy(part)[None, None] for part in (q, k))
     exhibit.expect("values times 3: output times 3", attend(q_, k_, 3 * values)[0, 0], 3 * attend(q_, k_, values)[0, 0].numpy(), 1e-12)
-    bent = float((layer(3 * one)[0] - 3 * layer(one)[0]).abs().max().detach())
-    exhibit.above("tokens times 3: distance from output times 3 (E-29)", bent, 0.05)
+    some = _draw(exhibit, 16, N, D, part=4)
+    exhibit.above("tokens times 3: distance from output times 3, over its size (E-29)", _apart(layer(3 * some)[0], 3 * layer(some)[0]), 0.1)
     exhibit.show(
         Reading("Weights of attention for two inputs", "heat", {"first": first, "second": second}, axes=["token", "token it looks at"])
     )
@@ -93,7 +99,7 @@ def att_01(exhibit: Exhibit) -> str:
 def att_02(exhibit: Exhibit) -> str:
     """Three tokens of four numbers through self-attention with biases, traced."""
     N, D = 3, 4
-    layer, x = _layer(D, causal=False, bias=True, scale=1.0), _draw(1, N, D)
+    layer, x = _layer(exhibit, D, causal=False, bias=True, scale=1.0), _draw(exhibit, 1, N, D)
     q, k, v = _rows(layer, x[0].numpy())
     out = np.zeros((N, D))
     weights = np.zeros((N, N))
@@ -105,7 +111,7 @@ def att_02(exhibit: Exhibit) -> str:
     found = layer.weights(x)[0, 0].detach()
     exhibit.expect("3 x 3 weights against the sum written out", found, weights, 1e-12)
     exhibit.expect("each row of weights adds up to", found.sum(1), np.ones(N), 1e-12)
-    exhibit.above("smallest weight", found.min(), 0.0)
+    exhibit.expect("every weight is positive", bool((found > 0).all()), True)
     wanted = out @ layer.out.weight.detach().numpy().T + layer.out.bias.detach().numpy()
     gap = exhibit.expect("outputs against the loops", layer(x)[0][0].detach(), wanted, 1e-12)
     whole = _softmax(q @ k.T) @ v
@@ -120,7 +126,7 @@ def att_02(exhibit: Exhibit) -> str:
 def att_03(exhibit: Exhibit) -> str:
     """softmax(Q K^T / sqrt(d)) V: three ways to write it, and why the root."""
     N, d, p = 5, 7, 3
-    q, k, v = (_draw(1, 1, n, w, seed=i) for i, (n, w) in enumerate([(N, d), (6, d), (6, p)]))
+    q, k, v = (_draw(exhibit, 1, 1, n, w, part=i) for i, (n, w) in enumerate([(N, d), (6, d), (6, p)]))
     Q, K, V = (part[0, 0].numpy() for part in (q, k, v))
     whole = _softmax(Q @ K.T / math.sqrt(d)) @ V
     scalar = np.zeros((N, p))
@@ -135,7 +141,7 @@ def att_03(exhibit: Exhibit) -> str:
     )
     exhibit.expect("scalar form e_ij, alpha_ij, z_i", scalar, whole, 1e-12)
     exhibit.expect("unscaled with queries over sqrt(d) (C-15)", attend(q / math.sqrt(d), k, v, scale=1.0)[0, 0], whole, 1e-12)
-    a, b = _draw(200_000, 64, seed=4), _draw(200_000, 64, seed=5)
+    a, b = _draw(exhibit, 200_000, 64, part=4), _draw(exhibit, 200_000, 64, part=5)
     raw = float((a * b).sum(1).var())
     # The variance of a sample variance of 200,000 draws: about sqrt(2 / n) of it, times the kurtosis of a sum of products.
     exhibit.expect("variance of q.k, unit normals, d = 64", raw, 64.0, 1.5)
@@ -147,27 +153,26 @@ def att_03(exhibit: Exhibit) -> str:
 def att_04(exhibit: Exhibit) -> str:
     """A soft dictionary: the answer is a convex combination of values; a sharp score returns the matching one."""
     N, d = 6, 5
-    keys, values = _draw(1, 1, N, d, seed=1), _draw(1, 1, N, 3, seed=2)
+    keys, values = _draw(exhibit, 1, 1, N, d, part=1), _draw(exhibit, 1, 1, N, 3, part=2)
     keys = keys / keys.norm(dim=-1, keepdim=True)
     asked = keys[:, :, [2]]
     last = torch.full((1, 1), N - 1)
     weights = scores(asked, keys, last).softmax(-1)[0, 0, 0]
     exhibit.expect("weights add up to", weights.sum(), 1.0, 1e-12)
-    exhibit.above("smallest weight", weights.min(), 0.0)
-    errors = []
-    sharpness = [1.0, 10.0, 100.0, 1000.0]
-    for scale in sharpness:
-        errors.append(float((attend(asked, keys, values, scale=scale)[0, 0, 0] - values[0, 0, 2]).abs().max()))
-    exhibit.expect(
+    exhibit.expect("every weight is positive", bool((weights > 0).all()), True)
+    error = exhibit.expect(
         "value returned by an exact match, scale 1000", attend(asked, keys, values, scale=1000.0)[0, 0, 0], values[0, 0, 2].numpy(), 1e-9
     )
-    exhibit.expect("the error falls with the sharpness", all(x > y for x, y in zip(errors, errors[1:])), True)
+    # One-hot values give the weights themselves back; as 1 - cosine <= 2, none of them is lost in rounding at scale 16.
+    names = torch.eye(N, dtype=torch.float64)[None, None]
+    others = [float(attend(asked, keys, names, scale=scale)[0, 0, 0, torch.arange(N) != 2].sum()) for scale in (1.0, 4.0, 16.0)]
+    exhibit.expect("the weight of the other keys falls with the sharpness", others[0] > others[1] > others[2], True)
     X, query = keys[0, 0].numpy(), asked[0, 0, 0].numpy()
     alpha = _softmax(X @ query / math.sqrt(d))
     found = attend(asked, keys, keys)[0, 0, 0]
     exhibit.expect("without projections: z = X q / sqrt(d), c = X^T alpha", found, X.T @ alpha, 1e-12)
     table: dict[str, list[Any]] = {"score": [], **{f"key {i + 1}": [] for i in range(N)}}
-    torch.manual_seed(3)
+    torch.manual_seed(exhibit.seed + 3)
     for scoring in ("dot", "general", "additive"):
         look = Lookup(d, scoring).double()
         memory = keys[0]
@@ -180,7 +185,7 @@ def att_04(exhibit: Exhibit) -> str:
     cosine = scores(asked / asked.norm(dim=-1, keepdim=True), keys, last, scale=1.0)[0, 0, 0]
     exhibit.expect("cosine score of the match", cosine.max(), 1.0, 1e-12)
     exhibit.show(Reading("Weights by the kind of score", "table", table, note="the query equals key 3"))
-    return f"an exact match returns its value to {errors[-1]:.1e} at scale 1000; dot, cosine, general and additive scores"
+    return f"an exact match returns its value to {error:.1e} at scale 1000; dot, cosine, general and additive scores"
 
 
 def _scored(look: Lookup, scoring: str, query: Array, keys: Array) -> Array:
@@ -197,16 +202,16 @@ def _scored(look: Lookup, scoring: str, query: Array, keys: Array) -> Array:
 def att_05(exhibit: Exhibit) -> str:
     """What is hidden has a score of minus infinity before the softmax; a score of zero would leak."""
     N, D = 7, 6
-    layer, x = _layer(D, 2), _draw(2, N, D)
-    lengths = torch.tensor([N, 4])
-    both = _layer(D, 2, causal=False)
+    layer, x = _layer(exhibit, D, 2), _draw(exhibit, 16, N, D)
+    lengths = torch.tensor([N, 4] * 8)
+    both = _layer(exhibit, D, 2, causal=False)
     padded = both.weights(x, lengths)
-    exhibit.expect("weights of padded keys", padded[1, :, :, 4:].abs().max().detach(), 0.0)
+    exhibit.expect("weights of padded keys", padded[1::2, :, :, 4:].abs().max().detach(), 0.0)
     changed = x.clone()
-    changed[:, 4] += 10
+    changed[:, 4] = _draw(exhibit, 16, D, part=1)
     before, after = layer(x)[0], layer(changed)[0]
     exhibit.expect("outputs before a changed token are the same bits", bool(torch.equal(before[:, :4], after[:, :4])), True)
-    exhibit.above("outputs from it on differ by", (before[:, 4:] - after[:, 4:]).abs().max().detach(), 0.01)
+    exhibit.above("outputs from it on differ, over their size, by", _apart(after[:, 4:], before[:, 4:]), 0.1)
     exhibit.expect("weights on later keys (E-06: row = query, lower triangular)", layer.weights(x).detach().triu(1).abs().max(), 0.0)
     right = scores(
         torch.tensor([[[[1.0]]]]).double(), torch.tensor([[[[2.0], [0.0]]]]).double(), torch.zeros(1, 1, dtype=torch.long), scale=1.0
@@ -222,27 +227,27 @@ def att_05(exhibit: Exhibit) -> str:
 
 def att_06(exhibit: Exhibit) -> str:
     """Without positions attention does not see order: shuffled tokens give shuffled outputs (equivariant, E-30)."""
-    N, D = 8, 6
-    x, order = _draw(1, N, D), torch.randperm(N, generator=generator(0, "order"))
-    blind = _layer(D, 2, causal=False)
+    N, D = 16, 12
+    x, order = _draw(exhibit, 16, N, D), torch.randperm(N, generator=exhibit.generator("order"))
+    blind = _layer(exhibit, D, 2, causal=False)
     gap = exhibit.expect(
         "outputs of shuffled tokens, shuffled back", blind(x[:, order])[0][:, order.argsort()].detach(), blind(x)[0].detach().numpy(), 1e-12
     )
     exhibit.expect("their mean does not change at all", blind(x[:, order])[0].mean(1).detach(), blind(x)[0].mean(1).detach().numpy(), 1e-12)
     code = Positions("sinusoidal", D)
-    seen: dict[str, Tensor] = {"sinusoidal, added": blind(code(x[:, order])[0])[0] - blind(code(x)[0])[0][:, order]}
+    seen = {"sinusoidal, added": _apart(blind(code(x[:, order])[0])[0], blind(code(x)[0])[0][:, order])}
     for kind in ("rotary", "alibi"):
-        layer = _layer(D, 3, causal=False, positions=kind)
-        seen[kind] = layer(x[:, order])[0] - layer(x)[0][:, order]
+        layer = _layer(exhibit, D, 3, causal=False, positions=kind)
+        seen[kind] = _apart(layer(x[:, order])[0], layer(x)[0][:, order])
     for kind, difference in seen.items():
-        exhibit.above(f"broken by positions: {kind}", difference.abs().max().detach(), 1e-3)
+        exhibit.above(f"broken by positions, over the size of the outputs: {kind}", difference, 0.05)
     return f"equivariant to {gap:.1e} without positions, broken by {', '.join(seen)}"
 
 
 def att_07(exhibit: Exhibit) -> str:
     """Several heads side by side, each a small attention of its own, joined by one matrix."""
     D, H, N = 12, 3, 5
-    layer, x = _layer(D, H, causal=False), _draw(1, N, D)
+    layer, x = _layer(exhibit, D, H, causal=False), _draw(exhibit, 1, N, D)
     q, k, v = _rows(layer, x[0].numpy())
     d = D // H
     parts = [_softmax(q[:, h * d : h * d + d] @ k[:, h * d : h * d + d].T / math.sqrt(d)) @ v[:, h * d : h * d + d] for h in range(H)]
@@ -251,17 +256,17 @@ def att_07(exhibit: Exhibit) -> str:
     theirs = nn.MultiheadAttention(D, H, bias=False, batch_first=True).double()
     theirs.in_proj_weight.data, theirs.out_proj.weight.data = layer.qkv.weight.data, layer.out.weight.data
     exhibit.expect("torch's layer with the same weights", layer(x)[0].detach(), theirs(x, x, x)[0].detach().numpy(), 1e-12)
-    single = _layer(D, 1, causal=False)
+    single = _layer(exhibit, D, 1, causal=False)
     single.out.weight.data = torch.eye(D).double()
     q, k, v = _rows(single, x[0].numpy())
     exhibit.expect("one head and W_o = 1", single(x)[0][0].detach(), _softmax(q @ k.T / math.sqrt(D)) @ v, 1e-12)
-    torch.manual_seed(1)
+    torch.manual_seed(exhibit.seed + 1)
     look = CrossAttention(D, H, keys=7, values=4).double()
     other = nn.MultiheadAttention(D, H, bias=False, batch_first=True, kdim=7, vdim=4).double()
     for name in "qkv":
         getattr(other, f"{name}_proj_weight").data = getattr(look, name).weight.data
     other.out_proj.weight.data = look.out.weight.data
-    keys, values = _draw(1, 8, 7, seed=1), _draw(1, 8, 4, seed=2)
+    keys, values = _draw(exhibit, 1, 8, 7, part=1), _draw(exhibit, 1, 8, 4, part=2)
     found = look(x, look.read(keys, values=values)).detach()
     exhibit.expect("queries of 12, keys of 7, values of 4 numbers, against torch", found, other(x, keys, values)[0].detach().numpy(), 1e-12)
     return f"{H} heads at once = {H} loops = torch's layer to {gap:.1e}; widths of queries, keys and values are free"
@@ -269,10 +274,10 @@ def att_07(exhibit: Exhibit) -> str:
 
 def att_08(exhibit: Exhibit) -> str:
     """Queries from the target, keys and values from the source."""
-    torch.manual_seed(0)
-    D, T, S = 8, 4, 6
+    torch.manual_seed(exhibit.seed)
+    D, T, S = 24, 4, 6
     block = Stack.of([Attention(D, 2, positions="none")], 2.0, style_of("notes"), heads=2).double()
-    x, source = _draw(1, T, D, seed=1), _draw(1, S, D, seed=2)
+    x, source = _draw(exhibit, 16, T, D, part=1), _draw(exhibit, 16, S, D, part=2)
 
     def run(x: Tensor, source: Tensor) -> Tensor:
         return block(x, block.read(source))[0].detach()
@@ -284,7 +289,8 @@ def att_08(exhibit: Exhibit) -> str:
     other, later = source.clone(), x.clone()
     other[:, -1] += 1
     later[:, -1] += 1
-    exhibit.above("change of the first output with the last source token", (run(x, other) - run(x, source))[:, 0].abs().max(), 1e-6)
+    moved = _apart(run(x, other)[:, 0], run(x, source)[:, 0])
+    exhibit.above("change of the first output with the last source token, over its size", moved, 0.005)
     exhibit.expect(
         "outputs before a changed target token are the same bits",
         bool(torch.equal(run(later, source)[:, :-1], run(x, source)[:, :-1])),
@@ -347,7 +353,7 @@ def att_11(exhibit: Exhibit) -> str:
 
 def att_12(exhibit: Exhibit) -> str:
     """Positions are added to tokens or laid beside them; a learned table ends, waves do not."""
-    x = _draw(2, 9, 6)
+    x = _draw(exhibit, 2, 9, 6)
     added, beside = (Positions("sinusoidal", 6, combine=how)(x)[0] for how in ("add", "concat"))
     exhibit.expect("added: width", added.shape[-1], 6)
     exhibit.expect("side by side: width (C-16)", beside.shape[-1], 12)
@@ -403,7 +409,7 @@ def _copied(stack: Stack, layer: Any, decoder: bool) -> None:
 def att_13(exhibit: Exhibit) -> str:
     """Z = LN(MHA(X) + X), E = LN(FF(Z) + Z): torch's encoder layer, weight for weight."""
     D, H, N = 12, 3, 5
-    x, gaps = _draw(2, N, D), []
+    x, gaps = _draw(exhibit, 2, N, D), []
     for style, first in (("notes", False), ("gpt2", True)):
         activation: Any = "relu" if style == "notes" else partial(nn.functional.gelu, approximate="tanh")
         theirs = nn.TransformerEncoderLayer(D, H, 2 * D, 0.0, activation, batch_first=True, norm_first=first).double()
@@ -423,7 +429,7 @@ def att_13(exhibit: Exhibit) -> str:
 def att_14(exhibit: Exhibit) -> str:
     """Masked self-attention, attention to the source, network: torch's decoder layer, weight for weight."""
     D, H, T, S = 12, 3, 5, 7
-    x, source, gaps = _draw(2, T, D), _draw(2, S, D, seed=1), []
+    x, source, gaps = _draw(exhibit, 2, T, D), _draw(exhibit, 2, S, D, part=1), []
     later = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     for style, first in (("notes", False), ("gpt2", True)):
         activation: Any = "relu" if style == "notes" else partial(nn.functional.gelu, approximate="tanh")
@@ -439,19 +445,19 @@ def att_14(exhibit: Exhibit) -> str:
     changed[:, -1] += 1
     same = torch.equal(ours(changed, ours.read(source))[0][:, :-1], ours(x, ours.read(source))[0][:, :-1])
     exhibit.expect("a later target token changes nothing before it (E-44)", bool(same), True)
-    batch = _turned(1, 3)
+    batch = _turned(exhibit, 1, 3)
     exhibit.expect("targets are the decoder's input moved on by one", batch.x[0, 1:], batch.y[0, :-1].numpy())
     return f"torch's decoder layer to {max(gaps):.1e}; {number:,} parameters at width 512; no leak"
 
 
-LONGEST, SYMBOLS, STEPS, SEEDS = 5, 6, 420, range(3)
+LONGEST, SYMBOLS, STEPS = 5, 6, 480
 START, PAD, COPY, REVERSE = range(SYMBOLS, SYMBOLS + 4)
 TASKS = {"copy": COPY, "reverse": REVERSE}
 
 
-def _turned(seed: int, n: int) -> Batch:
+def _turned(exhibit: Exhibit, part: int, n: int) -> Batch:
     """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
-    dice = generator(seed, "turned")
+    dice = generator(3 * exhibit.seed + part, "turned")
     count = torch.randint(3, LONGEST + 1, (n, 1), generator=dice)
     symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=dice), torch.randint(COPY, REVERSE + 1, (n, 1), generator=dice)
     places = torch.arange(LONGEST)
@@ -465,13 +471,13 @@ def _source(batch: Batch) -> TensorSource:
     return TensorSource(**batch.fields)  # type: ignore[arg-type]
 
 
-def _tasks() -> Recipe:
+def _tasks(exhibit: Exhibit) -> Recipe:
     blind = "attention positions=none"
     return Recipe(
         model=partial(EncoderDecoder, SYMBOLS + 4, 32, 1, 4, 2.0, positions="sinusoidal", encoder=f"{blind} causal=false", decoder=blind),
-        data=Data(_source(_turned(0, 10_000)), _source(_turned(1, 128)), name="copy and reverse"),
+        data=Data(_source(_turned(exhibit, 0, 10_000)), _source(_turned(exhibit, 1, 128)), name="copy and reverse"),
         objective=Categorical(classes=SYMBOLS + 4),
-        optimiser=optimiser("adamw", lr=1.2e-2),
+        optimiser=optimiser("adamw", lr=8e-3),
         schedule=warmup_cosine(warmup=0.1, floor=0.02),
         clip=1.0,
         batch=48,
@@ -484,8 +490,8 @@ def _tasks() -> Recipe:
 def att_15(exhibit: Exhibit) -> str:
     """Training sees all targets at once; decoding feeds each output back, with keys and values kept."""
     with torch.enable_grad():
-        models: list[Any] = [exhibit.train(_tasks(), f"tasks-{seed}", seed=seed).model().eval() for seed in SEEDS]
-    test, told = _turned(2, 400), []
+        models: list[Any] = [exhibit.train(_tasks(exhibit), f"tasks-{seed}", seed=seed).model().eval() for seed in exhibit.seeds()]
+    test, told = _turned(exhibit, 2, 400), []
     starts = torch.full((len(test), 1), START)
     found = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
     for task, word in TASKS.items():
@@ -500,7 +506,7 @@ def att_15(exhibit: Exhibit) -> str:
     for step in some.x.unbind(1):
         logits, state = model.advance(step.unsqueeze(1), state)
         pieces.append(logits.log_softmax(-1))
-    gap = exhibit.expect("log-probabilities in one pass and step by step", torch.cat(pieces, 1), whole.numpy(), 1e-5)
+    gap = exhibit.expect("log-probabilities in one pass and step by step", torch.cat(pieces, 1), whole.numpy(), 1e-10)
     row = int(((test.lengths == LONGEST + 1) & (test.source[:, 0] == REVERSE)).int().argmax())
     looks = _looks(model, test[row : row + 1])
     exhibit.show(Reading("Where the decoder looks, reverse", "heat", looks, axes=["target", "source"], note="last block"))
@@ -522,14 +528,17 @@ def _looks(model: Any, batch: Batch) -> dict[str, Tensor]:
 def att_16(exhibit: Exhibit) -> str:
     """Any pair of tokens one step apart and all places at once, for work and memory that grow as N^2."""
     D = 8
-    attention, recurrent = _layer(D, 2), RNN(D).double().use("step")
-    depths = {"attention": [_depth(attention, n) for n in (8, 16, 32)], "RNN": [_depth(recurrent, n) for n in (8, 16, 32)]}
+    attention, recurrent = _layer(exhibit, D, 2), RNN(D).double().use("step")
+    depths = {
+        "attention": [_depth(exhibit, attention, n) for n in (8, 16, 32)],
+        "RNN": [_depth(exhibit, recurrent, n) for n in (8, 16, 32)],
+    }
     exhibit.expect("longest chain of operations in attention, 8, 16 and 32 tokens", depths["attention"], [depths["attention"][0]] * 3)
     growth = (depths["RNN"][2] - depths["RNN"][1]) / 16
     exhibit.above("operations that each further token adds to the chain of an RNN", growth, 0.99)
     lengths, attention = [128, 256, 512, 1024], attention.float()
     flops = [mixing(attention, torch.zeros(1, n, D)) for n in lengths]
-    memory, seconds = zip(*(_cost(attention, n) for n in lengths))
+    memory, seconds = zip(*(_cost(exhibit, attention, n) for n in lengths))
     fused = [measure("attention", attention, "parallel", n, budget=0.0).peak for n in lengths]
     power = {
         name: float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
@@ -537,8 +546,6 @@ def att_16(exhibit: Exhibit) -> str:
     }
     exhibit.expect("power of N in the FLOPs between pairs", power["FLOPs"], 2.0, 0.05)
     exhibit.expect("power of N in the most bytes alive at once, weights written out", power["memory"], 2.0, 0.1)
-    exhibit.above("power of N in the processor's time, weights written out", power["time"], 1.3)
-    exhibit.below("the same, at most", power["time"], 2.5)
     exhibit.show(Reading("Longest chain of operations", "lines", depths, axes=["tokens", "operations"], extra={"x": [8, 16, 32]}))
     bytes_ = {"weights written out": list(memory), "fused kernel, which keeps no weights": fused}
     for name, lines in (("FLOPs", {"between pairs": flops}), ("bytes", bytes_), ("seconds", {"weights written out": list(seconds)})):
@@ -549,9 +556,9 @@ def att_16(exhibit: Exhibit) -> str:
 
 
 @torch.no_grad()
-def _cost(layer: Attention, n: int) -> tuple[int, float]:
+def _cost(exhibit: Exhibit, layer: Attention, n: int) -> tuple[int, float]:
     """Most bytes alive at once while the weights of n tokens are made, and the processor's seconds, the least of five times."""
-    x, seconds = _draw(1, n, layer.width).float(), []
+    x, seconds = _draw(exhibit, 1, n, layer.width).float(), []
     with Live() as live:
         layer.weights(x)
     for _ in range(5):
@@ -561,9 +568,9 @@ def _cost(layer: Attention, n: int) -> tuple[int, float]:
     return live.peak, min(seconds)
 
 
-def _depth(layer: nn.Module, n: int) -> int:
+def _depth(exhibit: Exhibit, layer: nn.Module, n: int) -> int:
     """Longest chain of recorded operations from the output back to the input."""
-    x = _draw(1, n, layer.width).requires_grad_()  # type: ignore[arg-type]
+    x = _draw(exhibit, 1, n, layer.width).requires_grad_()  # type: ignore[arg-type]
     last = layer(x)[0].sum().grad_fn
     depth: dict[Any, int] = {}
     stack = [last]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from sonde.atlas import att
+from sonde.atlas._exhibit import Exhibit
 from sonde.nn import block, positions
 from sonde.nn.mixers import attention
 from tests.atlas.mistakes import any_of, wrong
@@ -90,14 +93,14 @@ def test_a_norm_in_the_wrong_place(monkeypatch, row):
 
 def test_att_15_notices_a_cache_that_forgets(monkeypatch):
     monkeypatch.setattr(att, "STEPS", 2)
-    monkeypatch.setattr(att, "SEEDS", range(2))
+    monkeypatch.setattr(Exhibit, "seeds", lambda self, n=3: range(2))
     right = att.EncoderDecoder.advance
     monkeypatch.setattr(att.EncoderDecoder, "advance", lambda self, x, state, **how: (right(self, x, state, **how)[0], state))
     assert any_of(wrong("ATT-15"), "step by step")
 
 
 def test_att_16_notices_tokens_that_do_not_depend_on_each_other(monkeypatch):
-    monkeypatch.setattr(att, "RNN", lambda width: att._layer(width))
+    monkeypatch.setattr(att, "RNN", lambda width: att._layer(Exhibit(Path()), width))
     assert any_of(wrong("ATT-16"), "chain of an RNN")
 
 
