@@ -93,6 +93,11 @@ def test_par_03_notices_a_silent_fall_back(monkeypatch):
     assert any_of(wrong("PAR-03"), "notice")
 
 
+def test_par_03_notices_a_batched_product_that_is_a_loop(monkeypatch):
+    monkeypatch.setattr(par.torch, "bmm", lambda a, b: torch.stack([one @ other for one, other in zip(a, b, strict=True)]))
+    assert wrong("PAR-03") == ["matrix products called by the batched one"]
+
+
 @pytest.fixture(params=["gradient", "update"])
 def mistake_misc_step(request, monkeypatch):
     if request.param == "gradient":
