@@ -35,7 +35,6 @@ from ..optim.initialise import initialise
 from ..optim.schedules import cosine
 from ._exhibit import Exhibit, spread
 
-SEEDS = 3
 STEPS = {"GAN": 1800, "flow": 350, "autoregressive": 300, "diffusion": 900, "judge": 200}
 JUDGED = 1000
 """points of each set that is compared"""
@@ -76,19 +75,19 @@ class Points(NamedTuple):
     other: Tensor
 
 
-def gap_of(points: Points) -> Callable[[Tensor], float]:
+def gap_of(points: Points, seed: int) -> Callable[[Tensor], float]:
     """What a sample leaves of the gap between a normal fit and real points: 1 for the fit, 0 for real points."""
     fit = MultivariateNormal(points.train.mean(0), torch.cov(points.train.T))
-    drawn = fit.loc + torch.randn(JUDGED, 2, generator=generator(0, "fit")) @ fit.scale_tril.T
+    drawn = fit.loc + torch.randn(JUDGED, 2, generator=generator(seed, "fit")) @ fit.scale_tril.T
     real, normal = (discrepancy(each, points.held, BELL) for each in (points.other, drawn))
     return lambda sample: (discrepancy(sample, points.held, BELL) - real) / (normal - real)
 
 
-def moons(train: int = 2000) -> Points:
+def moons(seed: int, train: int = 2000) -> Points:
     """Two half circles that reach into each other."""
-    drawn = load("moons", n=train + 2 * JUDGED)
+    drawn = load("moons", seed=seed, n=train + 2 * JUDGED)
     x = torch.cat([part[:].x for part in drawn.splits.values()])
-    x = x[torch.randperm(len(x), generator=generator(0, "moons"))]
+    x = x[torch.randperm(len(x), generator=generator(seed, "moons"))]
     x = (x - x.mean(0)) / x.std(0)
     return Points(x[: -2 * JUDGED], x[-2 * JUDGED : -JUDGED], x[-JUDGED:])
 
@@ -96,22 +95,22 @@ def moons(train: int = 2000) -> Points:
 def generative(exhibit: Exhibit) -> str:
     """Each family samples points nearer to real ones than a normal fit does; densities hold 1; the best judge says p / (p + q)."""
     best_judge(exhibit)
-    points = moons()
-    gap = gap_of(points)
+    points = moons(exhibit.seed)
+    gap = gap_of(points, exhibit.seed)
     gaps: dict[str, list[float]] = {}
     models: dict[str, list[Any]] = {}
     for name, family in FAMILIES.items():
-        runs = [_trained(exhibit, name, family, points, seed) for seed in range(SEEDS)]
+        runs = [_trained(exhibit, name, family, points, seed) for seed in exhibit.seeds(3)]
         models[name] = [run.model() for run in runs]
-        gaps[name] = [gap(_drawn(model)) for model in models[name]]
+        gaps[name] = [gap(_drawn(model, exhibit.seed)) for model in models[name]]
         exhibit.below(f"{name}: gap to real points left of that of a normal fit", gaps[name], 0.5)
         if name == "GAN":
             _settled(exhibit, [run.result["figures"] for run in runs])
     for name in ("flow", "autoregressive"):
         _is_density(exhibit, name, models[name], points)
-    few = [gap(model.sample(JUDGED, generator(0, "few"), steps=20, eta=0.0)) for model in models["diffusion"]]
+    few = [gap(model.sample(JUDGED, exhibit.generator("few"), steps=20, eta=0.0)) for model in models["diffusion"]]
     exhibit.below("diffusion: the same with 20 of its 40 steps and no fresh noise", few, 0.5)
-    exhibit.show(_picture(points, {name: each[0] for name, each in models.items()}, gaps))
+    exhibit.show(_picture(exhibit.seed, points, {name: each[0] for name, each in models.items()}, gaps))
     told = ", ".join(f"{name} {spread(each, '.0%')}" for name, each in gaps.items())
     return f"gap to real points left of that of a normal fit: {told}; best judge of equals 0.5, density sums to 1"
 
@@ -123,7 +122,7 @@ def best_judge(exhibit: Exhibit) -> None:
     """
     p = MultivariateNormal(torch.tensor([0.7, 0.0]), torch.eye(2))
     others = {"q": MultivariateNormal(torch.tensor([-0.7, 0.3]), torch.diag(torch.tensor([1.6, 0.7]))), "p itself": p}
-    draw = generator(0, "judge")
+    draw = exhibit.generator("judge")
     real = p.loc + torch.randn(8000, 2, generator=draw)
     for name, q in others.items():
         forger = nn.Linear(2, 2)
@@ -141,7 +140,7 @@ def best_judge(exhibit: Exhibit) -> None:
             steps=STEPS["judge"],
             evaluate_every=STEPS["judge"],
         )
-        run = exhibit.train(made, f"judge of {name}")
+        run = exhibit.train(made, f"judge of {name}", seed=exhibit.seed)
         places = torch.cat([real[:1000], q.loc + torch.randn(1000, 2, generator=draw) @ q.scale_tril.T])
         with torch.no_grad():
             said = run.model()(places).sigmoid()
@@ -180,8 +179,8 @@ def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: 
     return exhibit.train(made, f"{name} {seed}", seed=seed)
 
 
-def _drawn(model: Any, n: int = JUDGED) -> Tensor:
-    return model.sample(n, generator(0, "sample"))
+def _drawn(model: Any, seed: int, n: int = JUDGED) -> Tensor:
+    return model.sample(n, generator(seed, "sample"))
 
 
 def _settled(exhibit: Exhibit, figures: list[dict[str, float]]) -> None:
@@ -210,7 +209,7 @@ def _density(model: Any, reach: float, cells: int) -> Tensor:
     return model.log_prob(torch.stack([first.flatten(), second.flatten()], 1)).exp().view(cells, cells)
 
 
-def _picture(points: Points, models: dict[str, Any], gaps: dict[str, list[float]]) -> Reading:
+def _picture(seed: int, points: Points, models: dict[str, Any], gaps: dict[str, list[float]]) -> Reading:
     """Where the points of each family lie, beside the data, and the flow's own density."""
     reach, cells, many = 2.4, 40, 10_000
     edges = torch.linspace(-reach, reach, cells + 1)
@@ -220,8 +219,8 @@ def _picture(points: Points, models: dict[str, Any], gaps: dict[str, list[float]
         counted, _ = torch.histogramdd(x.flip(1), (edges, edges))
         return counted / len(x) / (2 * reach / cells) ** 2
 
-    panels = {"data": share(moons(many).train)}
-    panels |= {f"{name}, gap {gaps[name][0]:.0%}": share(_drawn(model, many)) for name, model in models.items()}
+    panels = {"data": share(moons(seed, many).train)}
+    panels |= {f"{name}, gap {gaps[name][0]:.0%}": share(_drawn(model, seed, many)) for name, model in models.items()}
     with torch.no_grad():
         panels["density of the flow"] = _density(models["flow"], reach, cells)
     middle = (edges[1:] + edges[:-1]) / 2

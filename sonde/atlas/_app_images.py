@@ -1,8 +1,9 @@
-"""Applications to images and to a price, for chapter 23: the tasks, trained by three seeds each."""
+"""Applications to images and to a price, for chapter 23: the tasks, trained by a few seeds each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +29,14 @@ from ..models.resnet import ResNet
 from ..objectives.categorical import Categorical
 from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
+from ..recipes._parts import sometimes
 from ._exhibit import Exhibit, spread
 
-SEEDS = range(3)
 MNIST = "mnist/train-images-idx3-ubyte.gz"
-TARGETS = {"mnist": (0.975, 0.92), "digits": (0.96, 0.94)}
+TARGETS = {"mnist": (0.975, 0.92), "digits": (0.95, 0.93)}
 """least test accuracy of the CNN and of the MLP after seconds of training, by the data that are at hand"""
+BLOCKS = (8, 8)
+"""of two layers each, in the deep nets of APP-02: so many that a plain one hardly begins to learn in 60 steps"""
 
 
 def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Data, **how: Any) -> list[float]:
@@ -48,66 +51,72 @@ def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data
         channels_last=True,
         **wanted,
     )
-    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["figures"]["test/accuracy"] for seed in SEEDS]
+    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["figures"]["test/accuracy"] for seed in exhibit.seeds(3)]
 
 
 def digits(exhibit: Exhibit) -> str:
     """APP-01: a CNN and an MLP on MNIST, or where there is no MNIST on the digits of scikit-learn, which it says."""
     there = fetch.find(MNIST, MNIST.removesuffix(".gz")) is not None
     name = "mnist" if there else "digits"
-    data = load(name)
-    side, more = data.train[:1].x.shape[-1], {"steps": 300}
-    convolutional = accuracies(
-        exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, augment=augment.shift(1), **more
-    )
-    flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, **more)
+    # Of the few digits half are held out, to compare on.  They fill their 8 x 8 pixels, so a shift costs an edge: most are not moved.
+    data = load(name, seed=exhibit.seed) if there else load(name, seed=exhibit.seed, valid=0, test=0.5)
+    moved, side = augment.shift(1) if there else sometimes(augment.shift(1), 0.25), data.train[:1].x.shape[-1]
+    convolutional = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, steps=300, augment=moved)
+    flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, steps=300)
     least = TARGETS[name]
     exhibit.above(f"{name}: CNN, test accuracy", convolutional, least[0])
     exhibit.above(f"{name}: MLP on flattened images, test accuracy", flat, least[1])
-    exhibit.above("CNN less MLP", [a - b for a, b in zip(convolutional, flat)], -0.005)
+    exhibit.above(f"{name}: CNN less MLP, test accuracy", [a - b for a, b in zip(convolutional, flat)], 0.0, mean=True)
     used = "MNIST" if there else "scikit-learn's 1,797 digits, because there is no MNIST,"
     return f"on {used} CNN {spread(convolutional, '.2%')}, MLP {spread(flat, '.2%')}; `sonde train mnist_cnn` trains for longer"
 
 
 def photographs(exhibit: Exhibit) -> str:
-    """APP-02: fourteen layers with and without shortcuts, and four plain ones, for the same number of steps."""
-    name, data = _photographs()
-    many = len(data.classes)
-    nets: dict[str, Callable[[], nn.Module]] = {
-        "4 convolutions": lambda: CNN((3, 8, 16, 32, 32), many, hidden=0, image=(16, 16), norm=True),
-        "14 layers, plain": lambda: ResNet((2, 2, 2), many, width=8, large=False, skip=0.0),
-        "14 layers, residual": lambda: ResNet((2, 2, 2), many, width=8, large=False, skip=1.0),
+    """APP-02: many layers with and without shortcuts, for the same number of steps; and four convolutions, with more of them.
+
+    In these seconds the deep net with shortcuts is still behind the shallow one; `cifar_resnet` and `cifar_cnn` train until it leads.
+    """
+    name, least, data = _photographs(exhibit.seed)
+    many, deep = len(data.classes), f"{2 * sum(BLOCKS) + 2} layers"
+    nets: dict[str, tuple[int, Callable[[], nn.Module]]] = {
+        "4 convolutions": (120, lambda: CNN((3, 8, 16, 32, 32), many, hidden=0, image=(16, 16), norm=True)),
+        f"{deep}, plain": (60, lambda: ResNet(BLOCKS, many, width=8, large=False, skip=0.0)),
+        f"{deep}, residual": (60, lambda: ResNet(BLOCKS, many, width=8, large=False, skip=1.0)),
     }
-    found = {
-        key: accuracies(exhibit, key.replace(" ", "-"), make, data, steps=120, augment=augment.flip(), drop_last=True)
-        for key, make in nets.items()
+    scores = {
+        key: accuracies(exhibit, key.replace(" ", "-"), make, data, steps=steps, augment=augment.flip(), drop_last=True)
+        for key, (steps, make) in nets.items()
     }
-    counts = {key: sum(p.numel() for p in make().parameters()) for key, make in nets.items()}
-    gaps = [a - b for a, b in zip(found["14 layers, residual"], found["14 layers, plain"])]
-    exhibit.above(f"{name}: residual less plain, test accuracy", gaps, 0.0)
+    shallow, plain, residual = scores.values()
+    exhibit.ordered(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
+    exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least)
     near, linear = _peers(data)
-    exhibit.above("residual less scikit-learn's nearest neighbours", [value - near for value in found["14 layers, residual"]], 0.0)
-    exhibit.above("4 convolutions less scikit-learn's linear classifier", [value - linear for value in found["4 convolutions"]], 0.0)
-    accuracy = [*(spread(values, ".1%") for values in found.values()), f"{near:.1%}", f"{linear:.1%}"]
+    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbours", shallow, near)
+    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
     table = {
         "network": [*nets, "10 nearest neighbours", "linear, of the pixels"],
-        "numbers": [*counts.values(), None, None],
-        "test accuracy": accuracy,
+        "steps": [*(steps for steps, _ in nets.values()), None, None],
+        "numbers": [*(sum(p.numel() for p in make().parameters()) for _, make in nets.values()), None, None],
+        "test accuracy": [*(spread(values, ".1%") for values in scores.values()), f"{near:.1%}", f"{linear:.1%}"],
     }
-    exhibit.show(Reading(f"{name}: the same 120 steps", "table", table, note="3 seeds; images of 16 x 16."))
-    told = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in found.items())
-    return f"{name}, 120 steps: {told}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
+    exhibit.show(Reading(name, "table", table, note=f"{len(plain)} seeds; images of 16 x 16."))
+    told = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in scores.items())
+    return f"{name}, 60 steps (4 convolutions: 120): {told}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
 
 
-def _photographs() -> tuple[str, Data]:
-    """A part of CIFAR-10 at half its size; without it coloured shapes, to be told apart by kind."""
+def _photographs(seed: int) -> tuple[str, float, Data]:
+    """A part of CIFAR-10 at half its size; without it coloured shapes, to be classified by kind.
+
+    Their name, the least test accuracy of the residual net and the images.
+    """
     if fetch.find("cifar10/labels.json", "cifar-10/labels.json", "cifar10/cifar-10-binary.tar.gz") is None:
-        return "coloured shapes, because there is no CIFAR-10", load("shapes", n=1600, size=16, colour=True)
-    whole = load("cifar10")
-    parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(1000)]}
+        shapes = load("shapes", seed=seed, n=4000, size=16, colour=True)
+        return "coloured shapes, because there is no CIFAR-10", 0.55, replace(shapes, valid=None)
+    whole = load("cifar10", seed=seed)
+    parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(2000)]}
     sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
     data = Data(sources["train"], test=sources["test"], name="cifar10", task="classes", classes=whole.classes)
-    return "CIFAR-10, 3,000 images", data
+    return "CIFAR-10, 3,000 images", 0.17, data
 
 
 def _peers(data: Data) -> tuple[float, float]:
@@ -123,11 +132,11 @@ def _peers(data: Data) -> tuple[float, float]:
 
 def three_classes(exhibit: Exhibit) -> str:
     """APP-03: cat, dog or neither stands for any three kinds of picture: here discs, squares and crosses."""
-    data = load("shapes", n=2000, size=24)
+    data = load("shapes", seed=exhibit.seed, n=2000, size=24)
     dense = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((24 * 24, 96, 3))), data, steps=250, lr=2e-3)
     shared = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None, norm=True), data, steps=300, lr=1e-2)
-    exhibit.above("CNN: test accuracy", shared, 0.9)
-    exhibit.above("CNN less MLP: test accuracy", [a - b for a, b in zip(shared, dense)], 0.1)
+    exhibit.above("CNN: test accuracy", shared, 0.89)
+    exhibit.above("CNN less MLP: test accuracy", [a - b for a, b in zip(shared, dense)], 0.35)
     photo = (3, 256, 256)
     sizes = {
         "MLP, 24 x 24 grey": cost(lambda: nn.Sequential(nn.Flatten(), MLP((576, 96, 3))), (1, 24, 24)).parameters,
@@ -141,16 +150,16 @@ def three_classes(exhibit: Exhibit) -> str:
     )
     accuracy = [spread(dense, ".1%"), spread(shared, ".1%"), "not trained", "not trained"]
     table = {"network": list(sizes), "numbers": list(sizes.values()), "test accuracy": accuracy}
-    exhibit.show(Reading("Three kinds of picture", "table", table, note="1,400 shapes to learn from, 3 seeds."))
+    exhibit.show(Reading("Three kinds of picture", "table", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
     few, many = sizes["CNN, 24 x 24 grey"], sizes["MLP, 24 x 24 grey"]
     return f"CNN {spread(shared, '.1%')} with {few:,} numbers, MLP {spread(dense, '.1%')} with {many:,}"
 
 
 def prices(exhibit: Exhibit) -> str:
     """APP-09: a price is never below 0, by the form of the output; and features measured by hand beside learnt ones."""
-    below, least, errors = [], [], []
+    below, negative, errors = [], [], []
     end = head("positive")
-    for seed in SEEDS:
+    for seed in exhibit.seeds(3):
         houses, price = _houses(seed)
         line = LeastSquares().fit(houses.numpy(), price.numpy())
         recipe = Recipe(
@@ -159,20 +168,20 @@ def prices(exhibit: Exhibit) -> str:
             objective=end.likelihood(),
             optimiser=optimiser("adam", lr=1e-2),
             steps=300,
-            batch=50,
+            batch=300,
         )
         run = exhibit.train(recipe, f"houses-{seed}", seed=seed)
         far = torch.stack(torch.meshgrid(torch.linspace(-6, 6, 41), torch.linspace(-6, 6, 41), indexing="ij"), -1).reshape(-1, 2)
         with torch.no_grad():
             said, fitted = run.model()(far), run.model()(houses)[:, 0]
         below.append(float((line.predict(far.numpy()) < 0).mean()))
-        least.append(float(said.min()))
+        negative.append(int((said < 0).sum()))
         errors.append(float((fitted - price).square().mean() / price.var()))
-    exhibit.above("straight line: share of prices below 0, on houses far and near", below, 0.05)
-    exhibit.above("positive head: least price", least, -1e-30)
-    exhibit.below("positive head: error, in variances of the price", errors, 0.3)
+    exhibit.above("straight line: share of prices below 0, on houses far and near", below, 0.3)
+    exhibit.expect("positive head: prices below 0, on the same houses", negative, [0] * len(negative))
+    exhibit.below("positive head: error, in variances of the price", errors, 0.08)
     by_hand, learnt, raw = _features(exhibit)
-    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in learnt], 0.0)
+    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in learnt], 0.04)
     kinds = ["row and column sums, by hand", "64 pixels", "learnt by a CNN"]
     table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(learnt, ".1%")]}
     exhibit.show(Reading("A linear classifier of digits, on three kinds of features", "table", table))
@@ -188,7 +197,7 @@ def _houses(seed: int) -> tuple[Tensor, Tensor]:
 
 def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
     """Test accuracy of softmax regression on sums of rows and columns of a digit, on what a CNN learnt, and on pixels."""
-    data = load("digits")
+    data = load("digits", seed=exhibit.seed)
     train, test = data.train[:], data.splits["test"][:]
 
     def score(make: Callable[[Tensor], Tensor]) -> float:
@@ -206,6 +215,6 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
         optimiser=optimiser("adamw", lr=4e-3),
         steps=200,
     )
-    models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in SEEDS]
+    models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in exhibit.seeds(3)]
     by_hand = score(lambda x: torch.cat([x.sum(2), x.sum(3)], -1).flatten(1))
     return by_hand, [score(partial(learnt, model)) for model in models], score(lambda x: x.flatten(1))

@@ -1,5 +1,7 @@
 """What the exhibits of chapter 19 share: made-up languages so small that the right answer is known, and models trained on one of them.
 
+Every text is drawn from a seed that the caller passes, the exhibit's.  A model has two: that of its text and that of its training.
+
 B batch, T time, V vocabulary.
 """
 
@@ -31,9 +33,6 @@ from ..optim.build import optimiser
 from ..optim.schedules import warmup_cosine
 from ._exhibit import Exhibit
 
-SEEDS = range(3)
-"""of every training"""
-
 
 def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: Any, steps: int, lr: float, **more: Any) -> Recipe:
     """AdamW, warm-up and cosine; evaluated once, at the end."""
@@ -47,9 +46,9 @@ def trained(made: Recipe, seed: int = 0) -> Any:
         return Exhibit(Path(work)).train(made, "toy", seed=seed).model().eval()
 
 
-def of_each_seed(made: Recipe) -> list[Any]:
+def of_each_seed(exhibit: Exhibit, made: Recipe) -> list[Any]:
     """The models of a recipe, one for each seed."""
-    return [trained(made, seed) for seed in SEEDS]
+    return [trained(made, seed) for seed in exhibit.seeds()]
 
 
 @torch.no_grad()
@@ -70,10 +69,10 @@ def weights(model: nn.Module) -> str:
 
 
 @torch.no_grad()
-def shaken(model: Any) -> Any:
+def shaken(seed: int, model: Any) -> Any:
     """Every weight away from special values such as 0."""
     for name, parameter in model.named_parameters():
-        parameter += 0.3 * torch.randn(parameter.shape, generator=generator(0, "spread", name))
+        parameter += 0.3 * torch.randn(parameter.shape, generator=generator(seed, "spread", name))
     return model.eval()
 
 
@@ -82,9 +81,9 @@ def shaken(model: Any) -> Any:
 PAIRS, SECOND = 5, 4
 
 
-def second_order(n: int, *key: Any) -> Tensor:
+def second_order(seed: int, n: int, *key: Any) -> Tensor:
     """A text of PAIRS * SECOND words in SECOND kinds: the kind of a word is the sum of the two before it, the word is any of the kind."""
-    dice = generator(0, "second order", *key)
+    dice = generator(seed, "second order", *key)
     word = torch.randint(PAIRS, (n,), generator=dice).tolist()
     kinds = [1, 2]
     jumps = (torch.rand(n, generator=dice) < 0.1).tolist()
@@ -97,9 +96,9 @@ def second_order(n: int, *key: Any) -> Tensor:
 BRACKETS, INSIDE = 6, 3
 
 
-def brackets(n: int, *key: Any) -> TensorSource:
+def brackets(seed: int, n: int, *key: Any) -> TensorSource:
     """Rows of an opening word, INSIDE fillers, and the closing word that belongs to the opening one; three such to a row."""
-    dice = generator(0, "brackets", *key)
+    dice = generator(seed, "brackets", *key)
     kind = torch.randint(BRACKETS, (n, 3, 1), generator=dice)
     filler = 2 * BRACKETS + torch.randint(4, (n, 3, INSIDE), generator=dice)
     rows = torch.cat([kind, filler, kind + BRACKETS], 2).flatten(1)
@@ -109,32 +108,32 @@ def brackets(n: int, *key: Any) -> TensorSource:
 NEXT, TOKENS = 3, 16
 
 
-def chain(n: int, length: int, *key: Any) -> Tensor:
+def chain(seed: int, n: int, length: int, *key: Any) -> Tensor:
     """Rows in which each token is followed by one of three others, each as likely: ln 3 nats a token, no fewer."""
-    dice = generator(0, "chain", *key)
+    dice = generator(seed, "chain", *key)
     rows = [torch.randint(TOKENS, (n,), generator=dice)]
     for _ in range(length - 1):
-        rows.append(_followers()[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
+        rows.append(_followers(seed)[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
     return torch.stack(rows, 1)
 
 
 @cache
-def _followers() -> Tensor:
-    return torch.rand(TOKENS, TOKENS, generator=generator(0, "followers")).argsort(1)[:, :NEXT]
+def _followers(seed: int) -> Tensor:
+    return torch.rand(TOKENS, TOKENS, generator=generator(seed, "followers")).argsort(1)[:, :NEXT]
 
 
-def possible(rows: Tensor) -> float:
+def possible(seed: int, rows: Tensor) -> float:
     """Share of neighbours that the language allows."""
-    return float((_followers()[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
+    return float((_followers(seed)[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
 
 
 RULES = 4
 """keys, and values"""
 
 
-def demonstrations(shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
+def demonstrations(seed: int, shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
     """Prompts of so many pairs under a rule of their own and one more key, and its value."""
-    dice = generator(0, "demonstrations", shots)
+    dice = generator(seed, "demonstrations", shots)
     rule = RULES + torch.randint(RULES, (n, RULES), generator=dice)
     key = torch.randint(RULES, (n, shots + 1), generator=dice)
     value = rule.gather(1, key)
@@ -145,9 +144,9 @@ GOOD, BAD = ("good", "fine", "lovely", "bright"), ("poor", "dull", "awful", "wea
 PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
 
 
-def tasks(n: int, *key: Any) -> tuple[list[str], list[str]]:
+def tasks(seed: int, n: int, *key: Any) -> tuple[list[str], list[str]]:
     """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
-    dice = generator(0, "tasks", *key)
+    dice = generator(seed, "tasks", *key)
     asked, answers = [], []
     for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
         words = [PLAIN[one % len(PLAIN)] for one in others]
@@ -187,15 +186,15 @@ def _numbers() -> Tensor:
     return torch.tensor([[told[f"{topic}{number}"] for number in range(WORDS)] for topic in TOPICS])
 
 
-def sentences(n: int, *key: Any) -> Batch:
+def sentences(seed: int, n: int, *key: Any) -> Batch:
     """Sentences x (n, 1 + LONG), each behind [CLS], and their topics y (n,)."""
-    dice = generator(0, "sentences", *key)
+    dice = generator(seed, "sentences", *key)
     return _told(torch.randint(len(TOPICS), (n,), generator=dice), dice)
 
 
-def few(each: int = 1) -> Batch:
+def few(seed: int, each: int = 1) -> Batch:
     """So many sentences of each topic: all the labels there are."""
-    return _told(torch.arange(len(TOPICS)).repeat(each), generator(0, "sentences", "few"))
+    return _told(torch.arange(len(TOPICS)).repeat(each), generator(seed, "sentences", "few"))
 
 
 def _told(topic: Tensor, dice: torch.Generator) -> Batch:
@@ -232,9 +231,9 @@ def bert() -> Bert:
     return Bert(tokeniser().size, 48, 2, "attention heads=4", 2.0, places=2 * LONG + 3)
 
 
-def _documents(n: int, *key: Any) -> SentenceSource:
+def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
     """Documents of forty sentences about one topic."""
-    dice = generator(0, "documents", *key)
+    dice = generator(seed, "documents", *key)
     topic = torch.randint(len(TOPICS), (n,), generator=dice)
     words = _words(topic.repeat_interleave(40), dice)
     return SentenceSource([Ragged.of(document) for document in words.view(n, 40, LONG)], special(tokeniser(), "pad"))
@@ -247,26 +246,27 @@ def questions() -> Change:
 
 
 @cache
-def asked() -> TensorSource:
+def asked(text: int) -> TensorSource:
     """Questions of documents that were not trained on."""
-    return fixed(_documents(50, "valid"), questions(), 0)
+    return fixed(_documents(text, 50, "valid"), questions(), text)
 
 
 @cache
-def _bert(seed: int) -> Bert:
-    data = Data(fixed(_documents(300, "train"), questions(), 1), name="documents")
+def _bert(text: int, seed: int) -> Bert:
+    # Hidden by another seed than the questions above.
+    data = Data(fixed(_documents(text, 300, "train"), questions(), text + 1), name="documents")
     both = Joint({"tokens": Part("y", "mask"), "pair": Part("follows")})
-    return trained(recipe(bert, data, both, 130, 8e-3), seed)
+    return trained(recipe(bert, data, both, 160, 8e-3), seed)
 
 
-def pretrained_bert(seed: int = 0) -> Bert:
-    """A BERT that knows the language; a copy, free to learn."""
-    return copy.deepcopy(_bert(seed))
+def pretrained_bert(text: int, seed: int) -> Bert:
+    """A BERT that knows the language, from the documents of seed `text`; a copy, free to learn."""
+    return copy.deepcopy(_bert(text, seed))
 
 
-def answered(seed: int) -> dict[str, Tensor]:
+def answered(text: int, seed: int) -> dict[str, Tensor]:
     """What that BERT says to the questions."""
-    model, held = pretrained_bert(seed), asked()[:]
+    model, held = pretrained_bert(text, seed), asked(text)[:]
     with torch.no_grad():
         return model(held.x, held.kinds, held.lengths)
 
@@ -279,15 +279,15 @@ def gpt() -> LanguageModel:
 
 
 @cache
-def _gpt(seed: int) -> LanguageModel:
-    told = for_joint(sentences(8000, "gpt"))
-    data = Data(TensorSource(told.x, told.next, mask=told.inside), name="sentences")
+def _gpt(text: int, seed: int) -> LanguageModel:
+    batch = for_joint(sentences(text, 8000, "gpt"))
+    data = Data(TensorSource(batch.x, batch.next, mask=batch.inside), name="sentences")
     return trained(recipe(gpt, data, Categorical(tokeniser().size), 100, 8e-3), seed)
 
 
-def pretrained_gpt(seed: int = 0) -> LanguageModel:
-    """A causal model of the language; a copy, free to learn."""
-    return copy.deepcopy(_gpt(seed))
+def pretrained_gpt(text: int, seed: int) -> LanguageModel:
+    """A causal model of the language, from the sentences of seed `text`; a copy, free to learn."""
+    return copy.deepcopy(_gpt(text, seed))
 
 
 def for_joint(batch: Batch, labelled: bool = True) -> Batch:

@@ -88,7 +88,7 @@ def _told(row: Sequence[float]) -> str:
 
 def cnn_03(exhibit: Exhibit) -> str:
     """z_i = w1 x_{i-1} + w2 x_i + w3 x_{i+1} written as a loop over places, against the layer; and its four numbers."""
-    dice = generator(0, "cnn-03")
+    dice = exhibit.generator("cnn-03")
     errors = []
     for width, length in ((3, 11), (5, 8), (7, 7)):
         x, w, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((length,), (width,), (1,)))
@@ -104,7 +104,7 @@ def cnn_03(exhibit: Exhibit) -> str:
 
 def cnn_04(exhibit: Exhibit) -> str:
     """Zeros at the border keep the length, a stride thins it out, and a dilated kernel is one with zeros inside."""
-    x = torch.randn(1, 1, 6, dtype=torch.float64, generator=generator(0, "cnn-04"))
+    x = torch.randn(1, 1, 6, dtype=torch.float64, generator=exhibit.generator("cnn-04"))
     w = torch.tensor([[[2.0, -1.0, 3.0]]], dtype=torch.float64)
     sizes = [made.shape[-1] for made in (correlate(x, w, padding=1), correlate(x, w), correlate(x, w, padding=1, stride=2))]
     exhibit.expect("outputs of 6: zero padding, valid, stride 2", sizes, [6, 4, 3])
@@ -122,7 +122,7 @@ def cnn_05(exhibit: Exhibit) -> str:
     """A convolution is a dense layer whose matrix is mostly zero and repeats three numbers."""
     w = torch.tensor([[[2.0, -1.0, 3.0]]])
     banded = matrix(w, (6,), padding=1)
-    x = torch.randn(6, generator=generator(0, "cnn-05"))
+    x = torch.randn(6, generator=exhibit.generator("cnn-05"))
     exhibit.expect("the matrix does what the layer does", banded @ x, F.conv1d(x[None, None], w, padding=1).flatten(), within=1e-6)
     exhibit.expect(
         "dense weights, those not zero, different ones", [banded.numel(), int((banded != 0).sum()), len(w.unique())], [36, 16, 3]
@@ -131,7 +131,7 @@ def cnn_05(exhibit: Exhibit) -> str:
     exhibit.expect("each diagonal holds one number", diagonals, [[2.0], [-1.0], [3.0]])
     free = {length: [length**2, cost(nn.Conv1d(1, 1, 3, padding=1), (1, length)).parameters] for length in (6, 100, 1000)}
     exhibit.expect("numbers of a dense layer and of a convolution, for 1000", free[1000], [10**6, 4])
-    dense = torch.randn(6, 6, generator=generator(1, "cnn-05"))
+    dense = torch.randn(6, 6, generator=generator(exhibit.seed + 1, "cnn-05"))
     heat = {"dense": dense, "convolution": banded}
     for name, values in heat.items():
         exhibit.show(Reading(f"Weights: {name}", "heat", {"weight": values}, axes=["output", "input"]))
@@ -143,7 +143,7 @@ def cnn_06(exhibit: Exhibit) -> str:
     layer = nn.Conv1d(1, 2, 3, padding=1)
     exhibit.expect("hidden units of 6 inputs", layer(torch.zeros(1, 1, 6)).numel(), 12)
     exhibit.expect("numbers", sum(p.numel() for p in layer.parameters()), 8)
-    dice = generator(0, "cnn-06")
+    dice = exhibit.generator("cnn-06")
     x, w, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 4, 9), (5, 4, 3), (5,)))
     ours = correlate(x, w, bias=b, padding=1)
     exhibit.expect("4 channels to 5, with a layer of torch", ours, F.conv1d(x, w, b, padding=1), within=1e-12)
@@ -181,7 +181,7 @@ def cnn_07(exhibit: Exhibit) -> str:
         told["measured"].append(_told(measured))
     exhibit.expect("kernel 3, stride 1", told["formula"][0], "3 5 7")
     exhibit.show(Reading("Receptive fields", "table", told))
-    example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", n=10, size=48).train[:1].x))
+    example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", seed=exhibit.seed, n=10, size=48).train[:1].x))
     for reading in receptive_field.read(example):
         exhibit.show(reading)
     return f"3, 5, 7 for three kernels of 3; {len(stacks)} stacks measured as the formula says"
@@ -204,7 +204,7 @@ def cnn_08(exhibit: Exhibit) -> str:
     }
     worked = [[sum(math.prod(values[f] for f in term.split("*")) for term in cell.split("+")) for cell in row] for row in terms]
     exhibit.expect("the sums of letters, with numbers put in", worked, made.tolist())
-    dice = generator(0, "cnn-08")
+    dice = exhibit.generator("cnn-08")
     a, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 3, 7, 5), (4, 3, 3, 2)))
     exhibit.expect("3 channels to 4, with a layer of torch", correlate(a, b), F.conv2d(a, b), within=1e-12)
     exhibit.show(
@@ -343,7 +343,7 @@ def cnn_16(exhibit: Exhibit) -> str:
 
 def cnn_13(exhibit: Exhibit) -> str:
     """Largest value and mean of every window, by a loop over windows; and a stride that shrinks a map as pooling does."""
-    x = torch.randn(2, 3, 23, 31, dtype=torch.float64, generator=generator(0, "cnn-13"))
+    x = torch.randn(2, 3, 23, 31, dtype=torch.float64, generator=exhibit.generator("cnn-13"))
 
     def pooled(function: Any, side: int, stride: int) -> Tensor:
         high, wide = (output_size(n, side, stride) for n in x.shape[2:])
@@ -367,16 +367,16 @@ def cnn_13(exhibit: Exhibit) -> str:
 
 def cnn_14(exhibit: Exhibit) -> str:
     """Shifting before or after a layer: the same for a convolution, and not for turning or enlarging (E-31)."""
-    torch.manual_seed(0)
+    torch.manual_seed(exhibit.seed)
     around = nn.Conv2d(1, 5, 3, padding=1, padding_mode="circular").double()
     pooled = nn.Sequential(around, nn.ReLU(), nn.MaxPool2d(2))
     whole = nn.Sequential(around, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    batch = Batch(x=load("shapes", n=80, size=24).train[:32].x.double())
+    batch = Batch(x=load("shapes", seed=exhibit.seed, n=80, size=24).train[:32].x.double())
     with torch.no_grad():
         errors = {change: own["0"] for change, own in equivariance.errors(nn.Sequential(around), batch, 1).items()}
         invariant = [(whole(batch.x) - whole(batch.x.roll(by_, (2, 3)))).abs().max() for by_ in ((1, 2), (5, 0), (3, 11))]
         partly = _kept(pooled, batch.x)
-        noise = torch.randn(200, 1, 24, 24, dtype=torch.float64, generator=generator(0, "cnn-14"))
+        noise = torch.randn(200, 1, 24, 24, dtype=torch.float64, generator=exhibit.generator("cnn-14"))
         unlike = _kept(pooled, noise)
     exhibit.below("circular convolution: error of shifting by 1", errors["shift around"], 1e-12)
     exhibit.below("global pooling after it: difference of outputs under any shift", max(invariant), 1e-12)
@@ -411,7 +411,7 @@ def _kept(net: nn.Module, x: Tensor) -> float:
 
 def cnn_15(exhibit: Exhibit) -> str:
     """Locality as zeros of the Jacobian, sharing as equal rows: what a convolution believes before it has seen an image."""
-    torch.manual_seed(0)
+    torch.manual_seed(exhibit.seed)
     depth, side = 3, 5
     layer = nn.Conv2d(depth, 2, side).double()
     x = torch.randn(depth, 9, 8, dtype=torch.float64)
@@ -442,7 +442,7 @@ def cnn_17(exhibit: Exhibit) -> str:
         for image, x in (("vertical", stripe), ("horizontal", stripe.T))
     }
     exhibit.expect("Sobel kernels on edges: largest answer", [float(v) for v in answers.values()], [4.0, 0.0, 0.0, 4.0])
-    picture = load("shapes", n=10, size=32, noise=0).train[:1].x
+    picture = load("shapes", seed=exhibit.seed, n=10, size=32, noise=0).train[:1].x
     blurred = nn.functional.conv2d(nn.functional.pad(picture, (1,) * 4, mode="circular"), torch.full((1, 1, 3, 3), 1 / 9))
     exhibit.expect("a box blur keeps the mean", blurred.mean(), float(picture.mean()), within=1e-6)
     line, away = (_line_response(angle) for angle in (0.0, 90.0))
@@ -492,7 +492,7 @@ def _corner_net() -> tuple[list[list[int]], list[str]]:
 
 def cnn_18(exhibit: Exhibit) -> str:
     """A trained network opened: filters, maps and the patches its units like; any size through pooling; and a series."""
-    runs = [exhibit.train(digits_cnn.recipe(width=16, lr=6e-3, epochs=8), f"digits-{seed}", seed=seed) for seed in range(3)]
+    runs = [exhibit.train(digits_cnn.recipe(width=16, lr=6e-3, epochs=8), f"digits-{seed}", seed=seed) for seed in exhibit.seeds(3)]
     accuracy = [run.result["figures"]["test/accuracy"] for run in runs]
     exhibit.above("digits: test accuracy", accuracy, 0.95)
     model, data = runs[0].model(), runs[0].data
@@ -510,9 +510,9 @@ def cnn_18(exhibit: Exhibit) -> str:
     free = CNN((1, 4, 8), 3, hidden=0, image=None)
     shapes = [list(free(torch.zeros(2, 1, *size)).shape) for size in ((8, 8), (13, 21), (64, 40))]
     exhibit.expect("one network, images of three sizes", shapes, [[2, 3]] * 3)
-    series = [_series(exhibit, seed) for seed in range(3)]
+    series = [_series(exhibit, seed) for seed in exhibit.seeds(3)]
     exhibit.above("a series, its kind told by a 1-D network: test accuracy", series, 0.95)
-    return f"digits {spread(accuracy, '.1%')}; three kinds of wave {spread(series, '.1%')}, 3 seeds"
+    return f"digits {spread(accuracy, '.1%')}; three kinds of wave {spread(series, '.1%')}, {len(series)} seeds"
 
 
 def _series(exhibit: Exhibit, seed: int) -> float:

@@ -6,7 +6,7 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ..lenses import cost as cost_lens
 from ..lenses._explain import explain_model
 from ..models.mlp import MLP
 from ..objectives import gaussian
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
 F64 = torch.float64
 # Data of the worked example: y = 1 + 2 x.
@@ -34,7 +34,7 @@ X3, Y3 = torch.tensor([0.0, 1.0, 2.0], dtype=F64), torch.tensor([1.0, 3.0, 5.0],
 def fn_01(exhibit: Exhibit) -> str:
     """A network is modules in a row: its summary counts each, and calling it is calling them one after the other."""
     net = MLP((7, 5, 4, 3))
-    x = torch.randn(6, 7, generator=generator(0, "composed"))
+    x = torch.randn(6, 7, generator=exhibit.generator("composed"))
     found = cost_lens.cost(net, (7,))
     layers = [row for row in found.rows if row.weights]
     exhibit.expect("output size of each layer", [list(row.output) for row in layers], [[5], [4], [3]])
@@ -48,9 +48,9 @@ def fn_01(exhibit: Exhibit) -> str:
     for part in _parts(net):
         y = part(y)
     exhibit.expect("composed call against nested calls", net(x).detach(), y.detach())
-    target = torch.randn(6, 3, generator=generator(0, "targets"))
+    target = torch.randn(6, 3, generator=exhibit.generator("targets"))
     losses = []
-    rule = torch.optim.SGD(net.parameters(), lr=0.05)
+    rule = torch.optim.SGD(net.parameters(), lr=0.2)
     for _ in range(100):
         rule.zero_grad()
         loss = (net(x) - target).square().mean()
@@ -58,7 +58,7 @@ def fn_01(exhibit: Exhibit) -> str:
         losses.append(float(loss.detach()))
         rule.step()
     exhibit.expect("parameters that a gradient reaches", sum(p.numel() for p in net.parameters() if p.grad is not None), 79)
-    exhibit.below("loss after 100 gradient steps, as a share of the first", losses[-1] / losses[0], 0.7)
+    exhibit.below("loss after 100 gradient steps, as a share of the first", losses[-1] / losses[0], 0.6)
     exhibit.show(cost_lens.read(Subject(model=net, batch=Batch(x=x))))
     return f"40 + 24 + 15 = {found.weights + found.biases} parameters, nested calls equal"
 
@@ -67,7 +67,7 @@ def fn_02(exhibit: Exhibit) -> str:
     """A linear map is a matrix with a row for each output, and no such map can answer exclusive-or."""
     layer = nn.Linear(3, 5, dtype=F64)
     exhibit.expect("shape of the weight of a map from 3 to 5 numbers", list(layer.weight.shape), [5, 3])
-    x, other = torch.randn(2, 7, 3, dtype=F64, generator=generator(0, "linear"))
+    x, other = torch.randn(2, 7, 3, dtype=F64, generator=exhibit.generator("linear"))
     A = layer.weight.detach()
     by_rows = torch.stack([torch.stack([(A[m] * row).sum() for m in range(5)]) for row in x])
     exhibit.expect("y = x W^T + b, entry by entry", layer(x).detach(), by_rows + layer.bias.detach(), within=1e-12)
@@ -101,12 +101,12 @@ def fn_03(exhibit: Exhibit) -> str:
     """The mean squared error of a line is a bowl with one lowest point, known in closed form."""
     start = torch.zeros(2, dtype=F64)
     exhibit.expect("gradient at (0, 0)", _slope(start), [-6.0, -26 / 3], within=1e-12)
-    exhibit.expect("hand-written gradient against autograd, 20 points", *_both_gradients(20), within=1e-10)
+    exhibit.expect("hand-written gradient against autograd, 20 points", *_both_gradients(20, exhibit.seed), within=1e-10)
     fit = least_squares.LeastSquares().fit(X3[:, None], Y3)
     line = [fit.intercept_, float(fit.coef_[0])]
     exhibit.expect("fitted (phi0, phi1)", line, [1.0, 2.0], within=1e-12)
     exhibit.expect("loss at the fit", float(_loss(torch.tensor(line, dtype=F64))), 0.0, within=1e-20)
-    draw = generator(0, "line")
+    draw = exhibit.generator("line")
     x = 3 * torch.rand(23, generator=draw, dtype=F64)
     y = 0.7 - 0.4 * x + 0.3 * torch.randn(23, generator=draw, dtype=F64)
     noisy = least_squares.LeastSquares().fit(x[:, None], y)
@@ -260,7 +260,7 @@ def fn_06(exhibit: Exhibit) -> str:
     """The normal equations give the least-squares weights, and what is left is orthogonal to every column."""
     from scipy.linalg import lstsq
 
-    draw = generator(0, "normal equations")
+    draw = exhibit.generator("normal equations")
     X = torch.cat([torch.ones(41, 1, dtype=F64), 2 + torch.randn(41, 5, generator=draw, dtype=F64)], 1)
     y = X @ torch.randn(6, generator=draw, dtype=F64) + torch.randn(41, generator=draw, dtype=F64)
     fit = least_squares.LeastSquares(fit_intercept=False, solver="cholesky").fit(X, y)
@@ -294,23 +294,26 @@ def fn_07(exhibit: Exhibit) -> str:
         with FlopCounterMode(display=False) as counter:
             product()
         exhibit.expect(f"operations of {name} against a counter", terms[name], counter.get_total_flops())
-    _, counted = _gauss_jordan(np.random.default_rng(0).normal(size=(D, D)))
+    _, counted = _gauss_jordan(np.random.default_rng(exhibit.seed).normal(size=(D, D)))
     exhibit.expect("operations of the inverse against a counted elimination", terms["inverse"], counted)
     exhibit.expect("N twice as large", _ratios(least_squares.flops(2 * N, D), terms), [2.0, 1.0, 2.0])
     big = _ratios(least_squares.flops(N, 20_000), least_squares.flops(N, 10_000))
     exhibit.expect("D twice as large, D >> 1", big, [4.0, 8.0, 2.0], within=1e-3)  # Gauss-Jordan is 2 D^3 - D^2
     widths, heights = (64, 128, 256, 512), (8_000, 16_000, 32_000, 64_000)
+    counted_work = [least_squares.flops(12_000, width) for width in widths], [least_squares.flops(height, 96) for height in heights]
+    products = [_log_slope(sizes, [terms["X^T X"] for terms in each]) for sizes, each in zip((widths, heights), counted_work, strict=True)]
+    totals = [
+        _log_slope(sizes, [sum(terms.values()) for terms in each]) for sizes, each in zip((widths, heights), counted_work, strict=True)
+    ]
+    exhibit.expect("operations of X^T X: log-log slope in D and in N", products, [2.0, 1.0], within=1e-9)
+    # For N >> D; the inverse and X^T y are a few hundredths of the whole at these sizes.
+    exhibit.expect("operations of the whole solution: log-log slope in D", totals[0], 2.0, within=0.05)
+    exhibit.expect("operations of the whole solution: log-log slope in N", totals[1], 1.0, within=0.05)
+    # Seconds are shown and not judged: wide products use a processor better than narrow ones, and how much is its own affair.
     in_width = [_seconds(12_000, width) for width in widths]
     in_height = [_seconds(height, 96) for height in heights]
     whole = [_seconds(12_000, width, whole=True) for width in widths]
-    timed = ((widths, in_width), (heights, in_height), (widths, whole), (heights, [_seconds(height, 96, whole=True) for height in heights]))
-    slopes = [float(np.polyfit(np.log(x), np.log(t), 1)[0]) for x, t in timed]
-    # About: wide products use the machine better than narrow ones, so the clock sees a little less than the count.
-    exhibit.expect("log-log slope of the time in D, N >> D", slopes[0], 2.0, within=0.6)
-    exhibit.expect("log-log slope of the time in N", slopes[1], 1.0, within=0.45)
-    # The whole fit also reads, centres and checks the N D numbers, so narrow tables cost more than the product alone.
-    exhibit.expect("the whole solution: slope in D", slopes[2], 2.0, within=0.8)
-    exhibit.expect("the whole solution: slope in N", slopes[3], 1.0, within=0.45)
+    slopes = [_log_slope(widths, in_width), _log_slope(heights, in_height)]
     scale = [in_width[0] * (width / widths[0]) ** 2 for width in widths]
     exhibit.show(
         Reading(
@@ -323,8 +326,8 @@ def fn_07(exhibit: Exhibit) -> str:
         )
     )
     return (
-        f"counts exact; time of X^T X grows as D^{slopes[0]:.2f} and N^{slopes[1]:.2f}, "
-        f"of the whole solution as D^{slopes[2]:.2f} and N^{slopes[3]:.2f}"
+        f"counts exact, the whole solution as D^{totals[0]:.2f} and N^{totals[1]:.2f}; "
+        f"here the time of X^T X grew as D^{slopes[0]:.2f} and N^{slopes[1]:.2f}"
     )
 
 
@@ -332,7 +335,7 @@ def fn_08(exhibit: Exhibit) -> str:
     """Ridge is least squares with a prior: it stays finite where least squares has no single answer."""
     from scipy.optimize import minimize
 
-    draw = generator(0, "ridge")
+    draw = exhibit.generator("ridge")
     X = torch.randn(29, 4, generator=draw, dtype=F64)
     y = X @ torch.tensor([2.0, -2.0, 0.5, 3.0], dtype=F64) + 0.5 * torch.randn(29, generator=draw, dtype=F64) + 4
     doubled = torch.cat([X, X[:, :1]], 1)
@@ -344,7 +347,7 @@ def fn_08(exhibit: Exhibit) -> str:
     exhibit.expect("singular, rank", [plain.singular_, plain.rank_], [True, 4])
     ridge = least_squares.Ridge(alpha=0.7).fit(doubled, y)
     exhibit.expect("ridge: weights of the two copies differ by", float(ridge.coef_[0] - ridge.coef_[4]), 0.0, within=1e-10)
-    exhibit.below("ridge: largest weight", np.abs(ridge.coef_).max(), 10.0)
+    exhibit.below("ridge: largest weight", np.abs(ridge.coef_).max(), 3.5)
 
     sigma, tau = 0.6, 1.5
     alpha = sigma**2 / tau**2
@@ -373,7 +376,7 @@ def fn_08(exhibit: Exhibit) -> str:
     moved = [least_squares.Ridge(2.0, penalize_bias=bias).fit(X, y + 100).coef_ for bias in (False, True)]
     still = [least_squares.Ridge(2.0, penalize_bias=bias).fit(X, y).coef_ for bias in (False, True)]
     exhibit.expect("y shifted by 100: change of w, bias free", moved[0] - still[0], np.zeros(4), within=1e-10)
-    exhibit.above("the same, bias penalised", np.abs(moved[1] - still[1]).max(), 0.1)
+    exhibit.above("the same, bias penalised, as a power of 10", np.log10(np.abs(moved[1] - still[1]).max()), -1.0)
     alphas = np.logspace(-2, 4, 40)
     path = np.array([least_squares.Ridge(alpha=a).fit(doubled, y).coef_ for a in alphas])
     names = ("w0", "w1", "w2", "w3", "copy of w0")
@@ -404,16 +407,17 @@ def fn_09(exhibit: Exhibit) -> str:
         "theta of (-1, 0), (0, 1), (0, -1)", polar(np.array([[-1.0, 0.0], [0, 1], [0, -1]]))[:, 1], np.pi * np.array([1, 0.5, -0.5])
     )
     flat, bent = [], []
-    for seed in range(3):
+    for seed in exhibit.seeds(3):
         data = rings(seed, n=1000, noise=0.05)
         (x, y), (test_x, test_y) = _arrays(data.train), _arrays(data.test)
         line = logistic.LogisticRegression().fit(x, y)
         ring = make_pipeline(FunctionTransformer(polar), logistic.LogisticRegression(alpha=1e-3)).fit(x, y)
         flat.append(line.score(test_x, test_y))
         bent.append(ring.score(test_x, test_y))
-    # 150 test points: chance is 0.5 with a deviation of 0.04; three of them make 0.12 wide.
-    exhibit.expect("accuracy on (x1, x2), mean of 3 seeds", float(np.mean(flat)), 0.5, within=0.12)
-    exhibit.expect("accuracy on (r, theta), each seed", bent, [1.0, 1.0, 1.0])
+    # 150 test points: chance is 0.5 with a deviation of 0.04, the mean of three seeds of 0.024.
+    exhibit.above("accuracy on (x1, x2) is near chance: at least", flat, 0.38, mean=True)
+    exhibit.below("accuracy on (x1, x2) is near chance: at most", flat, 0.62, mean=True)
+    exhibit.expect("accuracy on (r, theta), each seed", bent, [1.0] * len(bent))
     side = np.linspace(-2.6, 2.6, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
@@ -426,12 +430,12 @@ def fn_09(exhibit: Exhibit) -> str:
             {"x": side, "y": side, "classes": ["inner", "outer"], "points": {"inner ring": x[y == 0][:120], "outer ring": x[y == 1][:120]}},
         )
     )
-    return f"{np.mean(flat):.1%} (spread {np.std(flat):.1%}) on (x1, x2), {np.mean(bent):.0%} on (r, theta), 3 seeds"
+    return f"{spread(flat, '.1%')} on (x1, x2), {np.mean(bent):.0%} on (r, theta)"
 
 
 def fn_10(exhibit: Exhibit) -> str:
     """Logistic regression has no closed form; full gradients, a few samples at a time and Newton meet at one minimum."""
-    draw = generator(0, "logistic")
+    draw = exhibit.generator("logistic")
     x = torch.randn(120, 2, generator=draw, dtype=F64)
     y = (torch.rand(120, generator=draw, dtype=F64) < torch.sigmoid(1.5 * x[:, 0] - x[:, 1] + 0.5)).to(F64)
     X = torch.cat([torch.ones(120, 1, dtype=F64), x], 1)
@@ -445,7 +449,8 @@ def fn_10(exhibit: Exhibit) -> str:
     points = torch.randn(9, 3, generator=draw, dtype=F64)
     by_autograd = torch.stack([grad(loss)(w) for w in points])
     exhibit.expect("(1/N) X^T (p - y) against autograd", torch.stack([gradient(w) for w in points]), by_autograd, within=1e-10)
-    exhibit.above("smallest curvature at 9 points: convex", min(torch.linalg.eigvalsh(hessian(loss)(w))[0] for w in points), 0.0)
+    bends = torch.stack([torch.linalg.eigvalsh(hessian(loss)(w)) for w in points])
+    exhibit.expect("curvatures at 9 points that are not above 0: it is convex", int((bends <= 0).sum()), 0)
     newton = logistic.LogisticRegression(alpha=0.0, solver="newton").fit(x, y.long())
     best = np.concatenate([newton.intercept_, newton.coef_[0]])
     exhibit.expect("gradient where Newton ends", gradient(torch.from_numpy(best)), np.zeros(3), within=1e-10)
@@ -501,21 +506,21 @@ def fn_11(exhibit: Exhibit) -> str:
     }
     scores: dict[str, list[float]] = {name: [] for name in models}
     agreed = []
-    for seed in range(3):
+    for seed in exhibit.seeds(3):
         (x, y), (test_x, test_y) = (_clouds(seed, part) for part in ("train", "test"))
         answers = {name: model.fit(x, y).predict(test_x) for name, model in models.items()}
         for name, answer in answers.items():
             scores[name].append(float((answer == test_y).mean()))
         core = np.linalg.norm(test_x - CENTRES[test_y], axis=1) < 1.0
         agreed.append(np.mean([len({answer[i] for answer in answers.values()}) == 1 for i in np.flatnonzero(core)]))
-    for name, found in scores.items():
-        exhibit.above(f"{name}: worst accuracy of 3 seeds", min(found), 0.95)
-    exhibit.expect("share of points near a centre on which all agree, each seed", agreed, [1.0, 1.0, 1.0])
+    for name, values in scores.items():
+        exhibit.above(f"{name}: accuracy", values, 0.97)
+    exhibit.expect("share of points near a centre on which all agree, each seed", agreed, [1.0] * len(agreed))
     W = models["softmax"].coef_
     exhibit.expect("W is classes x features", list(W.shape), [3, 2])
     z = test_x @ W.T + models["softmax"].intercept_
     exhibit.expect("argmax_y (W x + b)_y is what it predicts", models["softmax"].predict(test_x), z.argmax(1))
-    four = blobs(1, n=400, classes=4, features=5)
+    four = blobs(exhibit.seed + 1, n=400, classes=4, features=5)
     x4, y4 = _arrays(four.train)
     counts = [len(logistic.LogisticRegression(reduction=kind).fit(x4, y4).coef_) for kind in ("one-vs-rest", "one-vs-one")]
     exhibit.expect("4 classes: models of one-vs-rest and one-vs-one", counts, [4, 6])
@@ -536,8 +541,7 @@ def fn_11(exhibit: Exhibit) -> str:
             },
         )
     )
-    told = ", ".join(f"{name} {np.mean(found):.1%}" for name, found in scores.items())
-    return f"{told}; spread {max(np.std(found) for found in scores.values()):.1%} over 3 seeds"
+    return ", ".join(f"{name} {spread(values, '.1%')}" for name, values in scores.items())
 
 
 CENTRES = np.array([[0.0, 3.0], [-3.0, -2.0], [3.0, -2.0]])
@@ -560,8 +564,8 @@ def _slope(phi: Tensor) -> Tensor:
     return 2 / len(X3) * torch.stack([r.sum(), (r * X3).sum()])
 
 
-def _both_gradients(count: int) -> tuple[Tensor, Tensor]:
-    points = torch.randn(count, 2, generator=generator(0, "points"), dtype=F64)
+def _both_gradients(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    points = torch.randn(count, 2, generator=generator(seed, "points"), dtype=F64)
     return torch.stack([_slope(p) for p in points]), torch.stack([grad(_loss)(p) for p in points])
 
 
@@ -584,6 +588,10 @@ def _printed(what: Any) -> str:
     paper = io.StringIO()
     Console(file=paper, width=120).print(what)
     return paper.getvalue()
+
+
+def _log_slope(sizes: Sequence[int], values: Sequence[float]) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def _ratios(new: dict[str, int], old: dict[str, int]) -> list[float]:

@@ -60,9 +60,9 @@ def lm_01(exhibit: Exhibit) -> str:
     V, n = 4, 3
     strings = torch.tensor(list(product(range(V), repeat=n)))
     starts = torch.zeros(len(strings), 1, dtype=torch.long)  # token 0 stands before the text
-    models: dict[str, Any] = {f"blocks of {name}": toy.shaken(LanguageModel(V, 8, 1, name)) for name in CAUSAL}
-    models["window of 2 tokens"] = toy.shaken(FeedForwardLM(V, 3, 5, 7))
-    text = torch.randint(V, (60,), generator=generator(0, "text"))
+    models: dict[str, Any] = {f"blocks of {name}": toy.shaken(exhibit.seed, LanguageModel(V, 8, 1, name)) for name in CAUSAL}
+    models["window of 2 tokens"] = toy.shaken(exhibit.seed, FeedForwardLM(V, 3, 5, 7))
+    text = torch.randint(V, (60,), generator=exhibit.generator("text"))
     models |= {f"trigram, {how}": Ngram(text, V, 3, how) for how in SMOOTHINGS}
     sums = {}
     for name, model in models.items():
@@ -71,17 +71,18 @@ def lm_01(exhibit: Exhibit) -> str:
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
     readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
     for name, reader in readers.items():
-        begun = toy.shaken(reader).begin(source)
+        begun = toy.shaken(exhibit.seed, reader).begin(source)
         sums[name] = float(score(reader, starts, strings, state=begun).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(Elmo(V, 6, 2))
+    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(exhibit.seed, Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
     for name, way, given in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
         sums[name] = float(_joint(elmo(given)[:, way], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    seeing = toy.shaken(LanguageModel(V, 8, 1, "attention causal=false", ahead=True))
-    wrong = float(_joint(seeing(x), strings).exp().sum())
-    exhibit.above("a model that sees later tokens: its sum is off by", abs(wrong - 1), 0.01)
+    blocks = [LanguageModel(V, 8, 1, "attention causal=false", ahead=True) for _ in range(48)]
+    seeing = [toy.shaken(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
+    wrong = float(np.mean([abs(_joint(one(x), strings).exp().sum().item() - 1) for one in seeing]))
+    exhibit.above("48 models that see later tokens: their sums are off, on average, by", wrong, 0.03)
 
     model = models["blocks of attention"]
     batch = Batch(x=x, y=strings)
@@ -90,13 +91,13 @@ def lm_01(exhibit: Exhibit) -> str:
         "next-token loss, against -log Pr of the strings per token", loss, -score(model, starts, strings).mean() / n, within=1e-5
     )
     gram = models["trigram, kneser-ney"]
-    held = torch.randint(V, (50,), generator=generator(1, "text"))
+    held = torch.randint(V, (50,), generator=generator(exhibit.seed + 1, "text"))
     mean = sum(-float(gram.log_probs(held[:i].unsqueeze(0))[0, held[i]]) for i in range(50)) / 50
     exhibit.expect("perplexity, against exp(mean NLL)", gram.perplexity(held), math.exp(mean), within=1e-9)
     known = Ngram(torch.arange(V), V, 1, "none").perplexity(held)
     exhibit.expect("perplexity where every token is as likely", known, float(V), within=1e-9)
     gap = max(abs(value - 1) for value in sums.values())
-    return f"{len(sums)} causal models: all {V**n} strings add up to 1 within {gap:.0e}; one that looks ahead: {wrong:.2f}"
+    return f"{len(sums)} causal models: all {V**n} strings add up to 1 within {gap:.0e}; of those that look ahead, {wrong:.2f} off"
 
 
 def _joint(logits: Tensor, strings: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ def lm_02(exhibit: Exhibit) -> str:
     three = [after(trigram, "the cat")["sat"], after(trigram, "the mat")["the"], after(trigram, "on the")["mat"]]
     exhibit.expect("trigrams, counted by hand", three, [1 / 2, 1.0, 1.0], within=1e-12)
 
-    long = torch.randint(7, (400,), generator=generator(0, "counts"))
+    long = torch.randint(7, (400,), generator=exhibit.generator("counts"))
     counts, row = Counter(zip(long[:-1].tolist(), long[1:].tolist())), long[:-1].bincount(minlength=7)
     ratio = np.array([[counts[i, j] / int(row[i]) for j in range(7)] for i in range(7)])
     exhibit.expect(
@@ -142,11 +143,10 @@ def lm_02(exhibit: Exhibit) -> str:
     exhibit.expect(
         "added counts after what never occurred", list(after(Ngram(text, V, 3, "add"), "mat ran").values()), np.full(V, 1 / V), 1e-12
     )
-    older = torch.randint(7, (20, 1), generator=generator(1, "counts"))
-    recent = torch.tensor([[3, 5]]).expand(20, 2)
-    grams = {n: Ngram(long, 7, n, "kneser-ney").log_probs(torch.cat([older, recent], 1)) for n in (3, 4)}
+    contexts = torch.tensor(list(product(range(7), repeat=3)))  # the oldest word first: 7 of them before each of 49 recent pairs
+    grams = {n: Ngram(long, 7, n, "kneser-ney").log_probs(contexts).view(7, 49, 7) for n in (3, 4)}
     exhibit.expect("a trigram model ignores older words (E-46): spread", (grams[3] - grams[3][:1]).abs().max(), 0.0)
-    exhibit.above("a 4-gram model does not: spread", (grams[4] - grams[4][:1]).abs().max(), 0.01)
+    exhibit.above("a 4-gram model does not: spread, mean of 49 pairs", (grams[4] - grams[4][:1]).abs().amax((0, 2)).mean(), 0.3)
     exhibit.show(Reading("After two words that never stood together", "table", table))
     return "P(cat; the) = 2/3, P(sat; the cat) = 1/2 as by hand; every row of 4 smoothings adds up to 1"
 
@@ -156,16 +156,16 @@ def lm_03(exhibit: Exhibit) -> str:
     V, n, d, h = toy.PAIRS * toy.SECOND, 4, 8, 32
     model = FeedForwardLM(V, n, d, h)
     exhibit.expect("|V| d + ((n-1) d + 1) h + (h + 1) |V|", size(model), V * d + ((n - 1) * d + 1) * h + (h + 1) * V)
-    x = torch.randint(V, (1, 6), generator=generator(0, "window"))
+    x = torch.randint(V, (1, 6), generator=exhibit.generator("window"))
     onehot = F.one_hot(x[0, 3:6], V).float() @ model.embedding.weight
     logits = model.head(torch.tanh(model.hidden(onehot.flatten()))).detach()
     exhibit.expect("logits against one-hot words times one matrix", model(x)[0, -1].detach(), logits.numpy(), within=1e-6)
-    text, held = toy.second_order(20_000, "train"), toy.second_order(4000, "held")
+    text, held = toy.second_order(exhibit.seed, 20_000, "train"), toy.second_order(exhibit.seed, 4000, "held")
     data = Data(WindowSource(text, 32), name="second order")
-    learnt = toy.of_each_seed(toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 200, 2e-2))
+    learnt = toy.of_each_seed(exhibit, toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 200, 2e-2))
     neural = [math.exp(toy.nats(one, WindowSource(held, 32))) for one in learnt]
     bigram, trigram = (Ngram(text, V, order, "none").perplexity(held) for order in (2, 3))
-    exhibit.below("held-out perplexity of the FF-NNLM over that of the unsmoothed bigram", [one / bigram for one in neural], 0.75)
+    exhibit.below("held-out perplexity of the FF-NNLM over that of the unsmoothed bigram", [one / bigram for one in neural], 0.5)
     little = Ngram(text[:200], V, 2, "none").perplexity(held)
     exhibit.expect("of 200 words an unsmoothed bigram finds new text impossible", math.isinf(little), True)
     floor = math.exp(0.925 * -math.log(0.925) + 0.075 * -math.log(0.025)) * toy.PAIRS
@@ -180,13 +180,13 @@ def lm_04(exhibit: Exhibit) -> str:
     """The state of a recurrent model carries what lies beyond any window."""
     V, inside = 2 * toy.BRACKETS + 4, toy.INSIDE
     each, near, far = inside + 2, "FF-NNLM, window 3", f"FF-NNLM, window {inside + 1}"
-    data, held = Data(toy.brackets(4000, "train"), name="brackets"), toy.brackets(500, "test")
+    data, held = Data(toy.brackets(exhibit.seed, 4000, "train"), name="brackets"), toy.brackets(exhibit.seed, 500, "test")
     makes: dict[str, Any] = {
         near: partial(FeedForwardLM, V, 4, 16, 48),
         far: partial(FeedForwardLM, V, inside + 2, 16, 48),
         "RNN": partial(LanguageModel, V, 48, 1, "rnn", 0.0),
     }
-    models = {name: toy.of_each_seed(toy.recipe(make, data, Categorical(V), 120, 1.5e-2)) for name, make in makes.items()}
+    models = {name: toy.of_each_seed(exhibit, toy.recipe(make, data, Categorical(V), 160, 1e-2)) for name, make in makes.items()}
     opened = held[:].x[:, : each - 1]
     changed = opened.clone()
     changed[:, 0] = (changed[:, 0] + 1) % toy.BRACKETS
@@ -200,7 +200,7 @@ def lm_04(exhibit: Exhibit) -> str:
     exhibit.below(f"closing words right, window of 3 before {inside} fillers", closing[near], 1 / toy.BRACKETS + 0.08)
     exhibit.above(f"closing words right, window of {inside + 1}", closing[far], 0.98)
     ratio = [ours / theirs for ours, theirs in zip(perplexity["RNN"], perplexity[near])]
-    exhibit.below("perplexity of the RNN over that of the window of 3", ratio, 0.9)
+    exhibit.below("perplexity of the RNN over that of the window of 3", ratio, 0.7)
     exhibit.expect("another opening word moves the logits of the window of 3 by", max(moved[near]), 0.0)
     exhibit.above("and those of the RNN by", moved["RNN"], 1.0)
     shown = {"closing words right": [spread(some, ".1%") for some in closing.values()], "perplexity": [*map(spread, perplexity.values())]}
@@ -212,19 +212,19 @@ def lm_04(exhibit: Exhibit) -> str:
 def lm_05(exhibit: Exhibit) -> str:
     """Two directions, frozen; a task learns gamma sum_j softmax(s)_j h_j and its head."""
     V, C, depth = 8, 2, 2
-    x = torch.randint(V, (600, 9), generator=generator(0, "elmo"))
+    x = torch.randint(V, (600, 9), generator=exhibit.generator("elmo"))
     y, mask = (x.roll(-1, 1) >= V // 2).long(), (torch.arange(9) < 8).expand_as(x)  # the next token alone decides: the own one says nothing
     targets, there = neighbours(x)
     pre = Data(TensorSource(x, targets, mask=there), name="both neighbours")
     data = Data(TensorSource(x, y, mask=mask), name="the next one is large")
-    elmos = toy.of_each_seed(toy.recipe(partial(Elmo, V, 16, depth), pre, Categorical(V), 30, 1e-2))
+    elmos = toy.of_each_seed(exhibit, toy.recipe(partial(Elmo, V, 16, depth), pre, Categorical(V), 30, 1e-2))
     models = [TokenHead(ElmoFeatures(elmo), C) for elmo in elmos]
     names, before = ["body.mix.gamma", "body.mix.s", "head.bias", "head.weight"], [toy.weights(elmo) for elmo in elmos]
     exhibit.expect("what may learn", sorted(learning(models[0])), names)
     models[0].zero_grad()
     Categorical()(models[0], Batch(x=x, y=y, mask=mask)).backward()
     exhibit.expect("what receives a gradient", sorted(name for name, p in models[0].named_parameters() if p.grad is not None), names)
-    fit = [toy.trained(toy.recipe(lambda: model, data, Categorical(C), 100, 4e-2), seed) for seed, model in zip(toy.SEEDS, models)]  # noqa: B023
+    fit = [toy.trained(toy.recipe(lambda: model, data, Categorical(C), 100, 4e-2), seed) for seed, model in zip(exhibit.seeds(), models)]  # noqa: B023
     exhibit.expect("the language models are the same, bit for bit", [toy.weights(model.body.elmo) for model in fit], before)
     mix, layers = fit[0].body.mix, fit[0].body.elmo.layers(x[:5]).detach().double()
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
@@ -234,10 +234,10 @@ def lm_05(exhibit: Exhibit) -> str:
     e = [math.exp(s) for s in mix.s.tolist()]
     wanted = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
     exhibit.expect("features against the sum written out", fit[0].body(x[:5]).detach(), wanted.numpy(), within=1e-5)
-    new = torch.randint(V, (200, 9), generator=generator(1, "elmo"))
+    new = torch.randint(V, (200, 9), generator=generator(exhibit.seed + 1, "elmo"))
     hit = [(model(new).argmax(-1) == (new.roll(-1, 1) >= V // 2))[mask[:200]] for model in fit]
     right = [float(each.float().mean()) for each in hit]
-    exhibit.above("tags right on new rows, where a reader of the past alone gets half", right, 0.7)
+    exhibit.above("tags right on new rows, where a reader of the past alone gets half", right, 0.65)
     told = ", ".join(spread(share, ".2f") for share in shares.T.tolist())
     return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {told}; {spread(right, '.1%')} of tags right"
 
@@ -251,10 +251,10 @@ def lm_06(exhibit: Exhibit) -> str:
         "GPT": LanguageModel(V, 16, 2, "attention heads=2", style="gpt2", positions="learned", places=16),
         "LSTM": LanguageModel(V, 16, 1, "lstm"),
     }
-    x = torch.randint(V, (1, T), generator=generator(0, "seen"))
+    x = torch.randint(V, (1, T), generator=exhibit.generator("seen"))
     seen: dict[str, Tensor] = {}
     for name, model in models.items():
-        model = toy.shaken(model).double()
+        model = toy.shaken(exhibit.seed, model).double()
         rows = x.repeat(T, 1)
         places = torch.arange(T)
         rows[places, places] = (rows[places, places] + 1) % V  # row i has another token at place i
@@ -329,7 +329,7 @@ class _Maps(TorchFunctionMode):
 
 def lm_08(exhibit: Exhibit) -> str:
     """-log p of the hidden tokens given the others; p = softmax(h e(x)) with the embeddings themselves."""
-    model, batch = toy.pretrained_bert(), toy.asked()[:64]
+    model, batch = toy.pretrained_bert(exhibit.seed, exhibit.seeds()[0]), toy.asked(exhibit.seed)[:64]
     out = model(batch.x, batch.kinds, batch.lengths)["tokens"]
     out.retain_grad()
     Categorical()(type("Given", (), {"__call__": lambda self, x: out})(), batch).backward()
@@ -357,21 +357,22 @@ def lm_08(exhibit: Exhibit) -> str:
         "one gradient: that of the tokens read plus that of the tokens told", tied, (apart.grad + model.embedding.weight.grad).numpy(), 1e-6
     )
 
-    made, long = toy.tokeniser(), toy.sentences(40_000, "rates")
+    made, long = toy.tokeniser(), toy.sentences(exhibit.seed, 40_000, "rates")
     rates = {}
     for rate, shares in ((0.15, (0.8, 0.1, 0.1)), (0.4, (1.0, 0.0, 0.0))):
-        found = masking(made, rate, shares)(long, generator(0, "rates"))
+        found = masking(made, rate, shares)(long, exhibit.generator("rates"))
         hidden = found.x[found.mask] == special(made, "mask")
         left = found.x[found.mask] == found.y[found.mask]
         share = float(found.mask[:, 1:].float().mean())
         parts = [float(hidden.float().mean()), float((~hidden & ~left).float().mean()), float(left.float().mean())]
         # 160,000 words and 24,000 asked: four standard deviations; another word is the same one once in 192
-        exhibit.expect(f"rate {rate}: share of words asked", share, rate, within=0.005)
+        exhibit.expect(f"rate {rate}: share of words asked", share, rate, within=0.006)
         exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(shares), within=0.011)
         exhibit.expect(f"rate {rate}: [CLS] asked", int(found.mask[:, 0].sum()), 0)
         rates[rate] = share
-    words, held = len(toy.TOPICS) * toy.WORDS, toy.asked()[:]
-    said = [F.cross_entropy(toy.answered(seed)["tokens"][held.mask], held.y[held.mask]).exp().item() for seed in toy.SEEDS]
+    words, held = len(toy.TOPICS) * toy.WORDS, toy.asked(exhibit.seed)[:]
+    logits = [toy.answered(exhibit.seed, seed)["tokens"][held.mask] for seed in exhibit.seeds()]
+    said = [F.cross_entropy(one, held.y[held.mask]).exp().item() for one in logits]
     exhibit.below(f"perplexity of hidden words, {words} without a context", said, words / 3)
     return f"{asked} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {spread(said)} of {words}"
 
@@ -403,7 +404,7 @@ def lm_09(exhibit: Exhibit) -> str:
         1e-5,
     )
     exhibit.expect("second sentence in kinds", int(batch.kinds.sum()), 8)
-    seven = torch.randint(9, (1, 7), generator=generator(0, "seven"))
+    seven = torch.randint(9, (1, 7), generator=exhibit.generator("seven"))
     places = torch.tensor([[False, True, False, False, True, False, False]])
     masked = Categorical().counts(hide(Batch(x=seven), places, 9))["nll"]
     causal = Categorical().counts(WindowSource(seven[0], 6)[:])["nll"]
@@ -415,9 +416,10 @@ def lm_09(exhibit: Exhibit) -> str:
 
 def lm_10(exhibit: Exhibit) -> str:
     """Is it the next sentence?  And what was learnt without labels serves where labels are few."""
-    share = [float((toy.answered(seed)["pair"].argmax(1) == toy.asked()[:].follows).float().mean()) for seed in toy.SEEDS]
-    exhibit.above("next-sentence questions right, chance is a half", share, 0.75)
-    topics, few, test = len(toy.TOPICS), toy.few(), toy.sentences(1000, "test")
+    follows = toy.asked(exhibit.seed)[:].follows
+    share = [float((toy.answered(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
+    exhibit.above("next-sentence questions right, chance is a half", share, 0.8)
+    topics, few, test = len(toy.TOPICS), toy.few(exhibit.seed), toy.sentences(exhibit.seed, 1000, "test")
     answers: dict[str, tuple[Any, Any]] = {
         "sequence, linear": (lambda body: SequenceHead(body, topics, "mean"), False),
         "sequence at [CLS], hidden layer": (lambda body: SequenceHead(body, topics, "first", 32), False),
@@ -431,11 +433,10 @@ def lm_10(exhibit: Exhibit) -> str:
         def fit(body: Any, seed: int) -> Any:
             return toy.trained(toy.recipe(lambda: head(body(seed)), data, Categorical(topics), 40, 3e-3), seed)  # noqa: B023
 
-        known, blank = (
-            toy.right([fit(body, seed) for seed in toy.SEEDS], test.x, wanted) for body in (toy.pretrained_bert, lambda seed: toy.bert())
-        )
-        exhibit.above(f"{name}: pre-trained, {len(few)} labelled sentences", known, 0.8)
-        exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.1)
+        bodies = partial(toy.pretrained_bert, exhibit.seed), lambda seed: toy.bert()
+        known, blank = (toy.right([fit(body, seed) for seed in exhibit.seeds()], test.x, wanted) for body in bodies)
+        exhibit.above(f"{name}: pre-trained, {len(few)} labelled sentences", known, 0.85)
+        exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.05, mean=True)
         table["pre-trained"].append(spread(known, ".0%"))
         table["from scratch"].append(spread(blank, ".0%"))
     exhibit.show(Reading(f"Topics of 1000 sentences from {len(few)} labels", "table", table))
@@ -450,7 +451,7 @@ def lm_11(exhibit: Exhibit) -> str:
     """One pass trains every place, because no place sees the next; without the mask the model copies and learns nothing."""
     gpt = partial(LanguageModel, toy.TOKENS, 32, 2, ffn=2.0, positions="learned", places=32, style="gpt2")
     one = gpt(mixer="attention heads=4 positions=none").double().eval()
-    rows = toy.chain(3, 9, "prefixes")
+    rows = toy.chain(exhibit.seed, 3, 9, "prefixes")
     whole = Categorical()(one, Batch(x=rows[:, :-1], y=rows[:, 1:])).loss().detach()
     with torch.no_grad():
         each = [float(F.cross_entropy(one(rows[:, :n])[:, -1], rows[:, n])) for n in range(1, 9)]
@@ -460,19 +461,19 @@ def lm_11(exhibit: Exhibit) -> str:
     giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
     exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
 
-    learnt, n = toy.chain(4000, 9, "train"), 8
+    learnt, n = toy.chain(exhibit.seed, 4000, 9, "train"), 8
     copied = (torch.arange(n) < n - 1).expand(4000, n)  # the last place of a row has nothing to copy: it is not asked
     data = Data(TensorSource(learnt[:, :-1], learnt[:, 1:], mask=copied), name="chain")
-    loss, share, begun = {}, {}, toy.chain(100, 4, "begun")
+    loss, share, begun = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
     for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
-        models = toy.of_each_seed(toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(toy.TOKENS), 150, 1e-2))
+        models = toy.of_each_seed(exhibit, toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(toy.TOKENS), 150, 1e-2))
         loss[name] = [toy.nats(model, data.train, 500) for model in models]
-        share[name] = [toy.possible(_greedy(model, begun, n - 4)[:, 3:]) for model in models]
-    exhibit.expect("training loss with the mask: ln 3", loss["masked"], np.full(len(models), math.log(toy.NEXT)), within=0.1)
-    exhibit.below("training loss without it, copied", loss["no mask"], 0.05)
+        share[name] = [toy.possible(exhibit.seed, _greedy(model, begun, n - 1)) for model in models]
+    exhibit.below("training loss with the mask: distance from ln 3", [abs(one - math.log(toy.NEXT)) for one in loss["masked"]], 0.03)
+    exhibit.below("training loss without it, copied", loss["no mask"], 0.01)
     exhibit.refuses("generate() without the mask", lambda: generate(models[0], rows[:, :1], 4))
     exhibit.above("possible neighbours in text it goes on with, with the mask", share["masked"], 0.98)
-    exhibit.below("without it", share["no mask"], 0.75)
+    exhibit.below("without it", share["no mask"], 0.7)
     shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
     exhibit.show(Reading("With and without the mask", "table", {"model": list(loss), **shown}))
     told = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
@@ -493,23 +494,25 @@ def lm_12(exhibit: Exhibit) -> str:
     made = train("char", [text], 100, ("start",))
     rows = torch.cat([torch.tensor([special(made, "start")]), made.encode(text).long()])
     data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, made.size, 64, 1, "gru", 2.0)
-    models = toy.of_each_seed(toy.recipe(small, data, Categorical(made.size), 120, 2e-2, batch=32))
+    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(made.size), 120, 2e-2, batch=32))
     model, starts = models[0], torch.tensor([[special(made, "start")]]).repeat(8, 1)
     greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
     exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())
     exhibit.expect("greedy, against predict, append, repeat", greedy[0], _greedy(model, starts[:1], 40)[:, 1:].numpy())
-    exhibit.expect("the likeliest of one token is greedy", generate(model, starts[:1], 40, top_k=1, seed=5), greedy[0].numpy())
-    drawn = [generate(model, starts, 100, temperature=0.5, seed=seed) for seed in (1, 1, 2)]
+    exhibit.expect(
+        "the likeliest of one token is greedy", generate(model, starts[:1], 40, top_k=1, seed=exhibit.seed + 5), greedy[0].numpy()
+    )
+    drawn = [generate(model, starts, 100, temperature=0.5, seed=exhibit.seed + more) for more in (1, 1, 2)]
     exhibit.expect("the same seed twice", drawn[0], drawn[1].numpy())
-    exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.5)
+    exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.8)
     with torch.no_grad():
         expected = model(starts[:1])[:, -1]
-    firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5).flatten()
+    firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5, seed=exhibit.seed).flatten()
     wanted = (expected[0].double() / 0.5).softmax(-1)
     share = firsts.bincount(minlength=made.size) / len(firsts)
     # four standard deviations of a share of 4000 draws are below 0.032
     exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
-    few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3).flatten().tolist())
+    few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3, seed=exhibit.seed).flatten().tolist())
     exhibit.expect("letters drawn among the 3 likeliest", few <= set(expected[0].topk(3).indices.tolist()) and len(few) > 1, True)
     known = set(text.split())
 
@@ -517,19 +520,19 @@ def lm_12(exhibit: Exhibit) -> str:
         words = [word for line in lines for word in line.split()[:-1] if len(word) > 2]
         return sum(word in known for word in words) / len(words)
 
-    told = [[made.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=1)] for one in models]
+    told = [[made.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
     found = [real(lines) for lines in told]
-    letters = made.encode(text).long()[torch.randint(len(text), (4000,), generator=generator(0, "letters"))]
+    letters = made.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
     chance = real([made.decode(letters)])
     exhibit.above("words of three letters or more that exist", found, 0.6)
-    exhibit.below("the same of letters drawn by their frequency", chance, 0.2)
-    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(toy.SEEDS, told)}))
+    exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
+    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), told)}))
     return f"{spread(found, '.0%')} of words exist, {chance:.0%} of random letters: '{told[0][0][:40]}'"
 
 
 def lm_13(exhibit: Exhibit) -> str:
     """L = L_cls + lambda L_LM: the text itself teaches where labels are few."""
-    labelled, free, test = toy.few(), toy.sentences(4000, "free"), toy.sentences(1000, "test")
+    labelled, free, test = toy.few(exhibit.seed), toy.sentences(exhibit.seed, 4000, "free"), toy.sentences(exhibit.seed, 1000, "test")
     topics = len(toy.TOPICS)
 
     def joint(weight: float) -> Joint:
@@ -556,18 +559,20 @@ def lm_13(exhibit: Exhibit) -> str:
         "labels alone, lambda 0": (lambda seed: toy.gpt(), 0.0, few, 30),
         "labelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
         "jointly with unlabelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, mixed, 160),
-        "pre-trained, then labelled text, lambda 0.5": (toy.pretrained_gpt, 0.5, few, 30),
+        "pre-trained, then labelled text, lambda 0.5": (partial(toy.pretrained_gpt, exhibit.seed), 0.5, few, 30),
     }
     right: dict[str, list[float]] = {name: [] for name in ways}
-    for (name, (body, weight, source, steps)), seed in product(ways.items(), toy.SEEDS):
+    logged: dict[str, list[bool]] = {name: [] for name in ways}
+    for (name, (body, weight, source, steps)), seed in product(ways.items(), exhibit.seeds()):
         made = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 5e-3)  # noqa: B023
         run = exhibit.train(made, f"{name} {seed}", seed=seed)
-        logged = {key for row in run.metrics for key in row}
-        exhibit.expect(f"{name}, seed {seed}: both terms logged", {"valid/label_nll", "valid/tokens_nll"} <= logged, True)
+        logged[name].append({"valid/label_nll", "valid/tokens_nll"} <= {key for row in run.metrics for key in row})
         with torch.no_grad():
             right[name].append(float((run.model()(test.x)["label"].argmax(-1) == test.y).float().mean()))
+    for name, both in logged.items():
+        exhibit.expect(f"{name}: both terms logged", all(both), True)
     alone, _, jointly, first = right.values()
-    exhibit.above("unlabelled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.2)
+    exhibit.above("unlabelled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
     exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
     told = {name: spread(some, ".0%") for name, some in right.items()}
     exhibit.show(Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(told), "right": list(told.values())}))
@@ -627,22 +632,25 @@ def lm_15(exhibit: Exhibit) -> str:
     exhibit.expect("the answer is not in it", "on another project" in prompt, False)
 
     V = 2 * toy.RULES
-    data = in_context(n=20_000, shots=8, keys=toy.RULES, values=toy.RULES)
-    models = toy.of_each_seed(toy.recipe(partial(LanguageModel, V, 32, 2, "deltanet heads=2", 2.0), data, Categorical(V), 100, 1e-2))
+    data = in_context(exhibit.seed, n=20_000, shots=8, keys=toy.RULES, values=toy.RULES)
+    models = toy.of_each_seed(
+        exhibit, toy.recipe(partial(LanguageModel, V, 32, 2, "deltanet heads=2", 2.0), data, Categorical(V), 100, 1e-2)
+    )
     before, shots = [toy.weights(model) for model in models], [0, 1, 2, 4, 8, 16]
     right = []  # of each model, of each count of shots
     for model in models:
-        asked = [toy.demonstrations(count) for count in shots]
+        asked = [toy.demonstrations(exhibit.seed, count) for count in shots]
         right.append([float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()) for x, y in asked])
     expected = [1 - (1 - 1 / toy.RULES) ** (count + 1) for count in shots]  # the key was shown, or a guess
     exhibit.expect("hash of the weights after all prompts (E-41)", [toy.weights(model) for model in models], before)
     exhibit.above("least that accuracy rises with the next count of shots", [min(np.diff(one)) for one in right], 0.0)
-    exhibit.above("16 shots better than none by", [one[-1] - one[0] for one in right], 0.6)
-    gap = exhibit.expect("accuracy, against the chance that the key was shown", right, [expected] * len(models), within=0.08)
+    exhibit.above("16 shots better than none by", [one[-1] - one[0] for one in right], 0.65)
+    gaps = [max(abs(share - chance) for share, chance in zip(one, expected)) for one in right]
+    exhibit.below("accuracy, furthest from the chance that the key was shown", gaps, 0.08)
     curves = {"models": np.mean(right, 0), "key shown, or a guess": expected}
     exhibit.show(Reading("Accuracy by shots", "lines", curves, axes=["shots", "right"], extra={"x": shots}))
     told = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
-    return f"prompt as in the notes; right after shots {told}, within {gap:.2f} of what was shown; weights unchanged"
+    return f"prompt as in the notes; right after shots {told}, within {max(gaps):.2f} of what was shown; weights unchanged"
 
 
 # Encoder and decoder ------------------------------------------------------------------------------------------------
@@ -650,24 +658,26 @@ def lm_15(exhibit: Exhibit) -> str:
 
 def lm_16(exhibit: Exhibit) -> str:
     """Spans are cut out and asked for; any task is text in, text out."""
-    asked, answers = toy.tasks(6000, "train")
+    asked, answers = toy.tasks(exhibit.seed, 6000, "train")
     made = train("words", [*asked, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
-    rows = torch.randint(20, made.size, (500, 40), generator=generator(0, "spans"))
+    rows = torch.randint(20, made.size, (500, 40), generator=exhibit.generator("spans"))
     lost = {}
     for rate, mean in ((0.15, 3.0), (0.5, 4.0)):
-        batch = span_corruption(made, rate, mean)(Batch(x=rows), generator(1, "spans"))
+        batch = span_corruption(made, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
         back = torch.stack([restored(source, told, made) for source, told in zip(batch.source, batch.y)])
         exhibit.expect(f"rate {rate}: rows restored from what is left and what is told", back, rows.numpy())
         cut = span_numbers(40, rate, mean)
         exhibit.expect(f"rate {rate}: tokens of both sides", batch.source.shape[1] + batch.y.shape[1], 40 + 2 * cut[1] + 2)
         lost[rate] = cut
-    shown = span_corruption(made)(Batch(x=made.encode(asked[0] + " " + asked[1]).long().unsqueeze(0)), generator(0, "shown"))
+    shown = span_corruption(made)(Batch(x=made.encode(asked[0] + " " + asked[1]).long().unsqueeze(0)), exhibit.generator("shown"))
     spelt = {name: " ".join(made.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
     exhibit.show(Reading("A corrupted span", "table", {"input": [spelt["source"]], "target": [spelt["y"]]}))
 
     data = Data(pairs(asked, answers, made, made), name="tasks by prefix")
-    models = toy.of_each_seed(toy.recipe(partial(EncoderDecoder, made.size, 48, 1, 4, 2.0), data, Categorical(made.size), 240, 8e-3))
-    tests, wanted = toy.tasks(300, "test")
+    models = toy.of_each_seed(
+        exhibit, toy.recipe(partial(EncoderDecoder, made.size, 48, 1, 4, 2.0), data, Categorical(made.size), 280, 5e-3)
+    )
+    tests, wanted = toy.tasks(exhibit.seed, 300, "test")
     found = [translate(model, tests, (made, made), 6) for model in models]
     share = {}
     for task in ("classify", "reverse"):
@@ -675,17 +685,17 @@ def lm_16(exhibit: Exhibit) -> str:
         share[task] = [exact([said[i].split() for i in these], [wanted[i].split() for i in these]) for said in found]
         exhibit.above(f"{task}: answers right", share[task], 0.95)
     same = [f"{task} : film very good play" for task in share]
-    told = translate(models[0], same, (made, made), 6)
-    exhibit.expect("one text, two prefixes", told, ["positive", "play good very film"])
-    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*told, *found[0][:4]]}))
+    both = translate(models[0], same, (made, made), 6)
+    exhibit.expect("one text, two prefixes", both, ["positive", "play good very film"])
+    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*both, *found[0][:4]]}))
     return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())
 
 
 def lm_17(exhibit: Exhibit) -> str:
     """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
-    made = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150)
+    made = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
     data = made.build_data()
-    models = toy.of_each_seed(made.replace(callbacks=(), evaluate_every=made.steps))
+    models = toy.of_each_seed(exhibit, made.replace(callbacks=(), evaluate_every=made.steps))
     said = [translation.translated(model, data) for model in models]
     share = [exact(found, wanted) for found, wanted, _ in said]
     exhibit.above("sentences translated without a mistake", share, 0.95)
@@ -696,7 +706,7 @@ def lm_17(exhibit: Exhibit) -> str:
         logits = model(batch.source, batch.x, batch.lengths).double()
         loop = -sum(float(logits[i, t].log_softmax(-1)[batch.y[i, t]]) for i, t in batch.mask.nonzero().tolist())
         loss = float(Categorical()(model, batch)["nll"].sum)
-        exhibit.expect("loss: nats of the next word", loss, loop, within=1e-2)
+        exhibit.expect("loss: nats of the next word", loss, loop, within=1e-3)
         later = batch.x.clone()
         later[:, -1] = (later[:, -1] + 1) % len(data.classes)
         gap = (model(batch.source, later, batch.lengths)[:, :-1] - logits[:, :-1]).abs().max()
@@ -715,8 +725,8 @@ def lm_17(exhibit: Exhibit) -> str:
 
 def lm_18(exhibit: Exhibit) -> str:
     """A trained model stays; small parts plugged in, or a prompt, learn the task."""
-    few, test = toy.few(4), toy.sentences(1000, "test")
-    fitted, d, m = toy.pretrained_bert(), 48, 6
+    few, test = toy.few(exhibit.seed, 4), toy.sentences(exhibit.seed, 1000, "test")
+    fitted, d, m = toy.pretrained_bert(exhibit.seed, exhibit.seeds()[0]), 48, 6
     before = fitted(test.x)["tokens"].detach()
     fitted.zero_grad()
     names = add_bottlenecks(fitted, m)
@@ -729,27 +739,38 @@ def lm_18(exhibit: Exhibit) -> str:
     got = sum(p.grad is not None for p in fitted.parameters())
     exhibit.expect("tensors with a gradient, all of adapters", got, len(names))
 
+    def prompt(body: Bert) -> Prompted:
+        return Prompted(body, tokens=toy.label_words()[:PROMPT])
+
     ways: dict[str, tuple[Any, int, float]] = {
         "as it is": (freeze, 0, 0.0),
         "full fine-tuning": (lambda body: None, 60, 3e-3),
         "adapters": (partial(add_bottlenecks, middle=m), 60, 3e-2),
-        "LoRA": (partial(add_lora, rank=2), 60, 3e-2),
-        "prompt": (lambda body: Prompted(body, tokens=toy.label_words()[:PROMPT]), 150, 0.2),
+        "LoRA": (partial(add_lora, rank=4), 100, 3e-2),
+        "prompt before training": (prompt, 0, 0.0),
+        "prompt": (prompt, 150, 5e-2),
     }
-    counts, right = {}, {}
+    counts, right, nats = {}, {}, {}
     data, held = Data(toy.named(few), name="few topics"), toy.named(test)[:]
     for name, (way, steps, rate) in ways.items():
-        made = [partial(_changed, way, seed) for seed in toy.SEEDS]
-        counts[name] = sum(p.numel() for p in made[0]().parameters() if p.requires_grad)
-        models = [toy.trained(toy.recipe(one, data, Categorical(), steps, rate), s) if steps else one() for s, one in zip(toy.SEEDS, made)]
+        builds = {seed: partial(_changed, way, exhibit.seed, seed) for seed in exhibit.seeds()}
+        models = [
+            toy.trained(toy.recipe(build, data, Categorical(), steps, rate), seed) if steps else build() for seed, build in builds.items()
+        ]
+        counts[name] = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
         with torch.no_grad():
-            right[name] = [float((model(held.x)[:, 0].argmax(-1) == held.y[:, 0]).float().mean()) for model in models]
-    exhibit.below("as it is: it does not know which word to say", right["as it is"], 0.2)
+            said = [model(held.x)[:, 0] for model in models]
+        right[name] = [float((logits.argmax(-1) == held.y[:, 0]).float().mean()) for logits in said]
+        nats[name] = [float(F.cross_entropy(logits, held.y[:, 0])) for logits in said]
+    # The words of a topic are all alike to it: that it says the right one is chance.
+    exhibit.below(f"as it is: it does not know which of {toy.WORDS} words to say", right["as it is"], 0.4, mean=True)
     exhibit.expect("prompt: vectors times width learn", counts["prompt"], PROMPT * d)
     for name in ("full fine-tuning", "adapters", "LoRA"):
         exhibit.above(f"{name}: topics named right from {len(few)} examples", right[name], 0.8)
-    # A prompt has little to say to a model of two blocks; it takes a large one to be as good as the others.
-    exhibit.above("prompt: more topics named right than as it is, by", [a - b for a, b in zip(right["prompt"], right["as it is"])], 0.05)
+    # It is the topic that a prompt brings out; no prompt can tell apart what the model cannot.  It takes a large one for more.
+    exhibit.ordered("prompt: nats of the right word, before training more than after", nats["prompt before training"], nats["prompt"])
+    known = math.log(toy.WORDS)
+    exhibit.below("prompt: nats of the right word, more than where the topic is known by", [one - known for one in nats["prompt"]], 0.8)
     for name in ("adapters", "LoRA", "prompt"):
         exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
     told = {name: spread(some, ".0%") for name, some in right.items()}
@@ -775,8 +796,8 @@ class _Words(nn.Module):
         return owner.logits(self.body.features(tokens)[0])
 
 
-def _changed(way: Any, seed: int) -> Any:
+def _changed(way: Any, text: int, seed: int) -> Any:
     """The trained model with one way to go on learning; those that change it in place return no model."""
-    body = toy.pretrained_bert(seed)
+    body = toy.pretrained_bert(text, seed)
     made = way(body)
     return _Words(made if isinstance(made, Prompted) else body)

@@ -32,14 +32,14 @@ from ..optim.build import optimiser
 from ..optim.line_search import Descent
 from ..optim.newton import Newton
 from ..optim.race import EVERYONE, Track, columns, entrant, follow, race
-from ._exhibit import Exhibit
+from ._exhibit import Exhibit, spread
 
 
 def opt_01(exhibit: Exhibit) -> str:
     """Gradient descent converges exactly where the rate lies below 2 / lambda_max."""
-    a = _definite(5, 30.0)
+    a = _definite(exhibit, 5, 30.0)
     limit = 2 / float(torch.linalg.eigvalsh(a)[-1])
-    start = torch.linspace(-2, 3, 5, dtype=torch.float64)
+    start = _corner(a)
     fates = {}
     for share in (0.02, 0.5, 0.97, 0.99, 1.01, 1.03, 2.0):
         track = _descend(a, start, share * limit, 500)
@@ -76,7 +76,7 @@ def opt_02(exhibit: Exhibit) -> str:
     worst = turn = 0.0
     rates: list[float] = []
     for n, condition in ((2, 10.0), (3, 4.0), (6, 200.0)):
-        a = _definite(n, condition)
+        a = _definite(exhibit, n, condition)
         theta = torch.linspace(-1, 2, n, dtype=torch.float64).requires_grad_()
         search = Descent([theta], search="exact")
         found, formula, gradients = [], [], []
@@ -112,15 +112,16 @@ def opt_03(exhibit: Exhibit) -> str:
     highest: dict[float, float] = {}
     for condition in (2.0, 10.0, 100.0):
         bound = ((condition - 1) / (condition + 1)) ** 2
-        draw = generator(0, "starts", int(condition))
+        draw = exhibit.generator("starts", int(condition))
         found = [
             ratio
             for n in (2, 3, 5)
             for _ in range(8)
-            for ratio in _contractions(_definite(n, condition), torch.randn(n, generator=draw).double(), 4)
+            for ratio in _contractions(_definite(exhibit, n, condition), torch.randn(n, generator=draw).double(), 4)
         ]
         highest[condition] = max(found)
-        exhibit.below(f"highest of {len(found)} ratios from random starts, k={condition:g}, over the bound", max(found) / bound, 1 + 1e-9)
+        beyond = sum(ratio > bound * (1 + 1e-9) for ratio in found)
+        exhibit.expect(f"of {len(found)} ratios from random starts, k={condition:g}, beyond the bound", beyond, 0)
         hard = _contractions(torch.diag(_vector(1.0, condition)), _vector(condition, 1.0), 4)
         worst[condition] = hard[-1]
         exhibit.expect(f"ratio from the worst start, k={condition:g}", hard, [bound] * 4, within=1e-9)
@@ -149,8 +150,8 @@ def opt_04(exhibit: Exhibit) -> str:
         exhibit.expect(f"steps to 1e-6 of the loss, k={condition:g}", track.steps, math.ceil(math.log(1e-6) / math.log(mu) - 1e-9))
     exhibit.expect("steps grow with k", sorted(counts.values()), list(counts.values()))
 
-    x = torch.randn(40, 2, generator=generator(0, "logistic")).double() * torch.tensor([1.0, 2.0]) + torch.tensor([0.5, -0.3])
-    label = (x @ _vector(1.0, -1.0) + torch.randn(40, generator=generator(1, "logistic")) > 0).double()
+    x = torch.randn(40, 2, generator=exhibit.generator("logistic")).double() * torch.tensor([1.0, 2.0]) + torch.tensor([0.5, -0.3])
+    label = (x @ _vector(1.0, -1.0) + torch.randn(40, generator=generator(exhibit.seed + 1, "logistic")) > 0).double()
 
     def loss(theta: Tensor) -> Tensor:
         return torch.nn.functional.softplus(-(2 * label - 1) * (theta @ x.T)).mean(-1) + 0.02 * theta.square().sum(-1)
@@ -164,12 +165,10 @@ def opt_04(exhibit: Exhibit) -> str:
     mu = ((high - low) / (high + low)) ** 2
     track = _go(loss, _vector(3.0, 2.0), partial(_sgd, rate=2 / (low + high)), 60)
     above = [value - float(loss(best)) for value in track.losses]
-    tail = [b / a for a, b in zip(above, above[1:], strict=False) if a > 1e-11 and b < 1e-5]
+    tail = [b / a for a, b in zip(above, above[1:], strict=False) if a > 1e-12][-5:]  # the last that rounding leaves alone
     measured = math.exp(sum(map(math.log, tail)) / len(tail))
-    exhibit.above("steps in the tail", len(tail), 5)
-    exhibit.expect(
-        "logistic loss: contraction near its minimum over mu of the local Hessian", measured / mu, 1.0, within=0.05
-    )  # the row's 5 %
+    # the row's 5 %
+    exhibit.expect("logistic loss: contraction near its minimum over mu of the local Hessian", measured / mu, 1.0, within=0.05)
     for name, condition in (("round", 2.0), ("narrow", 50.0)):
         ground = quadratic(condition)
         path = _descend(torch.diag(_vector(1.0, condition)), _vector(*ground.start), 2 / (1 + condition), 20).path
@@ -181,39 +180,39 @@ def opt_04(exhibit: Exhibit) -> str:
 def opt_05(exhibit: Exhibit) -> str:
     """Batch gradients around the full one: right on average, with a variance that falls as 1/B; the run log names the regime."""
     n, sizes = 512, (1, 2, 4, 8, 16, 32)
-    x = torch.randn(n, 3, generator=generator(0, "x")).double()
+    x = torch.randn(n, 3, generator=exhibit.generator("x")).double()
     data = TensorSource(x, x.sin().sum(1, keepdim=True))
-    full = _gradients(data, [torch.arange(n)])[0]
-    spread: dict[int, float] = {}
+    full = _gradients(exhibit, data, [torch.arange(n)])[0]
+    variances: dict[int, float] = {}
     worst = 0.0
     for size in sizes:
-        order = Order(n, size, seed=0)
-        # As many epochs as B, so that every size is judged by 512 batches: they tell a variance to about 5 %.
-        found = _gradients(data, [order.at(step) for step in range(size * order.steps_per_epoch)])
+        order = Order(n, size, seed=exhibit.seed)
+        # As many epochs as B, so that every size is judged by 512 batches: they tell a variance to about 3 %.
+        found = _gradients(exhibit, data, [order.at(step) for step in range(size * order.steps_per_epoch)])
         average = found[: order.steps_per_epoch].mean(0)
         worst = max(worst, exhibit.expect(f"mean of the batch gradients of an epoch, B={size}", average, full, within=1e-12))
-        spread[size] = float((found - full).square().sum(1).mean())
+        variances[size] = float((found - full).square().sum(1).mean())
+    # Drawing without replacement leaves a factor (N-B)/(N-1), which is 1 for small B and 0 for the full batch.
+    scaled = {size: variances[size] * (n - 1) / (n - size) for size in sizes}
     for size in sizes[1:]:
-        # Drawing without replacement leaves a factor (N-B)/(N-1), which is 1 for small B and 0 for the full batch.
-        scaled = spread[size] * size / spread[1] * (n - 1) / (n - size)
-        exhibit.expect(f"variance at B={size} over variance at B=1, times B", scaled, 1.0, within=0.1)
+        exhibit.expect(f"variance at B={size} over variance at B=1, times B", scaled[size] * size / scaled[1], 1.0, within=0.15)
     logs = {size: _regime(exhibit, data, size) for size in (1, 32, n)}
     for size, word in ((1, "stochastic"), (32, "minibatch"), (n, "full batch")):
         exhibit.expect(f"the run log at B={size} says '{word}'", word in logs[size], True)
-    slope = float(np.polyfit(np.log(sizes), np.log(list(spread.values())), 1)[0])
+    slope = float(np.polyfit(np.log(sizes), np.log(list(scaled.values())), 1)[0])
     exhibit.expect("slope of log variance against log B", slope, -1.0, within=0.05)
-    lines = {"measured": list(spread.values()), "1/B": [spread[1] / size for size in sizes]}
+    lines = {"measured": list(variances.values()), "1/B": [variances[1] / size for size in sizes]}
     exhibit.show(Reading("Variance of the batch gradient", "lines", lines, axes=["B"], extra={"x": list(sizes), "log": ["x", "y"]}))
     exhibit.show(Reading("What the run log says", "table", {"B": list(logs), "regime": list(logs.values())}))
     return f"mean off by at most {worst:.1e}; variance ~ B^{slope:.2f}; the log says {'; '.join(logs.values())}"
 
 
-def _gradients(data: TensorSource, batches: list[Tensor]) -> Tensor:
+def _gradients(exhibit: Exhibit, data: TensorSource, batches: list[Tensor]) -> Tensor:
     """Mean gradient of each batch, as the engine computes it, at the same weights.  (batches, parameters)"""
     model = MLP((3, 4, 1), activation="tanh").double()
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.normal_(generator=generator(0, "weights", number))
+            parameter.normal_(generator=exhibit.generator("weights", number))
     flat = Flat(model)
     found = []
     for indices in batches:
@@ -225,14 +224,15 @@ def _gradients(data: TensorSource, batches: list[Tensor]) -> Tensor:
 def _regime(exhibit: Exhibit, data: TensorSource, batch: int) -> str:
     sgd = optimiser("sgd", lr=0.01)
     recipe = Recipe(model=lambda: MLP((3, 4, 1)).double(), data=Data(data), objective=Gaussian(), optimiser=sgd, batch=batch, steps=1)
-    run = exhibit.train(recipe, f"batch-{batch}")
+    run = exhibit.train(recipe, f"batch-{batch}", seed=exhibit.seed)
     return next(event["regime"] for event in run.events if event["event"] == "start")
 
 
 def opt_06(exhibit: Exhibit) -> str:
     """An epoch draws every example once; the last short batch is kept or dropped."""
     n, batch, epochs = 10, 4, 5
-    kept, dropped, even = Order(n, batch, seed=3), Order(n, batch, seed=3, drop_last=True), Order(n, 5, seed=3)
+    seed = exhibit.seed + 3
+    kept, dropped, even = Order(n, batch, seed=seed), Order(n, batch, seed=seed, drop_last=True), Order(n, 5, seed=seed)
     passes = [[kept.at(epoch * 3 + step) for step in range(3)] for epoch in range(epochs)]
     draws = torch.stack([torch.cat(steps).bincount(minlength=n) for steps in passes])
     exhibit.expect("draws of each index in each epoch", draws, torch.ones(epochs, n))
@@ -243,7 +243,7 @@ def opt_06(exhibit: Exhibit) -> str:
     exhibit.expect("batch sizes where B divides N", [len(even.at(step)) for step in range(4)], [5, 5, 5, 5])
     orders = {tuple(torch.cat(steps).tolist()) for steps in passes}
     exhibit.expect("different orders in 5 epochs", len(orders), epochs)
-    again = Order(n, batch, seed=3)
+    again = Order(n, batch, seed=seed)
     backwards = [again.at(step) for step in reversed(range(epochs * 3))][::-1]
     exhibit.expect("batches asked for backwards, by a fresh order", torch.cat(backwards), torch.cat([torch.cat(steps) for steps in passes]))
     index, batches = [torch.cat(steps) for steps in passes], ", ".join(str(len(indices)) for indices in passes[0])
@@ -252,8 +252,10 @@ def opt_06(exhibit: Exhibit) -> str:
 
 
 def opt_07(exhibit: Exhibit) -> str:
-    """On the loss of the Gabor model, with its many minima, noisy steps find the best basin more often than exact ones."""
-    x, y = gabor_data()
+    """On the loss of the Gabor model, with its many minima, noisy steps find the best basin more often than exact ones.
+
+    One data set shows anything, with a gain or without: it is counted over two hundred of them.
+    """
     one, two = _vector(0.3, 2.0), _vector(-0.7, 5.0)
     near = torch.linspace(-1, 1, 41).double()[:, None]
     kinds: tuple[Literal["notes", "textbook"], ...] = ("notes", "textbook")
@@ -265,42 +267,53 @@ def opt_07(exhibit: Exhibit) -> str:
     for kind, value in zip(kinds, worked, strict=True):
         exhibit.expect(f"value at weights (0.3, 2) and x = 2, {kind} form", float(gabor_model(one, at, kind)), value, within=1e-12)
 
-    best = 1.15 * float(_gabor_walk(x, y, GABOR_TRUTH[None], len(y), 0)[1][-1])
-    draw = generator(0, "starts")
-    starts = _vector(20.0, 20.0) * torch.rand(50, 2, generator=draw).double() + _vector(-10.0, 2.5)
-    whole, plainly = _gabor_walk(x, y, starts, len(y), 0)
-    plain = int((plainly < best).sum())
-    noisy, found = whole, []
-    for seed in range(3):
-        noisy, losses = _gabor_walk(x, y, starts, 4, seed)
-        found.append(int((losses < best).sum()))
-    mean, spread = float(np.mean(found)), float(np.std(found, ddof=1))
-    for seed, count in enumerate(found):
-        exhibit.above(f"starts of 50 that reach the best basin with batches of 4, seed {seed}", count, plain)
-    exhibit.above("mean over 3 seeds, over the full batch's count", mean / plain, 1.3)
-    minima = len({tuple(place) for place in whole[-1].round().int().tolist()})
-    exhibit.above("different ends of the full batch, to whole numbers: minima and plateaus", minima, 5)
-    ground = gabor()
-    pick = int(((plainly >= best) & (losses < best)).nonzero()[0])
-    paths = {"full batch": whole[:, pick], "batches of 4": noisy[:, pick]}
-    exhibit.show(_ways("From one start: the full batch stays in the nearest minimum", ground, paths))
-    return f"best basin reached from {plain} of 50 starts with the full batch, {mean:.1f} +/- {spread:.1f} with batches of 4"
+    sets, starts_each = 200, 20
+    data = [gabor_data(seed=seed) for seed in range(sets * exhibit.seed, sets * (exhibit.seed + 1))]
+    x, y = torch.stack([x for x, _ in data]), torch.stack([y for _, y in data])
+    batches = exhibit.generator("batches")
+    best = 1.15 * _gabor_walk(x, y, GABOR_TRUTH.expand(sets, 1, 2), None, batches)[1]
+    draw = exhibit.generator("starts")
+    starts = _vector(20.0, 20.0) * torch.rand(sets, starts_each, 2, generator=draw).double() + _vector(-10.0, 2.5)
+    paths, arrived = {}, {}
+    for name, batch in (("full batch", None), ("batches of 8", 8)):
+        paths[name], losses = _gabor_walk(x, y, starts, batch, batches)
+        arrived[name] = losses < best
+    counts = {name: int(there.sum()) for name, there in arrived.items()}
+    exhibit.ordered(
+        f"starts of {arrived['full batch'].numel():,} that reach the best basin: batches of 8, less the full batch",
+        counts["batches of 8"],
+        counts["full batch"],
+    )
+    ends = [len({tuple(place) for place in places}) for places in paths["full batch"][-1].round().int().tolist()]
+    exhibit.above(f"different ends of {starts_each} starts, to whole numbers: minima and plateaus, mean over data sets", np.mean(ends), 10)
+    pick = int((arrived["batches of 8"] & ~arrived["full batch"]).flatten().int().argmax())
+    ground = replace(gabor(), loss=lambda weights: gabor_loss(weights, *data[pick // starts_each]))
+    ways = {name: path.flatten(1, 2)[:, pick] for name, path in paths.items()}
+    exhibit.show(_ways("From one start: the full batch stays in the nearest minimum", ground, ways))
+    shares = [f"{count} with {name}" for name, count in counts.items()]
+    return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(shares)}"
 
 
-def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Paths (steps + 1, S, 2) of S starts side by side, each with its own batches, and their last losses; the rate falls to 0."""
-    steps, rate = 800, 4.0
+def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch: int | None, dice: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Paths (steps + 1, D, S, 2) of S starts on each of D data sets, each with its own batches, and their last losses (D, S).
+
+    The rate falls to 0.
+    """
+    steps, rate = 200, 4.0
     theta = starts.clone().requires_grad_()
     descent = _sgd([theta], rate)
-    dice = generator(seed, "batches")
+    errors = torch.func.vmap(lambda w, x, y: (gabor_model(w, x) - y).square())
     path = [starts]
     for step in range(steps):
-        chosen = torch.rand(len(starts), len(y), generator=dice).argsort(1) < batch
-        theta.grad = torch.autograd.grad(((gabor_model(theta, x) - y).square() * chosen).sum() / batch, theta)[0]
+        squares = errors(theta, x, y)
+        if batch is not None:
+            chosen = torch.rand(squares.shape, generator=dice).argsort(-1) < batch
+            squares = squares * chosen * (y.shape[1] / batch)
+        theta.grad = torch.autograd.grad(squares.mean(-1).sum(), theta)[0]
         descent.param_groups[0]["lr"] = rate * (1 - step / steps)
         descent.step()
         path.append(theta.detach().clone())
-    return torch.stack(path), gabor_loss(path[-1], x, y)
+    return torch.stack(path), torch.func.vmap(gabor_loss)(path[-1], x, y)
 
 
 def opt_08(exhibit: Exhibit) -> str:
@@ -311,30 +324,29 @@ def opt_08(exhibit: Exhibit) -> str:
         "1/t": schedules.inverse_time(half=2.0),
         "step decay": schedules.step_decay(every=80, factor=0.4),
     }
-    curves = {name: _noisy_bowl(factor, seeds, steps, rate, noise) for name, factor in factors.items()}
+    curves = {name: _noisy_bowl(exhibit, factor, seeds, steps, rate, noise) for name, factor in factors.items()}
     level = {name: float(losses[-50:].mean()) for name, losses in curves.items()}
     # Half the variance of  w <- (1 - eta) w - eta xi  in its steady state.
-    exhibit.expect("floor of a constant rate: eta s^2 / (2 (2 - eta))", level["constant"], rate * noise**2 / (2 * (2 - rate)), within=0.01)
+    exhibit.expect("floor of a constant rate: eta s^2 / (2 (2 - eta))", level["constant"], rate * noise**2 / (2 * (2 - rate)), within=0.005)
     halves = [float(curves["constant"][start : start + 100].mean()) for start in (200, 300)]
     exhibit.expect("it hovers: mean loss of steps 300-400 over that of 200-300", halves[1] / halves[0], 1.0, within=0.03)  # 4000 seeds
-    for name in ("1/t", "step decay"):
-        exhibit.above(f"floor of the constant rate over the last loss with {name}", level["constant"] / float(curves[name][-1]), 8)
+    for name, least in (("1/t", 100), ("step decay", 30)):
+        exhibit.above(f"floor of the constant rate over the last loss with {name}", level["constant"] / float(curves[name][-1]), least)
     # At eta_t = 1/(t+1) on curvature 1 the weight is minus the mean of all noise so far: E loss = s^2 / (2 T).
-    mean = _noisy_bowl(schedules.inverse_time(half=1.0), seeds, steps, 1.0, noise)
-    exhibit.expect(
-        "1/t from rate 1: loss times 2 T / s^2 after 400 steps", float(mean[-1]) * 2 * steps / noise**2, 1.0, within=0.1
-    )  # 4000 seeds
+    mean = _noisy_bowl(exhibit, schedules.inverse_time(half=1.0), seeds, steps, 1.0, noise)
+    last = float(mean[-1]) * 2 * steps / noise**2
+    exhibit.expect("1/t from rate 1: loss times 2 T / s^2 after 400 steps", last, 1.0, within=5 * math.sqrt(2 / seeds))  # standard errors
     shown = [0, 1, 2, 10, 79, 80, 200, 399]
     exhibit.show(Reading("Loss on a noisy bowl, mean over 4000 seeds", "lines", curves, axes=["step", "loss"], extra={"log": ["y"]}))
     table = {"step": shown, **{name: [rate * factor(step, steps) for step in shown] for name, factor in factors.items()}}
     exhibit.show(Reading("Learning rate", "table", table))
-    last = ", ".join(f"{float(curves[name][-1]):.4f} with {name}" for name in ("1/t", "step decay"))
-    return f"a constant rate hovers at {level['constant']:.4f}; {last}"
+    ends = ", ".join(f"{float(curves[name][-1]):.4f} with {name}" for name in ("1/t", "step decay"))
+    return f"a constant rate hovers at {level['constant']:.4f}; {ends}"
 
 
-def _noisy_bowl(factor: schedules.Schedule, seeds: int, steps: int, rate: float, noise: float) -> Tensor:
+def _noisy_bowl(exhibit: Exhibit, factor: schedules.Schedule, seeds: int, steps: int, rate: float, noise: float) -> Tensor:
     """Mean loss w^2/2 after each step over many seeds side by side."""
-    dice = generator(0, "noise")
+    dice = exhibit.generator("noise")
     w = torch.full((seeds,), 3.0, dtype=torch.float64)
     descent = _sgd([w.requires_grad_()], rate)
     losses = []
@@ -410,12 +422,14 @@ def opt_10(exhibit: Exhibit) -> str:
     """One Newton step solves any positive definite quadratic; an indefinite Hessian is refused or damped."""
     worst, wrong = 0.0, []
     for n, condition in ((2, 3.0), (3, 50.0), (5, 1e3), (8, 1e5)):
-        a, b = _definite(n, condition), torch.linspace(1, 2, n).double()
-        start = torch.linspace(-3, 4, n).double()
+        a, b = _definite(exhibit, n, condition), torch.linspace(1, 2, n).double()
+        solution = torch.linalg.solve(a, b)
+        start = solution + _corner(a)
         theta = _go(_form(a, b), start, Newton, 1).path[1]
-        worst = max(worst, exhibit.expect(f"one step, {n} weights, k={condition:g}", theta, torch.linalg.solve(a, b), within=1e-8))
+        rounding = 200 * torch.finfo(torch.float64).eps * condition
+        worst = max(worst, exhibit.expect(f"one step, {n} weights, k={condition:g}", theta, solution, within=rounding))
         printed = start - a @ (a @ start - b)  # -H g, an erratum of the notes
-        wrong.append(float((printed - torch.linalg.solve(a, b)).norm()))
+        wrong.append(float((printed - solution).norm()))
     exhibit.above("smallest distance that the direction -H g leaves", min(wrong), 1.0)
 
     ground = saddle()
@@ -439,7 +453,7 @@ def opt_10(exhibit: Exhibit) -> str:
 
 def opt_11(exhibit: Exhibit) -> str:
     """A step M^-1 g is gradient descent for M = I and Newton's for M = H; AdaGrad, RMSProp and AdaDelta take a diagonal M."""
-    a, b = _definite(4, 20.0), torch.linspace(-1, 1, 4).double()
+    a, b = _definite(exhibit, 4, 20.0), torch.linspace(-1, 1, 4).double()
     start = torch.linspace(2, 3, 4).double()
     g = a @ start - b
     one = _go(_form(a, b), start, partial(_sgd, rate=0.1), 1).path[1]
@@ -571,13 +585,13 @@ def opt_14(exhibit: Exhibit) -> str:
     """Minima are rare among flat points; noise and momentum leave saddles; noisy steps end in the wide well."""
     chance = 0.5**20
     exhibit.expect("all of 20 directions concave up at p = 0.5", chance, 9.5e-7, within=5e-8)  # two printed digits
-    trials, dice = 40_000, generator(0, "signs")
+    trials, dice = 40_000, exhibit.generator("signs")
     ups = (torch.rand(trials, 4, generator=dice) < 0.5).all(1).double().mean()
     exhibit.expect("all of 4 directions, simulated, against p^4", ups, 0.5**4, within=0.006)  # five standard errors
     sizes = (1, 2, 3, 4, 5)
     shares = []
     for n in sizes:
-        square = torch.randn(trials, n, n, generator=generator(0, "hessians", n))
+        square = torch.randn(trials, n, n, generator=exhibit.generator("hessians", n))
         shares.append(float((torch.linalg.eigvalsh((square + square.mT) / 2)[:, 0] > 0).double().mean()))
     # exact for the Gaussian orthogonal ensemble
     for n, exact in ((1, 0.5), (2, (2 - math.sqrt(2)) / 4), (3, (math.pi - 2 * math.sqrt(2)) / (4 * math.pi))):
@@ -585,7 +599,7 @@ def opt_14(exhibit: Exhibit) -> str:
     exhibit.expect("the share falls with N", sorted(shares, reverse=True), shares)
     exhibit.below("share at N=5", shares[-1], 1e-3)
 
-    dice = generator(0, "noise")
+    dice = exhibit.generator("noise")
 
     def ridge(theta: Tensor, noise: float = 0.0) -> Tensor:
         return theta[..., 0].square() - theta[..., 1].square() + noise * theta @ torch.randn(2, generator=dice).double()
@@ -605,13 +619,10 @@ def opt_14(exhibit: Exhibit) -> str:
     view = Surface("x^2 - y^2", ridge, (1.0, 0.0), -1.0, (-1.2, 1.2, -1.2, 1.2))
     exhibit.show(_ways("On the ridge of x^2 - y^2", view, {name: track.path for name, track in tracks.items()}))
 
-    start = torch.linspace(-2.5, -0.5, 200).double()
-    wide = []
-    for seed in range(3):
-        wide.append(float((_two_wells(start, seed) > 0).double().mean()))
+    start = torch.linspace(-2.5, -0.5, 400).double()
+    wide = [float((_two_wells(start, seed) > 0).double().mean()) for seed in exhibit.seeds()]
     plain = float((_two_wells(start, None) > 0).double().mean())
-    for seed, share in enumerate(wide):
-        exhibit.above(f"share of 200 starts that batches of one end in the wide well, seed {seed}", share, 0.55)
+    exhibit.above("share of 400 starts that batches of one end in the wide well", wide, 0.5)
     exhibit.below("share with the full batch", plain, 0.1)
     place = torch.linspace(-2.5, 3.5, 241).double()
     exhibit.show(Reading("A sharp well and a wide one", "lines", {"loss": _wells(place)}, axes=["weight", "loss"], extra={"x": place}))
@@ -624,8 +635,8 @@ def opt_14(exhibit: Exhibit) -> str:
             extra={"x": list(sizes), "log": ["y"]},
         )
     )
-    told = f"{np.mean(wide):.0%} +/- {np.std(wide, ddof=1):.1%} with batches of one"
-    return f"2^-20 = {chance:.2e}; PD share {shares[0]:.3f} to {shares[-1]:.1e}; wide well {plain:.0%} with the full batch, {told}"
+    noisy = f"{spread(wide, '.1%')} with batches of one"
+    return f"2^-20 = {chance:.2e}; PD share {shares[0]:.3f} to {shares[-1]:.1e}; wide well {plain:.0%} with the full batch, {noisy}"
 
 
 def _wells(w: Tensor) -> Tensor:
@@ -658,19 +669,20 @@ def opt_15(exhibit: Exhibit) -> str:
         target = 1e-3 if ground.name == "quadratic" else 0.1
         entrants = [entrant(name, rates) for name in EVERYONE]
         told[ground.name] = race(place, partial(_at, ground), entrants, 100, target, keep=True)
-    x = torch.randn(96, 2, generator=generator(0, "x"))
+    x = torch.randn(96, 2, generator=exhibit.generator("x"))
     batch = Batch(x=x, y=(x[:, :1] * x[:, 1:]).sin())
     model = MLP((2, 12, 1), activation="tanh")
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator(0, "weights", number)))
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=exhibit.generator("weights", number)))
     names = [name for name, _ in model.named_parameters()]
 
     def loss(weights: list[Tensor], step: int) -> Tensor:
         out = torch.func.functional_call(model, dict(zip(names, weights, strict=True)), (batch.x,))
         return 0.5 * (out - batch.y).square().mean()
 
-    told["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.02)
+    # The target is about half the loss of a net that always answers 0.
+    told["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.06)
     for name, tracks in told.items():
         exhibit.expect(f"optimisers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
         exhibit.show(Reading(f"Race on {name}", "table", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
@@ -686,9 +698,10 @@ def opt_15(exhibit: Exhibit) -> str:
     paths = {track.name: track.path for track in told["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
     exhibit.show(_ways("Rosenbrock's valley", rosenbrock(), paths))
 
+    seeds = list(exhibit.seeds())
     grid = sweep(
         "xor",
-        {"lr": [1e-4, 1e-2, 0.1], "hidden": [(2,), (8,)], "seed": [0, 1, 2]},
+        {"lr": [1e-4, 1e-2, 0.1], "hidden": [(2,), (8,)], "seed": seeds},
         folder=exhibit.folder / "grid",
         threads=1,
         quiet=True,
@@ -696,7 +709,7 @@ def opt_15(exhibit: Exhibit) -> str:
     )
     drawn = sweep(
         "xor",
-        {"lr": [1e-4, 0.3], "seed": [0, 1, 2]},
+        {"lr": [1e-4, 0.3], "seed": seeds},
         method="random",
         trials=4,
         folder=exhibit.folder / "random",
@@ -707,7 +720,9 @@ def opt_15(exhibit: Exhibit) -> str:
     for name, found, count in (("grid", grid, 6), ("random", drawn, 4)):
         figures = [row.mean(found.watch) for row in found.rows]
         exhibit.expect(
-            f"{name} sweep: settings, each over 3 seeds", [len(found.rows), min(len(row.runs) for row in found.rows)], [count, 3]
+            f"{name} sweep: settings, and runs of each, one a seed",
+            [len(found.rows), min(len(row.runs) for row in found.rows)],
+            [count, len(seeds)],
         )
         exhibit.expect(f"{name} sweep: ranked by {found.watch}", figures, sorted(figures))
         settings = {dial: [str(row.setting[dial]) for row in found.rows] for dial in found.rows[0].setting}
@@ -718,7 +733,8 @@ def opt_15(exhibit: Exhibit) -> str:
                 {**settings, found.watch: figures, "spread": [row.spread(found.watch) for row in found.rows]},
             )
         )
-    exhibit.above("loss at rate 1e-4 over the best of the grid", grid.rows[-1].mean(grid.watch) / grid.best.mean(grid.watch), 3)
+    apart = math.log10(grid.rows[-1].mean(grid.watch) / grid.best.mean(grid.watch))
+    exhibit.above("powers of ten between the worst and the best loss of the grid", apart, 1.5)
     best = ", ".join(f"{name}: {tracks[0].name} in {tracks[0].steps}" for name, tracks in told.items())
     return f"{best}; best of the grid lr {grid.best.setting['lr']:g}, hidden {grid.best.setting['hidden']}"
 
@@ -785,10 +801,15 @@ def _vector(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def _definite(n: int, condition: float) -> Tensor:
+def _definite(exhibit: Exhibit, n: int, condition: float) -> Tensor:
     """A matrix with eigenvalues from 1 to the condition number in random directions."""
-    turn = torch.linalg.qr(torch.randn(n, n, generator=generator(0, "directions", n)).double())[0]
+    turn = torch.linalg.qr(torch.randn(n, n, generator=exhibit.generator("directions", n)).double())[0]
     return turn @ torch.diag(torch.logspace(0, math.log10(condition), n).double()) @ turn.T
+
+
+def _corner(a: Tensor) -> Tensor:
+    """One unit along every axis of the form, so that each curvature counts whatever the directions."""
+    return torch.linalg.eigh(a).eigenvectors.sum(1)
 
 
 def _closure(theta: Tensor, loss: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:

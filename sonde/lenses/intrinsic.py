@@ -62,8 +62,10 @@ def two_nn(x: Any) -> float:
         raise BadInput("the points have entries that are not finite", where="two_nn", fix="drop those rows first")
     if len(rows) < LEAST:
         raise BadInput(f"{len(rows)} distinct points are too few", where="two_nn", fix=f"give {LEAST} or more")
-    distance = NearestNeighbors(n_neighbors=3).fit(rows).kneighbors(rows)[0]
-    logs = np.log(distance[:, 2] / distance[:, 1])
+    near = NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(return_distance=False)
+    # From differences: its distances in many dimensions are those of x^2 - 2 x y + y^2, which cancel to 0 for points that are close.
+    distance = np.sort(np.linalg.norm(rows[:, None] - rows[near], axis=-1), axis=1)
+    logs = np.log(distance[:, 1] / distance[:, 0])
     return float((len(rows) - 1) / logs.sum()) if logs.sum() > 0 else math.inf
 
 

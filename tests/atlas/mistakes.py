@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sonde.atlas._exhibit import run
+import pytest
+
+from sonde.atlas._exhibit import Exhibit, run
 
 
 def wrong(row: str) -> list[str]:
@@ -10,6 +12,16 @@ def wrong(row: str) -> list[str]:
     result = run(row)
     assert not result.passed and not result.error, result.why or f"{row} did not notice"
     return [finding.name for finding in result.findings if not finding.passed]
+
+
+def two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every training with two seeds: the fewest that make a spread, for mistakes that need no third."""
+
+    def seeds(self: Exhibit, n: int = 3) -> range:
+        self.trainings = n
+        return range(2)
+
+    monkeypatch.setattr(Exhibit, "seeds", seeds)
 
 
 def any_of(names: list[str], word: str) -> bool:

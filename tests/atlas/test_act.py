@@ -107,13 +107,13 @@ def test_act_06_notices_a_softmax_that_overflows(instead):
 def test_act_07_notices_weights_that_are_too_small(monkeypatch):
     right = act.initialise
     monkeypatch.setattr(act, "initialise", lambda name: right("normal", std=0.02))
-    assert "gradient of ReLU, least of 3 seeds" in wrong("ACT-07")
+    assert "first / last gradient of ReLU, as a power of 10" in wrong("ACT-07")
 
 
 @pytest.fixture
 def no_training(monkeypatch):
     """The runs take most of the time and are not what these mistakes are about."""
-    monkeypatch.setattr(act, "_negative_targets", lambda exhibit: (1.0, {"relu": [1.1], "identity": [0.01]}))
+    monkeypatch.setattr(act, "_negative_targets", lambda exhibit: (1.0, {"relu": [1.1, 1.2], "identity": [0.01, 0.02]}))
 
 
 def test_act_08_notices_wrong_claims(instead, no_training):
@@ -140,4 +140,4 @@ def test_act_08_notices_an_output_that_fits_anything(monkeypatch):
     right = act.head
     monkeypatch.setattr(act, "head", lambda task, outputs=1, end=None, objective=None: right(task, outputs, end and "identity", objective))
     monkeypatch.setattr(act, "_heads", lambda exhibit: None)
-    assert "ReLU output" in wrong("ACT-08")
+    assert "ReLU output: nets below the floor" in wrong("ACT-08")

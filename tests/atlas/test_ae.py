@@ -10,13 +10,13 @@ from sonde.models import autoencoder
 from sonde.objectives import elbo
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.reconstruction import Reconstruction
-from tests.atlas.mistakes import any_of, wrong
+from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 
 def short(monkeypatch, steps: int) -> None:
     """Two seeds and few steps, where a mistake does not need a network that has learnt."""
     right = ae._fit
-    monkeypatch.setattr(ae, "SEEDS", (0, 1))
+    two_seeds(monkeypatch)
     monkeypatch.setattr(ae, "_fit", lambda *given, **more: right(*given, **more).replace(steps=steps))
 
 

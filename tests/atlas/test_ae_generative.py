@@ -8,7 +8,7 @@ import torch
 from sonde.atlas import _ae_parts
 from sonde.models import autoregressive, diffusion, flow
 from sonde.objectives import adversarial
-from tests.atlas.mistakes import any_of, wrong
+from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def budget(monkeypatch):
     """Two seeds, and hardly a step but for the families named."""
 
     def spend(**steps: int) -> None:
-        monkeypatch.setattr(_ae_parts, "SEEDS", 2)
+        two_seeds(monkeypatch)
         monkeypatch.setattr(_ae_parts, "CELLS", 100)
         monkeypatch.setattr(_ae_parts, "STEPS", {**dict.fromkeys(_ae_parts.STEPS, 2), **steps})
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sonde.atlas import fn
+from sonde.atlas._exhibit import run
 from sonde.estimators import bayes, least_squares, logistic
 from sonde.objectives import gaussian
 from tests.atlas.mistakes import wrong as failed
@@ -72,19 +73,22 @@ def test_fn_06_notices_a_small_ridge(monkeypatch):
 def test_fn_07_notices_rows_and_columns_swapped(monkeypatch):
     right = least_squares.flops
     monkeypatch.setattr(least_squares, "flops", lambda rows, columns: right(columns, rows))
-    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns**2)
     names = wrong("FN-07")
-    assert "X^T X" in names and "inverse" in names and "slope" not in names
-
-
-def test_fn_07_notices_a_cost_that_is_linear_in_the_width(monkeypatch):
-    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns)
-    assert wrong("FN-07") == "log-log slope of the time in D, N >> D; the whole solution: slope in D"
+    assert "operations of X^T X against a counter" in names and "inverse" in names and "the whole solution: log-log slope in D" in names
 
 
 def test_fn_07_notices_a_solution_that_costs_more_than_its_product(monkeypatch):
-    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows * columns ** (3 if whole else 2))
-    assert wrong("FN-07") == "the whole solution: slope in D"
+    """An inverse of a matrix of rows, not of columns."""
+    right = least_squares.flops
+    monkeypatch.setattr(least_squares, "flops", lambda rows, columns: {**right(rows, columns), "inverse": right(columns, rows)["inverse"]})
+    names = wrong("FN-07")
+    assert "operations of the inverse" in names and "the whole solution: log-log slope in N" in names and "of X^T X" not in names
+
+
+def test_fn_07_does_not_hang_on_the_clock(monkeypatch):
+    """Whatever the machine's times are, the verdict is that of the counts."""
+    monkeypatch.setattr(fn, "_seconds", lambda rows, columns, whole=False: 1e-9 * rows**2 / columns)
+    assert run("FN-07").passed
 
 
 def test_fn_08_notices_a_bias_that_is_shrunk(monkeypatch):
@@ -135,4 +139,4 @@ def test_fn_10_notices_a_penalty_nobody_asked_for(monkeypatch):
 def test_fn_11_notices_duels_that_go_to_the_loser(monkeypatch):
     right = logistic._duels
     monkeypatch.setattr(logistic, "_duels", lambda z, K: right(-z, K))
-    assert "one-vs-one: worst accuracy" in wrong("FN-11")
+    assert "one-vs-one: accuracy" in wrong("FN-11")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sonde.atlas import _lm_parts, lm
+from sonde.atlas._exhibit import Exhibit
 from sonde.models import elmo, ngram
 from sonde.nn import adapters
 from tests.atlas.mistakes import any_of, wrong
@@ -18,15 +19,15 @@ def untrained(monkeypatch):
     """Training takes two steps, of two seeds and on little data: for mistakes that show without it."""
     right = _lm_parts.recipe
     monkeypatch.setattr(_lm_parts, "recipe", lambda model, data, objective, steps, lr, **more: right(model, data, objective, 2, lr, **more))
-    monkeypatch.setattr(_lm_parts, "SEEDS", range(2))
+    monkeypatch.setattr(Exhibit, "seeds", lambda self, n=3: range(2))
     for name, few in (("_documents", 20), ("sentences", 500), ("second_order", 2000)):
         monkeypatch.setattr(_lm_parts, name, partial(_fewer, getattr(_lm_parts, name), few))
     for name in ("_bert", "_gpt", "asked"):
         monkeypatch.setattr(_lm_parts, name, cache(getattr(_lm_parts, name).__wrapped__))
 
 
-def _fewer(draw, most, n, *key):
-    return draw(min(n, most), *key)
+def _fewer(draw, most, seed, n, *key):
+    return draw(seed, min(n, most), *key)
 
 
 def test_lm_01_notices_probabilities_that_are_none(monkeypatch):

@@ -138,7 +138,7 @@ def test_per_08_notices_the_other_order_of_the_grid(monkeypatch):
     right = torch.meshgrid
     monkeypatch.setattr(torch, "meshgrid", lambda *sides, indexing: right(*sides, indexing="xy"))
     names = wrong("PER-08")
-    assert "share their first coordinate" in names and "distance of a change" in names
+    assert "share their first coordinate" in names and "changes that lie more than half a step" in names
 
 
 def test_per_09_notices_a_perceptron_that_maximises_the_margin(monkeypatch):

@@ -57,7 +57,7 @@ def test_res_05_notices_weights_of_another_size(monkeypatch):
 def test_res_05_notices_sums_that_grow_without_a_branch(monkeypatch):
     """Variances may be right where no block does anything but scale what it is given."""
 
-    def scaled(width, blocks, norm, seed):
+    def scaled(width, blocks, norm, dice):
         k = torch.arange(blocks + 1.0)[:, None, None]
         return (k + 1 if norm else 2**k).sqrt() * torch.randn(32, width)
 

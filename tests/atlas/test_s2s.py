@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sonde.atlas import s2s
+from sonde.atlas._exhibit import Exhibit
 from sonde.data import order
 from sonde.models import seq2seq
 from tests.atlas.mistakes import any_of, wrong
@@ -21,7 +22,7 @@ def few_steps(monkeypatch) -> None:
     def short(exhibit, attention, longest=s2s.LONG, width=16, steps=4):
         return right(exhibit, attention, longest, width=48 if longest == s2s.SHORT else 16, steps=4)
 
-    monkeypatch.setattr(s2s, "SEEDS", (0, 1))
+    monkeypatch.setattr(Exhibit, "seeds", lambda self, n=3: range(2))
     monkeypatch.setattr(s2s, "_TRAINED", {})
     monkeypatch.setattr(s2s, "backwards", short)
 

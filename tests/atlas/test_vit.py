@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 
 from sonde.atlas import vit
-from tests.atlas.mistakes import any_of, wrong
+from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 
 def test_vit_01_notices_patches_read_column_by_column(monkeypatch):
@@ -63,7 +63,7 @@ def test_vit_03_notices_pixels_that_see_themselves(monkeypatch):
 
 @pytest.mark.slow
 def test_vit_03_notices_samples_of_another_digit(monkeypatch):
-    monkeypatch.setattr(vit, "SEEDS", (0, 1))
+    two_seeds(monkeypatch)
     monkeypatch.setattr(vit, "STEPS", 2)
     found = wrong("VIT-03")
     assert any_of(found, "the digit asked for") and any_of(found, "bits per pixel")
