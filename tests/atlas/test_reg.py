@@ -24,14 +24,14 @@ def test_reg_01_notices_a_gap_with_the_wrong_sign(monkeypatch) -> None:
 def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
     monkeypatch.setattr(reg, "Ridge", lambda alpha: reg.LeastSquares())
     names = wrong("REG-01")
-    assert "L2: validation error changes by" in names and "L1: validation error changes by" not in names
+    assert "L2: validation error, over what it was" in names and "L1: validation error, over what it was" not in names
 
 
 @pytest.mark.parametrize(("name", "switch"), [("L1", "decay"), ("early stopping", "stop"), ("dropout", "drop")])
 def test_reg_01_notices_a_descent_without_its_remedy(monkeypatch, name: str, switch: str) -> None:
     right = reg._descended
     monkeypatch.setattr(reg, "_descended", lambda *args, **options: right(*args, **{key: options[key] for key in options if key != switch}))
-    assert wrong("REG-01") == [f"{name}: training error rises by", f"{name}: validation error changes by"]
+    assert wrong("REG-01") == [f"{name}: training error rises by", f"{name}: validation error, over what it was"]
 
 
 def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
@@ -124,12 +124,14 @@ def test_reg_06_notices_labels_that_move(monkeypatch) -> None:
 
 
 def test_reg_06_notices_augmentation_that_does_not_help(monkeypatch) -> None:
-    monkeypatch.setattr(reg, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * ((seed + (name == "augmented")) % 3))
-    assert len(wrong("REG-06")) == 2
+    monkeypatch.setattr(reg, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * seed)
+    assert wrong("REG-06") == ["200 images: gain in validation accuracy, mean"]
 
 
 def test_reg_08_notices_a_start_away_from_zero(monkeypatch) -> None:
     right = reg._descend
-    monkeypatch.setattr(reg, "_descend", lambda x, y, starts, *args, **options: right(x, y, starts + 0.1, *args, **options))
+    monkeypatch.setattr(
+        reg, "_descend", lambda exhibit, x, y, starts, *args, **options: right(exhibit, x, y, starts + 0.1, *args, **options)
+    )
     names = wrong("REG-08")
     assert "gradient descent from 0, against the pseudo-inverse" in names and "its training error" not in names
