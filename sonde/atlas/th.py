@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.reading import Reading
-from ..core.seeds import generator, key
+from ..core.seeds import key
 from ..gradients import mean
 from ..gradients.flat import Flat
 from ..models.mlp import MLP
@@ -103,7 +103,7 @@ def th_01(exhibit: Exhibit) -> str:
     exhibit.expect("Chebyshev for fair coins: 1/4 / n t^2", chebyshev(0.25, n, 0.1), 0.25, within=1e-12)
     exhibit.expect("Markov for P(mean >= 0.6): 0.5 / 0.6", markov(0.5, 0.6), 0.8333, within=5e-5)
     distances = (0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18)
-    dice = generator(0, "means")
+    dice = exhibit.generator("means")
     draws = {
         "fair coin": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.5).expand(trials), generator=dice) / n, 0.5, 0.25),
         "coin of 0.1": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.1).expand(trials), generator=dice) / n, 0.1, 0.09),
@@ -142,13 +142,15 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.expect("agnostic: ln(2 * 1000 / 0.05) / (2 * 0.1^2), rounded up", agnostic, 530)
     # The worst case: every other hypothesis errs on its own tenth of the examples, and the learner picks the worst that fits.
     trials, sizes = 1000, (40, 60, 80, 100, 120)
-    dice = generator(0, "hypotheses")
+    dice = exhibit.generator("hypotheses")
     rates, exact = [], []
     for m in sizes:
         wrong = torch.binomial(torch.full((trials, size - 1), float(m)), torch.full((trials, size - 1), error), generator=dice)
         rates.append(float((wrong == 0).any(1).double().mean()))
         exact.append(1 - (1 - (1 - error) ** m) ** (size - 1))
-    exhibit.expect("failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.05)  # three standard errors of 1000 trials
+    exhibit.expect(
+        "failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.05
+    )  # three standard errors of 1000 trials at 1/2
     exhibit.below("realisable, m=100: failure rate", rates[sizes.index(100)], chance)
     exhibit.above("with 40 examples it fails more often", rates[0], chance)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
@@ -165,7 +167,7 @@ def th_02(exhibit: Exhibit) -> str:
         strayed[m] = float(((wrong - m / 2).abs() >= math.ceil(m * error)).any(1).double().mean())
     exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed[agnostic], chance)
     tail = 2 * stats.binom.cdf(350 // 2 - 35, 350, 0.5)
-    exhibit.expect("agnostic, m=350: the same, against the binomial distribution", strayed[350], 1 - (1 - tail) ** size, within=0.04)
+    exhibit.expect("agnostic, m=350: the same, against the binomial distribution", strayed[350], 1 - (1 - tail) ** size, within=0.06)
     exhibit.refuses("an error of 0", lambda: pac_examples(size, 0.0, chance))
     bound = [min(1.0, size * math.exp(-error * m)) for m in sizes]
     lines = {"bound |H| exp(-eps m)": bound, "drawn": [rate or math.nan for rate in rates], "exact": exact}
@@ -194,7 +196,7 @@ def th_03(exhibit: Exhibit) -> str:
     fours = [grid[list(four)] for four in combinations(range(9), 4)]
     exhibit.expect("sets of 4 points on a 3 x 3 grid", len(fours), 126)
     exhibit.expect("of these, sets that lines shatter", sum(map(shatters, fours)), 0)
-    dice = generator(0, "points")
+    dice = exhibit.generator("points")
     random = [len(labellings(torch.rand(4, 2, generator=dice).numpy())) for _ in range(8)]
     exhibit.expect("labellings of 8 random sets of 4", random, [14] * 8)
     cloud = torch.rand(6, 2, generator=dice).double().numpy()
@@ -248,7 +250,7 @@ def th_04(exhibit: Exhibit) -> str:
     penalties = (0.0, 0.01, 0.1)
     errors, train = np.zeros((len(penalties), trials, len(sizes))), np.zeros((trials, len(sizes)))
     for trial in range(trials):
-        dice = generator(0, "descent", trial)
+        dice = exhibit.generator("descent", trial)
 
         def draw(*shape: int, dice: torch.Generator = dice) -> Tensor:
             return torch.randn(*shape, generator=dice).double()
@@ -265,8 +267,8 @@ def th_04(exhibit: Exhibit) -> str:
                     train[trial, place] = float((features @ fit - y).square().mean())
     middle = np.median(errors, 1)
     plain = dict(zip(sizes, middle[0].tolist(), strict=True))
-    exhibit.below("median test error, 20 features: below the peak at 40", plain[20], plain[40])
-    exhibit.below("median test error, 400 features: below 20", plain[400], plain[20])
+    exhibit.ordered("median test error: the peak at 40 features over 20", plain[40], plain[20])
+    exhibit.ordered("median test error: 20 features over 400", plain[20], plain[400])
     exhibit.expect("number of features at the peak", max(plain, key=plain.__getitem__), n)
     exhibit.below("training error with 44 features and more", train[:, sizes.index(44) :].max(), 1e-8)
     exhibit.above("training error with 20", np.median(train[:, sizes.index(20)]), 1e-3)
@@ -309,10 +311,10 @@ def _majority(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     return np.full(len(new), int(2 * y.sum() > len(y)))
 
 
-def _tree(x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+def _tree(seed: int) -> Learner:
     from sklearn.tree import DecisionTreeClassifier
 
-    return DecisionTreeClassifier(random_state=0).fit(x, y).predict(new)
+    return lambda x, y, new: DecisionTreeClassifier(random_state=seed).fit(x, y).predict(new)
 
 
 LEARNERS: dict[str, Learner] = {
@@ -320,7 +322,6 @@ LEARNERS: dict[str, Learner] = {
     "opposite of the nearest": lambda x, y, new: 1 - _nearest(x, y, new),
     "straight line": _line,
     "majority": _majority,
-    "decision tree": _tree,
 }
 
 
@@ -330,7 +331,8 @@ def th_05(exhibit: Exhibit) -> str:
     targets = np.array(list(product((0, 1), repeat=8)))
     seen = np.array([0, 3, 5, 6])
     rest = np.setdiff1d(np.arange(8), seen)
-    right = {name: _right(learner, cube, targets, seen, rest) for name, learner in LEARNERS.items()}
+    learners = {**LEARNERS, "decision tree": _tree(exhibit.seed)}
+    right = {name: _right(learner, cube, targets, seen, rest) for name, learner in learners.items()}
     for name, hits in right.items():
         exhibit.expect(f"{name}: right answers of 256 * 4", int(hits.sum()), 512)
         exhibit.expect(f"{name}: mean accuracy off the training points", hits.mean() / 4, 0.5)
@@ -390,7 +392,7 @@ def _outputs(x: Tensor, hidden: Sequence[int], activation: str, weight: float, b
 
 def th_06(exhibit: Exhibit) -> str:
     """Outputs of random nets become Gaussian as 1/width, with the covariance of the kernel recursion."""
-    dice = generator(0, "wide")
+    dice = exhibit.generator("wide")
     x = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 1.0], [-1.0, 0.3, 0.2]])
     widths, excess = (2, 4, 8, 16, 32), []
     for width in widths:
@@ -456,7 +458,7 @@ def _variances(activation: str, weight: float, depth: int, width: int, nets: int
 
 def th_07(exhibit: Exhibit) -> str:
     """Below, at and above the critical C_W: the recursion, and nets of 50 layers that follow it."""
-    depth, dice = 50, generator(0, "critical")
+    depth, dice = 50, exhibit.generator("critical")
     settings = [("relu", 1.8), ("relu", 2.0), ("relu", 2.2), ("tanh", 0.8), ("tanh", 1.0), ("tanh", 1.5)]
     lines: dict[str, list[float]] = {}
     worst = 0.0
@@ -469,7 +471,7 @@ def th_07(exhibit: Exhibit) -> str:
             exhibit.expect(f"{name}, C_W={weight}: K of sampled nets over the recursion", found / exact, torch.ones(depth), within=0.12),
         )
         lines[f"{name} {weight}"] = exact.tolist()
-        real = _full_nets(name, weight, depth, 100, 100).double().square().mean(2)
+        real = _full_nets(exhibit.seed, name, weight, depth, 100, 100).double().square().mean(2)
         # 100 nets of 49 steps tell the mean to 0.3 %: a step has a variance of 5 / width for ReLU, less for tanh.
         steps = real[:, 1:] / (weight * wide.mean_square(real[:, :-1], name))
         exhibit.expect(f"{name}, C_W={weight}: a layer of full matrices over the recursion from the one before", steps.mean(), 1.0, 0.012)
@@ -509,12 +511,12 @@ def th_07(exhibit: Exhibit) -> str:
     )
 
 
-def _full_nets(activation: str, weight: float, depth: int, width: int, nets: int) -> Tensor:
+def _full_nets(seed: int, activation: str, weight: float, depth: int, width: int, nets: int) -> Tensor:
     """Values before each activation in nets of the library with weights N(0, C_W / width): (nets, depth, width)."""
     model, fill = MLP((width,) * (depth + 1), activation), initialise("normal", std=math.sqrt(weight / width))
     found = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(0, "nets", activation, str(weight)))
+        torch.manual_seed(key(seed, "nets", activation, str(weight)))
         for _ in range(nets):
             fill(model)
             h = torch.randn(1, width)
@@ -528,7 +530,7 @@ def _full_nets(activation: str, weight: float, depth: int, width: int, nets: int
 
 def th_08(exhibit: Exhibit) -> str:
     """Neurons of one layer are not independent at finite width, by depth/width; and what gradient flow conserves."""
-    dice = generator(0, "four points")
+    dice = exhibit.generator("four points")
     depths, widths = (1, 2, 4, 8), (32, 64, 128)
     four: dict[int, list[float]] = {}
     for width in widths:
@@ -538,19 +540,19 @@ def th_08(exhibit: Exhibit) -> str:
         exact = [(1 + 5 / width) ** depth - 1 for depth in depths]
         relative = [value / target for value, target in zip(four[width], exact, strict=True)]
         exhibit.expect(f"width {width}: connected 4-point over (1 + 5/n)^depth - 1", relative, [1.0] * len(depths), within=0.15)
-    real = _connected(_square_pairs(_full_nets("relu", 2.0, 5, 32, 3000)), (1, 2, 4))
+    real = _connected(_square_pairs(_full_nets(exhibit.seed, "relu", 2.0, 5, 32, 3000)), (1, 2, 4))
     relative = [value / ((1 + 5 / 32) ** depth - 1) for value, depth in zip(real, (1, 2, 4), strict=True)]
     exhibit.expect("3000 nets with full matrices of width 32: the same over (1 + 5/n)^depth - 1", relative, [1.0] * 3, within=0.2)
     ratio = four[32][0] / four[128][0]
     exhibit.expect("4 times the width, a quarter of it", ratio, 4.0, within=0.5)
     exhibit.expect("twice the depth, twice as much (width 128)", four[128][1] / four[128][0], 2.0, within=0.3)
 
-    drift = {rate: _conserved("relu", rate) for rate in (1e-2, 1e-3)}
+    drift = {rate: _conserved(exhibit, "relu", rate) for rate in (1e-2, 1e-3)}
     exhibit.below("relu, rate 0.001: drift of |row of W1|^2 + b1^2 - |column of W2|^2", drift[1e-3][0], 2e-3)
     exhibit.above("while the weights themselves moved", drift[1e-3][1], 0.3)
     exhibit.expect("a tenth of the rate, a tenth of the drift", drift[1e-2][0] / drift[1e-3][0], 10.0, within=1.0)
     exhibit.above("the loss fell to less than half", drift[1e-3][2], 2.0)
-    smooth, without = _conserved("tanh", 1e-3), _conserved("relu", 1e-3, biases=False)
+    smooth, without = _conserved(exhibit, "tanh", 1e-3), _conserved(exhibit, "relu", 1e-3, biases=False)
     exhibit.above("tanh, rate 0.001: the same quantity is not conserved", smooth[0], 0.02)
     exhibit.above("relu without the term b1^2: not conserved", without[0], 0.02)
     lines = {f"width {width}": values for width, values in four.items()}
@@ -592,11 +594,11 @@ def _connected(z2: Tensor, depths: Sequence[int]) -> list[float]:
     return [float(four[depth] / two[depth] ** 2) - 1 for depth in depths]
 
 
-def _conserved(activation: str, rate: float, biases: bool = True) -> tuple[float, float, float, list[float]]:
+def _conserved(exhibit: Exhibit, activation: str, rate: float, biases: bool = True) -> tuple[float, float, float, list[float]]:
     """Gradient descent over a fixed time: largest drift of the balance, way of the weights, factor of the loss, drift by step."""
-    torch.manual_seed(0)
+    torch.manual_seed(exhibit.seed)
     model = MLP((3, 12, 1), activation).double()
-    x = torch.randn(50, 3, generator=generator(0, "flow")).double()
+    x = torch.randn(50, 3, generator=exhibit.generator("flow")).double()
     batch = Batch(x=x, y=x[:, 0] * 2 - x[:, 1].abs() * 3 + 1)
     first, last = model.layers.get_submodule("dense1"), model.layers.get_submodule("dense2")
     assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)

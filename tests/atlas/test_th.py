@@ -66,7 +66,7 @@ def few_nets(monkeypatch):
     right = th._variances
     monkeypatch.setattr(th, "_variances", lambda *given: right(*given[:4], 60, given[5]))
     right_nets = th._full_nets
-    monkeypatch.setattr(th, "_full_nets", lambda activation, weight, depth, width, nets: right_nets(activation, weight, depth, width, 20))
+    monkeypatch.setattr(th, "_full_nets", lambda *given: right_nets(*given[:5], 20))
 
 
 def test_th_06_notices_the_other_arc_cosine_kernel(monkeypatch) -> None:
