@@ -7,7 +7,8 @@ can pretend to have: wherever the weights differ, the fingerprint must.
     sonde, torch, numpy   versions
     machine, processor    architecture and model: oneDNN and MKL choose by vendor, model and caches, not by flags alone
     cpu                   level of torch's own loops                          ATEN_CPU_CAPABILITY
-    kernels               level and library of our own kernels                SONDE_KERNELS
+    kernels               level of our own kernels                            SONDE_KERNELS
+    kernels_build         their sources and compiler
     onednn                instructions for convolutions and bfloat16          ONEDNN_MAX_CPU_ISA
     mkl                   torch's matrix products and linear algebra          MKL_CBWR, MKL_ENABLE_INSTRUCTIONS
     libc                  exp, cos, pow of Python and of our kernels          GLIBC_TUNABLES
@@ -81,7 +82,7 @@ def _here() -> dict[str, str]:
         "machine": platform.machine(),
         "processor": _processor(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "kernels": _kernels(),
+        **_kernels(),
         "onednn": _onednn(torch.cpu.get_capabilities(), os.environ),
         "mkl": _mkl(torch.__config__.show(), os.environ),
         "libc": _libc(os.environ),
@@ -101,14 +102,14 @@ def _processor() -> str:
     return f"{name} (family {numbers['cpu family']}, model {numbers['model']})" if len(numbers) == 2 else name
 
 
-def _kernels() -> str:
-    """Level of our kernels, the mark of their sources, and the compiler: all three decide the bits."""
+def _kernels() -> dict[str, str]:
+    """Level of our kernels, and what they were built from and with: all of it decides the bits."""
     level = kernels.level()
     if level == "none":
-        return level
+        return {"kernels": level}
     folder = Path(kernels.__file__).parent
-    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
-    return f"{level} {hashlib.sha256(sources).hexdigest()[:8]} {_compiler((folder / f'_kernels_{level}.so').read_bytes())}".strip()
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))).hexdigest()
+    return {"kernels": level, "kernels_build": f"{sources[:8]} {_compiler((folder / f'_kernels_{level}.so').read_bytes())}".strip()}
 
 
 def _compiler(library: bytes) -> str:

@@ -6,6 +6,7 @@ a fingerprint put in the place of this machine's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -74,20 +75,20 @@ def said(run: sonde.Run) -> list[dict[str, Any]]:
 
 
 def test_a_resume_elsewhere_says_once_what_differs(tmp_path, machine, capsys):
-    machine(kernels="avx512 1", processor="A")
+    machine(kernels="avx512", processor="A")
     assert said(go(tmp_path / "r", 5)) == [] and "bits may differ" not in capsys.readouterr().err
-    machine(kernels="avx2 1", processor="B")
+    machine(kernels="avx2", processor="B")
     run = go(tmp_path / "r", 8)
-    text = "you resume with different arithmetic (processor A -> B; kernels avx512 1 -> avx2 1): bits may differ from step 5 on"
+    text = "you resume with different arithmetic (processor A -> B; kernels avx512 -> avx2): bits may differ from step 5 on"
     lines = [line for line in capsys.readouterr().err.splitlines() if "arithmetic" in line]
     assert lines == [f"warning: {text}"]
     [event] = said(run)
-    changes = [{"name": "processor", "before": "A", "now": "B"}, {"name": "kernels", "before": "avx512 1", "now": "avx2 1"}]
+    changes = [{"name": "processor", "before": "A", "now": "B"}, {"name": "kernels", "before": "avx512", "now": "avx2"}]
     assert {name: event[name] for name in ("step", "differs", "text")} == {"step": 5, "differs": changes, "text": text}
     assert run.info["fingerprint"]["processor"] == "B"
 
     assert len(said(go(tmp_path / "r", 11))) == 1 and "arithmetic" not in capsys.readouterr().err
-    machine(kernels="avx512 1", processor="A")
+    machine(kernels="avx512", processor="A")
     run = go(tmp_path / "r")
     assert "processor B -> A" in said(run)[-1]["text"] and said(run)[-1]["step"] == 11
     assert capsys.readouterr().err.count("bits may differ") == 1 and run.result["status"] == "done"
@@ -148,13 +149,13 @@ def test_a_run_with_no_checkpoint_yet_is_compared_with_where_it_began(tmp_path, 
 
 
 def test_a_run_of_an_older_version_is_compared_by_what_it_recorded(tmp_path, machine):
-    later = ("sonde", "processor", "kernels", "onednn", "mkl", "libc", "blas", "numpy_simd")
+    later = ("sonde", "processor", "kernels", "kernels_build", "onednn", "mkl", "libc", "blas", "numpy_simd")
     machine(**dict.fromkeys(later))
     run = go(tmp_path / "r", 5, quiet=True)
     assert not set(later) & set(run.info["fingerprint"])
     machine()
     run = go(tmp_path / "r", 8, quiet=True, exact=True)
-    assert said(run) == [] and set(later) <= set(run.info["fingerprint"])
+    assert said(run) == [] and set(later) & set(module._here()) <= set(run.info["fingerprint"])
     machine(processor="B")
     assert [event["differs"][0]["name"] for event in said(go(tmp_path / "r", quiet=True))] == ["processor"]
 
@@ -197,7 +198,7 @@ def test_data_that_are_computed_and_change_with_the_arithmetic_are_told_so(tmp_p
     assert len(said(run)) == 1 and any("as accepted" in event.get("text", "") for event in run.events)
 
 
-@pytest.mark.parametrize("before", [{}, {"cpu": None, "threads": "1", "processor": {"\x1b[2J": [1]}}])
+@pytest.mark.parametrize("before", [{}, {"cpu": None, "threads": "1", "processor": "\x1b[2J\nB"}, {"processor": {"A": [1]}}])
 def test_whatever_stands_in_a_record_the_answer_is_a_line(before):
     changes = module.differences(before, {"cpu": "AVX2", "threads": 1, "processor": "A"})
     assert [change["name"] for change in changes] == list(before)
@@ -242,6 +243,17 @@ def test_libraries_that_a_variable_holds_back_say_so():
     plain = module._libc({})
     assert module._libc({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}) == plain
     assert module._libc({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.cpu.hwcaps=-AVX2"}) == f"{plain} -AVX2"
+
+
+def test_kernels_are_known_by_their_level_and_by_what_they_are_built_from(monkeypatch, tmp_path):
+    monkeypatch.setattr(sonde.kernels, "level", lambda: "none")
+    assert module._kernels() == {"kernels": "none"}
+    monkeypatch.setattr(sonde.kernels, "level", lambda: "avx2")
+    monkeypatch.setattr(sonde.kernels, "__file__", str(tmp_path / "__init__.py"))
+    for name, content in {"a.c": b"int a;", "b.h": b"int b;", "_kernels_avx2.so": b"GCC: (x) 1.2\0", "_kernels_base.so": b""}.items():
+        (tmp_path / name).write_bytes(content)
+    mark = hashlib.sha256(b"int a;int b;").hexdigest()[:8]
+    assert module._kernels() == {"kernels": "avx2", "kernels_build": f"{mark} GCC 1.2"}
 
 
 def test_the_compiler_is_read_from_the_library():
