@@ -116,17 +116,21 @@ def test_weights_of_any_layout():
         torch.testing.assert_close(one, want[name])
 
 
-def test_rounding_is_of_the_order_of_torchs():
-    """Behind a ReLU and with He's weights, as in a network: at most four times torch's error on average, whatever the width."""
+def test_rounding_is_that_of_the_sums():
+    """Behind a ReLU and with He's weights, as in a network: on average about one rounding of the sum of absolute products, at any width.
+
+    Not held against torch's error: that is a third of it with one processor's code and a sixth with another's.
+    """
     for channels in (16, 64, 200):
         given = inputs((4, channels, 24, 16, 12))
         given["x"] = given["x"].clamp_min(0)
         given["weight"] *= (2 / 9 / channels) ** 0.5
         given = {name: value.float().double() for name, value in given.items()}
-        want, ours, theirs = run(torchs, given), run(convolve, given, torch.float32), run(torchs, given, torch.float32)
+        want, ours = run(torchs, given), run(convolve, given, torch.float32)
+        sums = run(torchs, {name: value.abs() for name, value in given.items()})
         for name in ("y", "dx", "dweight"):
-            error, bound = ((one[name] - want[name]).square().mean().sqrt() for one in (ours, theirs))
-            assert error <= 4 * bound + 2e-7 * want[name].square().mean().sqrt(), (channels, name)
+            error, size = ((one.double()).square().mean().sqrt() for one in (ours[name] - want[name], sums[name]))
+            assert error <= 1.5 * torch.finfo(torch.float32).eps * size, (channels, name)
 
 
 def test_the_number_of_threads_changes_no_bit():
