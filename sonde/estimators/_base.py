@@ -107,12 +107,13 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
     return w
 
 
-def sized(name: str, values: np.ndarray) -> None:
-    """Refuse columns whose largest number is so large or so small that its square would be lost."""
+def sized(name: str, values: np.ndarray) -> np.ndarray:
+    """The largest size in each column; refuse one so large or so small that its square would be lost."""
     peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
     far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
     if len(far):
         raise BadValue(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
+    return peak
 
 
 def finite(estimator: BaseEstimator, *names: str) -> None:

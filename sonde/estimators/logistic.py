@@ -25,10 +25,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 
 from ._base import BadValue, choice, features, finite, number, weights, with_labels
-from ._canonical import Fit, Problem, minimise
+from ._canonical import FLAT, Fit, Problem, minimise
 
-FLAT = 1e-5
-"""a larger gradient cannot be what rounding leaves of one"""
 Solver = Literal["auto", "newton", "lbfgs"]
 
 
@@ -51,13 +49,13 @@ class _Linear(BaseEstimator):
         alpha, tol = number("alpha", self.alpha, 0.0), number("tol", self.tol, 0.0, open_=True)
         steps = int(number("max_iter", self.max_iter, 1))
         problem = Problem(X, codes, outputs, s, alpha, self.fit_intercept)
-        theta, fit = minimise(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
+        fit = minimise(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
         if alpha == 0 and (kind := separation(X if s is None else X[s > 0], codes if s is None else codes[s > 0], fit)):
             raise BadValue(f"a plane {kind} the classes, so without a penalty the weights run to infinity", fix="give alpha > 0")
         if fit.steps >= steps and fit.gradient > tol:
             what = f"no minimum after max_iter={steps} steps: the gradient is {fit.gradient:.2g}, tol is {tol:.2g}"
             warnings.warn(f"{what}; allow more steps or a larger tol", ConvergenceWarning, stacklevel=4)
-        elif fit.gradient > max(tol, FLAT):
+        elif not fit.gradient <= max(tol, FLAT):
             what = f"no minimum: '{fit.solver}' found no way down after {fit.steps} steps, where the gradient is {fit.gradient:.2g}"
             warnings.warn(f"{what}; scale the features, or look for rows far from all others", ConvergenceWarning, stacklevel=4)
         return fit
@@ -69,8 +67,8 @@ class SoftmaxRegression(ClassifierMixin, _Linear):
 
     alpha: weight of the penalty norm(W)^2 / 2 against the sum of negative log-likelihoods
     fit_intercept: learn a bias for each class
-    solver: 'newton' or 'lbfgs'; 'auto' takes Newton while the Hessian is small
-    tol: largest entry of the gradient of the mean loss at which to stop, in whitened features
+    solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
+    tol: size of the gradient of the mean loss at which to stop, in whitened features
     max_iter: most steps
     """
 
@@ -121,8 +119,8 @@ class LogisticRegression(ClassifierMixin, _Linear):
     alpha: weight of the penalty norm(w)^2 / 2 against the sum of negative log-likelihoods
     fit_intercept: learn a bias
     reduction: how three classes or more become two, 'one-vs-rest' (K models) or 'one-vs-one' (K (K-1)/2 models)
-    solver: 'newton' or 'lbfgs'; 'auto' takes Newton while the Hessian is small
-    tol: largest entry of the gradient of the mean loss at which to stop, in whitened features
+    solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
+    tol: size of the gradient of the mean loss at which to stop, in whitened features
     max_iter: most steps
     """
 
