@@ -359,24 +359,6 @@ def test_nearness():
     assert sensitive.nearness(record("a", outcome="skipped", close=1.0)) == 0.0
 
 
-def test_the_nearest_cases_are_chosen_until_the_time_is_used_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sensitive, "key", lambda test: "k")
-    monkeypatch.setattr(sensitive, "NUMERIC_SECONDS", 8.0)
-    monkeypatch.setattr(sensitive, "EDGE_SECONDS", 2.5)
-    many = [record(f"t::many[{number}]", close=number / 10) for number in range(7)]
-    rest = [
-        record("t::near", close=0.95),
-        record("t::far", close=0.001),
-        record("t::long", seconds=99, bound=0.99),
-        record("atlas X-01", bound=1.0),
-    ]
-    table = {one.test: one for one in sensitive.choose([*many, *rest])}
-    assert table["t::many"].numeric == ("[3]", "[4]", "[5]", "[6]") and table["t::many"].cases == 7 and table["t::many"].near == 0.6
-    assert table["t::near"].numeric == table["t::near"].edge == ("",) and table["t::far"].numeric == ()
-    assert table["t::long"].numeric == () and table["atlas X-01"].numeric == ("",) and table["atlas X-01"].edge == ()
-    assert table["t::many"].edge == ("[6]",)
-
-
 def test_the_table_survives_the_disk(tmp_path: Path):
     table = [line("tests/a.py::test_b", ("[x-1]", '["\t]'), ("[x-1]",)), line("atlas LM-16", ("",))]
     sensitive.write(table, tmp_path / "t.tsv")
