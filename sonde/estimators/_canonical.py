@@ -325,6 +325,6 @@ def _descend(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tup
     """SciPy's L-BFGS."""
     from scipy.optimize import minimize
 
-    options = {"maxiter": steps, "maxfun": 20 * steps, "maxls": 50, "gtol": tol, "ftol": 8 * EPS}
+    options = {"maxiter": steps, "maxfun": 5 * steps, "maxls": 50, "gtol": tol, "ftol": 8 * EPS}
     end = minimize(problem.value, theta, jac=True, method="L-BFGS-B", options=options)
     return end.x, int(end.nit), float(np.abs(end.jac).max())
