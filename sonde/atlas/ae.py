@@ -107,7 +107,7 @@ def ae_02(exhibit: Exhibit) -> str:
                 step = 10.0 ** dice.uniform(-4, 0)
                 other = (U[:, :K] * s[:K] + step * dice.normal(size=(12, K))) @ (V[:, :K] + step * dice.normal(size=(7, K))).T
             closest = min(closest, float(np.linalg.norm(square - other) ** 2) - least)
-    exhibit.above("squared error of 6 x 1000 other matrices of rank K, less that of the truncation: smallest", closest, 0.0)
+    exhibit.ordered("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
     _show_ranks(exhibit)
     return f"rebuilt to {worst:.0e}; 6000 candidates, none better (closest {closest:.1e})"
 

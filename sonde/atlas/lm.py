@@ -745,10 +745,10 @@ def lm_18(exhibit: Exhibit) -> str:
     ways: dict[str, tuple[Any, int, float]] = {
         "as it is": (freeze, 0, 0.0),
         "full fine-tuning": (lambda body: None, 60, 3e-3),
-        "adapters": (partial(add_bottlenecks, middle=m), 60, 3e-2),
-        "LoRA": (partial(add_lora, rank=4), 100, 3e-2),
+        "adapters": (partial(add_bottlenecks, middle=m), 100, 3e-2),
+        "LoRA": (partial(add_lora, rank=4), 130, 3e-2),
         "prompt before training": (prompt, 0, 0.0),
-        "prompt": (prompt, 150, 5e-2),
+        "prompt": (prompt, 100, 0.1),
     }
     counts, right, nats = {}, {}, {}
     data, held = Data(toy.named(few), name="few topics"), toy.named(test)[:]

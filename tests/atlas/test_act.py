@@ -136,6 +136,20 @@ def test_act_08_notices_a_helper_that_never_warns(monkeypatch, no_training):
     assert not result.passed and "binary with sigmoid: warnings" in result.why
 
 
+def test_act_08_notices_a_net_that_trains_a_tenth_as_long(monkeypatch):
+    right = act.Recipe
+    monkeypatch.setattr(act, "Recipe", lambda **parts: right(**{**parts, "steps": parts["steps"] // 10}))
+    monkeypatch.setattr(act, "_heads", lambda exhibit: None)
+    assert wrong("ACT-08") == "no activation: error against that floor"
+
+
+def test_act_07_notices_weights_for_another_activation(monkeypatch):
+    """Xavier's weights for ReLU, which halves what passes: 20 layers of them."""
+    right = act.initialise
+    monkeypatch.setattr(act, "initialise", lambda name: right("xavier_normal"))
+    assert "first / last gradient of ReLU, as a power of 10" in wrong("ACT-07")
+
+
 def test_act_08_notices_an_output_that_fits_anything(monkeypatch):
     right = act.head
     monkeypatch.setattr(act, "head", lambda task, outputs=1, end=None, objective=None: right(task, outputs, end and "identity", objective))

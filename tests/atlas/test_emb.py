@@ -103,6 +103,12 @@ def test_emb_04_notices_a_fit_without_biases(monkeypatch):
     assert any_of(wrong("EMB-04"), "weighted square of a cell")
 
 
+def test_emb_04_notices_a_fit_that_ends_too_soon(monkeypatch):
+    monkeypatch.setattr(emb, "PASSES", 100)
+    names = wrong("EMB-04")
+    assert any_of(names, "weighted square of a cell") and not any_of(names, "first pass")
+
+
 def test_emb_05_notices_a_model_that_does_not_look_around(monkeypatch):
     from sonde.models.elmo import Elmo
 

@@ -128,6 +128,18 @@ def test_fn_09_notices_arctan_without_quadrants(monkeypatch):
     assert "theta of (-1, 0)" in wrong("FN-09")
 
 
+def test_fn_09_notices_features_that_are_the_old_ones(monkeypatch):
+    right = fn.polar
+    monkeypatch.setattr(fn, "polar", lambda x: x if len(x) > 3 else right(x))
+    assert wrong("FN-09") == "accuracy on (r, theta), each seed"
+
+
+def test_fn_01_notices_a_tenth_of_the_rate(monkeypatch):
+    right = fn.torch.optim.SGD
+    monkeypatch.setattr(fn.torch.optim, "SGD", lambda parameters, lr: right(parameters, lr=lr / 10))
+    assert wrong("FN-01") == "loss after 100 gradient steps, as a share of the first"
+
+
 def test_fn_10_notices_a_penalty_nobody_asked_for(monkeypatch):
     right = logistic.Problem.__init__
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ from tests.atlas.mistakes import any_of, wrong
 @pytest.fixture
 def quick(monkeypatch):
     """Training takes most of the time and is not what these mistakes are about."""
-    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: {mixers[0]: [0.99], mixers[1]: [0.3]})
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: {mixers[0]: [0.99, 0.98], mixers[1]: [0.3, 0.31]})
 
 
 def test_lin_01_notices_a_window_that_is_one_too_long(monkeypatch):
@@ -135,15 +135,20 @@ def test_lin_25_notices_a_state_that_grows(monkeypatch, quick):
 
 
 def test_lin_25_notices_models_that_do_not_differ(monkeypatch):
-    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: dict.fromkeys(mixers, [0.5]))
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: dict.fromkeys(mixers, [0.5, 0.6]))
     names = wrong("LIN-25")
-    assert any_of(names, "recall, worst seed") and any_of(names, "reset, worst seed")
+    assert any_of(names, "recall: DeltaNet less") and any_of(names, "reset: a gated model less")
 
 
 def test_lin_16_notices_time_that_passes_anyway(monkeypatch, quick):
     right = lin.mamba.rule
     monkeypatch.setattr(lin.mamba, "rule", lambda q, k, v, a, rate, d=None: right(q, k, v, a + 0.01, rate, d))
     assert any_of(wrong("LIN-16"), "keeps S")
+
+
+def test_lin_16_notices_models_that_do_not_differ(monkeypatch):
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: dict.fromkeys(mixers, [0.92, 0.93]))
+    assert len(wrong("LIN-16")) == 2
 
 
 def test_the_imports_of_this_file_are_those_of_the_chapter():

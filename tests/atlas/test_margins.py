@@ -167,9 +167,10 @@ def test_wrong_words(words, capsys):
 KEPT = _margins.read()
 
 
-@pytest.mark.xfail(reason="some rows have yet to be measured over twenty seeds")
 def test_every_row_was_measured():
-    assert {line.row for line in KEPT} == set(found())
+    assert {line.row for line in KEPT if line.data == "built-in"} == set(found())
+    # These take real images where they lie in the data folder, and state other bounds for them.
+    assert {line.row for line in KEPT if line.data == "real"} == {"APP-01", "APP-02"}
 
 
 def test_rows_were_measured_over_enough_seeds():

@@ -11,6 +11,7 @@ from sonde.atlas import mlp
 from sonde.lenses import intrinsic
 from sonde.models import constructive, piecewise
 from sonde.models.mlp import MLP
+from sonde.recipes import xor
 from tests.atlas.mistakes import two_seeds, wrong
 
 
@@ -117,6 +118,32 @@ def test_mlp_16_notices_the_other_order_of_the_grid(monkeypatch) -> None:
     right = torch.meshgrid
     monkeypatch.setattr(torch, "meshgrid", lambda *lines, indexing: right(*lines, indexing="xy"))
     assert wrong("MLP-16") == ["order 'ij': the second coordinate runs first"]
+
+
+def test_mlp_16_notices_a_straight_boundary(monkeypatch) -> None:
+    """Weights so small that every sigmoid is nearly a line."""
+    right = MLP.forward
+
+    def flat(self, x):
+        self.layers.dense1.weight.data.mul_(1e-3)
+        return right(self, x)
+
+    monkeypatch.setattr(MLP, "forward", flat)
+    assert wrong("MLP-16") == ["it is curved: share that a straight boundary gets wrong, as a power of 10"]
+
+
+def test_mlp_06_notices_a_net_that_trains_half_as_long(monkeypatch) -> None:
+    right = xor.recipe
+    monkeypatch.setattr(xor, "recipe", lambda hidden: right(hidden=hidden, steps=right().steps // 2))
+    two_seeds(monkeypatch)
+    assert wrong("MLP-06") == ["XOR with 8 hidden units: cross-entropy"]
+
+
+def test_mlp_06_notices_hidden_units_where_none_should_be(monkeypatch) -> None:
+    right = xor.recipe
+    monkeypatch.setattr(xor, "recipe", lambda hidden: right(hidden=hidden or (2,)))
+    two_seeds(monkeypatch)
+    assert "XOR without hidden units: cross-entropy" in wrong("MLP-06")
 
 
 def test_mlp_06_notices_weights_copied_in_the_wrong_order(monkeypatch) -> None:

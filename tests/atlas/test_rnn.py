@@ -14,7 +14,7 @@ from sonde.nn.mixers.gru import GRU
 from sonde.nn.mixers.lstm import LSTM
 from sonde.nn.mixers.rnn import RNN
 from sonde.objectives.truncated import Truncated
-from tests.atlas.mistakes import any_of, wrong
+from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 
 def test_rnn_01_notices_a_bend_that_is_not_tanh(monkeypatch):
@@ -60,7 +60,7 @@ def test_rnn_05_notices_two_directions_that_are_one(monkeypatch):
     for home, name in ((_trunk, "_turned"), (_trunk, "turned"), (directions, "turned")):
         if hasattr(home, name):
             monkeypatch.setattr(home, name, lambda x, spans=None: x)
-    monkeypatch.setattr(chapter, "SEEDS", (0, 1))
+    two_seeds(monkeypatch)
     assert wrong("RNN-05") == ["right labels, both directions"]
 
 
