@@ -32,6 +32,12 @@ def test_app_04_notices_a_model_that_reads_its_padding(monkeypatch) -> None:
     assert any_of(wrong("APP-04"), "padded")
 
 
+def test_app_04_notices_a_model_that_trains_a_tenth_as_long(monkeypatch) -> None:
+    right = app.sentiment.recipe
+    monkeypatch.setattr(app.sentiment, "recipe", lambda **how: right(**{**how, "epochs": how["epochs"] // 10}))
+    assert any_of(wrong("APP-04"), "least certainty of the two")
+
+
 def test_app_05_notices_a_decoder_that_ignores_its_source(monkeypatch) -> None:
     right = app.Seq2Seq.begin
     monkeypatch.setattr(app.Seq2Seq, "begin", lambda self, source, lengths=None: right(self, torch.zeros_like(source), lengths))

@@ -34,6 +34,15 @@ def test_app_02_notices_networks_that_learn_less_than_peers_of_the_pixels(untrai
     assert any_of(names, "over scikit-learn's nearest neighbours") and any_of(names, "over scikit-learn's linear classifier")
 
 
+@pytest.mark.parametrize(
+    ("row", "name"), [("APP-01", "CNN, test accuracy"), ("APP-02", "residual, 34 layers"), ("APP-03", "CNN: test accuracy")]
+)
+def test_notices_networks_that_train_a_tenth_as_long(row, name, monkeypatch):
+    right = _app_images.accuracies
+    monkeypatch.setattr(_app_images, "accuracies", lambda *given, steps, **how: right(*given, steps=steps // 10, **how))
+    assert any_of(wrong(row), name)
+
+
 def test_app_09_notices_a_head_that_can_be_negative(monkeypatch):
     right = _app_images.head
     monkeypatch.setattr(_app_images, "head", lambda task: right("real"))

@@ -177,6 +177,12 @@ def test_lm_16_notices_a_lost_span(monkeypatch, untrained):
     assert any_of(wrong("LM-16"), "restored")
 
 
+def test_lm_16_notices_a_model_that_trains_a_quarter_as_long(monkeypatch):
+    right = lm.toy.recipe
+    monkeypatch.setattr(lm.toy, "recipe", lambda model, data, objective, steps, lr: right(model, data, objective, steps // 4, lr))
+    assert any_of(wrong("LM-16"), "reverse: answers right")
+
+
 def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch, untrained):
     right = lm.translation.recipe
     monkeypatch.setattr(lm.translation, "recipe", lambda **how: right(**{**how, "steps": 2}))
