@@ -32,9 +32,9 @@ def test_app_04_notices_a_model_that_reads_its_padding(monkeypatch) -> None:
     assert any_of(wrong("APP-04"), "padded")
 
 
-def test_app_04_notices_a_model_that_trains_a_tenth_as_long(monkeypatch) -> None:
+def test_app_04_notices_a_model_that_trains_for_one_pass(monkeypatch) -> None:
     right = app.sentiment.recipe
-    monkeypatch.setattr(app.sentiment, "recipe", lambda **how: right(**{**how, "epochs": how["epochs"] // 10}))
+    monkeypatch.setattr(app.sentiment, "recipe", lambda **how: right(**{**how, "epochs": how["epochs"] // 20}))
     assert any_of(wrong("APP-04"), "least certainty of the two")
 
 
