@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,17 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("tests.engine.harness")
+
+
+@pytest.fixture(autouse=True)
+def attempts_end() -> Iterator[None]:
+    """A test that fails while a process of its own is under way ends it, so that no other test meets it."""
+    yield
+    from tests.engine.harness import Attempt
+
+    for attempt in list(Attempt.running):
+        attempt.send(signal.SIGKILL)
+        attempt.wait()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -163,6 +163,9 @@ class Outcome:
 class Attempt:
     """A forked process that does one thing.  Its last error is left in shared memory."""
 
+    running: ClassVar[list[Attempt]] = []
+    """those that nobody has waited for; a fixture ends what a test leaves"""
+
     def __init__(self, act: Callable[[], Any]) -> None:
         self.report = mmap.mmap(-1, 1 << 16)
         with warnings.catch_warnings():
@@ -171,6 +174,7 @@ class Attempt:
         if self.pid == 0:
             self._live(act)
         self.pidfd = os.pidfd_open(self.pid)
+        Attempt.running.append(self)
 
     def _live(self, act: Callable[[], Any]) -> None:
         code, told = 1, {}
@@ -207,6 +211,7 @@ class Attempt:
         late = not self.ends_within(seconds)
         if late:
             self.send(signal.SIGKILL)
+        Attempt.running.remove(self)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         os.close(self.pidfd)
         assert not late, f"no end after {seconds} s"

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -156,9 +157,18 @@ def workers_of(running: Attempt) -> list[int]:
 def gone(pids: list[int]) -> None:
     """Workers die with their supervisor, within moments."""
     deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids):
+    while any(map(alive, pids)):
         assert time.monotonic() < deadline, "a worker outlived its supervisor"
         time.sleep(0.002)
+
+
+def alive(pid: int) -> bool:
+    """Whether any thread of a process lives: its files, and so the lock of a run, are closed by the last of them to die."""
+    try:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # one died while we were reading
+        return True
+    return any(state not in "ZX" for state in states)
 
 
 def reaches(path: Path, step: int, running: Attempt) -> None:
@@ -183,15 +193,19 @@ def test_two_processes_are_reproducible_and_draw_different_numbers(memory: Path,
 def test_two_processes_killed(victim: str, memory: Path, reference: dict[str, str], pair: dict[str, str]) -> None:
     path = memory / "run"
     for step in (EVERY, 3 * EVERY):
+        if (path / "result.json").exists():
+            break  # on a busy machine the few steps that were left can be over before the kill
         running = attempt(path, processes=2)
         workers = workers_of(running)
         reaches(path, step, running)
         choice = {"supervisor": [running.pid], "rank 0": workers[:1], "rank 1": workers[1:]}
         targets = choice.get(victim, [running.pid, *workers])
         for pid in targets:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if running.pid in targets:
-            assert running.wait().killed
+            outcome = running.wait()
+            assert outcome.killed or outcome.code == 0
             gone(workers)
         else:
             running.wait().done()  # the supervisor starts both again by itself
