@@ -6,6 +6,8 @@ RECIPE ?= digits_cnn
 # Extra words for `sonde train`, such as DIALS="--width 64 --seed 1".
 DIALS ?=
 WORKERS ?= 2
+# Rows or chapters for `make margins`, such as ROWS="LM-16 CNN"; all where it is empty.
+ROWS ?=
 # Extra words for `make matrix`, such as MATRIX="--rows own foreign --whole".
 MATRIX ?=
 
@@ -14,12 +16,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # One torch thread per test worker: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
 
-.PHONY: help train test test-all matrix bench lint types format clean
+.PHONY: help train test test-all margins matrix bench lint types format clean
 
 help:
 	@echo "make train     install into $(VENV) and train $(RECIPE); RECIPE=name DIALS='--lr 1e-3' change what is trained"
-	@echo "make test      install the development tools, lint, check types, run the tests that are not slow"
+	@echo "make test      install the development tools, lint, check types, run the tests that are not slow, then a few under another arithmetic"
 	@echo "make test-all  the same with the slow tests"
+	@echo "make margins   twenty seeds of every exhibit: how far its numbers stay from their thresholds; ROWS='LM-16 CNN' names some"
 	@echo "make matrix    tests and exhibits that hang on rounding, under every arithmetic this processor can pretend to have"
 	@echo "make bench     install the peers and run every benchmark"
 	@echo "make lint      ruff check and ruff format --check;  make types: mypy;  make format: rewrite the layout"
@@ -30,9 +33,14 @@ train: $(VENV)/.sonde
 
 test: lint types
 	$(PYTEST) -m "not slow"
+	$(BIN)/python benchmarks/matrix.py --edge --jobs $(WORKERS)
 
 test-all: lint types
 	$(PYTEST)
+	$(BIN)/python benchmarks/matrix.py --edge --jobs $(WORKERS)
+
+margins: $(VENV)/.sonde-dev
+	$(BIN)/sonde atlas $(ROWS) --seeds 20 --jobs $(WORKERS) --table sonde/atlas/margins.tsv
 
 matrix: $(VENV)/.sonde-dev
 	$(BIN)/python benchmarks/matrix.py --jobs $(WORKERS) $(MATRIX)

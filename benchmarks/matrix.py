@@ -501,7 +501,7 @@ def main(words: Sequence[str] | None = None) -> int:
             outcomes = newest(read(options.file))
             return 0 if show(outcomes) and outcomes else 1
         if options.measure:
-            return measure(options.file.with_name("headroom.jsonl"), How("whole", data=options.data, jobs=options.jobs))
+            return measure(options.file.parent, How("whole", data=options.data, jobs=options.jobs))
         return matrix(options)
     finally:
         for child in list(_children):
@@ -538,44 +538,52 @@ def matrix(options: argparse.Namespace) -> int:
     return 0 if show(outcomes) else 1
 
 
-def measure(path: Path, how: How) -> int:
-    """Run what was not measured as it is under tests/headroom.py, and choose the sensitive part by what it shows."""
+def measure(folder: Path, how: How) -> int:
+    """Run what was not measured as it is, in the own arithmetic and its numeric part in the foreign one, and write tests/sensitive.tsv."""
+    own, foreign = folder / "headroom.jsonl", folder / "headroom-foreign.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {row.name: row for row in ROWS}
+    for name, path, marks in (("own", own, "not slow"), ("foreign", foreign, "numeric and not slow")):
+        if lacks(rows[name], {"facts": {"built": "base"}}):
+            continue
+        environment = clean(rows[name].environment) | ({"SONDE_DATA": str(how.data)} if how.data else {})
+        print(f"{name}: tests that were not measured as they are", file=sys.stderr, flush=True)
+        code = measure_tests(path, marks, environment, how.jobs)
+        if code not in (0, 1, 5):  # passed, failed, nothing left to measure
+            print(f"pytest ended with exit code {code}; the same command continues", file=sys.stderr)
+            return 1
+        measure_exhibits(path, name == "foreign", environment, how.jobs)
+        table = sensitive.choose(*(sensitive.current(sensitive.records(one)) for one in (own, foreign)))
+        sensitive.write(table)
+        print(*(f"{part}: {sum(len(getattr(one, part)) for one in table)} cases" for part in sensitive.PARTS), sep=", ")
+    return 0
+
+
+def measure_tests(path: Path, marks: str, environment: dict[str, str], jobs: int) -> int:
+    with tempfile.TemporaryDirectory(prefix="sonde-matrix-") as folder:
+        # A new place for compiled tests: those compiled without the hook would be silent.
+        more = {"SONDE_HEADROOM": str(path), "PYTHONPYCACHEPREFIX": folder}
+        flags = ["-q", "-n", str(jobs), "-p", "no:cacheprovider", "-p", "tests.headroom", "-o", "enable_assertion_pass_hook=true"]
+        command = [sys.executable, "-m", "pytest", *flags, "-o", f"timeout={TEST_LIMIT}", "-m", marks, "tests"]
+        return run(command, environment | more, lambda text: print(text, end="", file=sys.stderr, flush=True))[0]
+
+
+def measure_exhibits(path: Path, numeric: bool, environment: dict[str, str], jobs: int) -> None:
     from sonde.atlas._exhibit import found
     from sonde.atlas._worker import each
     from tests import headroom
 
-    environment = clean({}) | ({"SONDE_DATA": str(how.data)} if how.data else {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="sonde-matrix-") as folder:
-        more = {"SONDE_HEADROOM": str(path), "PYTHONPYCACHEPREFIX": folder}
-        flags = ["-q", "-n", str(how.jobs), "-p", "no:cacheprovider", "-p", "tests.headroom", "-o", "enable_assertion_pass_hook=true"]
-        command = [sys.executable, "-m", "pytest", *flags, "-o", f"timeout={TEST_LIMIT}", "-m", "not slow", "tests"]
-        print("running the tests that are not slow, with every comparison measured", file=sys.stderr, flush=True)
-        code, _ = run(command, environment | more, lambda text: print(text, end="", file=sys.stderr, flush=True))
-    if code not in (0, 1, 5):  # passed, failed, nothing left to measure
-        print(f"pytest ended with exit code {code}; the same command continues", file=sys.stderr)
-        return 1
     done = {one["test"] for one in sensitive.current(sensitive.records(path))}
-    waiting = [row for row in found() if f"atlas {row}" not in done]
+    table = sensitive.read()
+    waiting = [row for row in found() if f"atlas {row}" not in done and (not numeric or table[f"atlas {row}"].numeric)]
     with inside(environment):
-        for number, result in enumerate(each(waiting, how.jobs, EXHIBIT_LIMIT), 1):
+        for number, result in enumerate(each(waiting, jobs, EXHIBIT_LIMIT), 1):
             record = headroom.Record()
             for finding in result.findings:
                 headroom.add_finding(record, finding)
             with open(path, "a", encoding="utf-8") as file:
                 file.write(record.line(f"atlas {result.id}", "passed" if result.passed else "failed", result.seconds))
             print(f"{number} of {len(waiting)}: atlas {result.id}, {result.seconds:.1f} s", file=sys.stderr, flush=True)
-    return choose(path)
-
-
-def choose(path: Path) -> int:
-    """Write tests/sensitive.tsv from measurements."""
-    table = sensitive.choose(sensitive.current(sensitive.records(path)))
-    sensitive.write(table)
-    for part in sensitive.PARTS:
-        cases = sum(len(getattr(one, part)) for one in table)
-        print(f"{part}: {cases} of {sum(one.cases for one in table)} cases, of {sum(bool(getattr(one, part)) for one in table)} functions")
-    return 0
 
 
 if __name__ == "__main__":

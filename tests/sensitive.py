@@ -30,9 +30,8 @@ BLIND = 0.1
 """the nearness that a comparison of bits, or one that could not be read, is given: they show no distance"""
 CASES = 4
 """cases of one test function, the nearest; more of them repeat the same arithmetic"""
-PARTS: dict[str, tuple[dict[str, float], float]] = {"numeric": ({"tests": 260.0, "atlas": 120.0}, 10.0), "edge": ({"tests": 60.0}, 3.0)}
+PARTS: dict[str, tuple[dict[str, float], float]] = {"numeric": ({"tests": 300.0, "atlas": 120.0}, 10.0), "edge": ({"tests": 40.0}, 3.0)}
 """seconds of one core that each part may take, as measured, and the longest test in it"""
-LEFT_OUT = {"numeric": EXHIBITS}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def keys(path: Path) -> dict[str, str]:
                 first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
                 places[prefix + one.name] = range(first - 1, one.end_lineno or first)
     tests = {number for place in places.values() for number in place}
-    shared = "\n".join(line for number, line in enumerate(lines) if number not in tests)
+    shared = "\n".join(line for number, line in enumerate(lines) if number not in tests and line.strip())
     return {name: _hash(shared + "\n" + "\n".join(lines[number] for number in place)) for name, place in places.items()}
 
 
@@ -166,37 +165,55 @@ def current(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in latest.values() if record["key"] and record["key"] == key(split(record["test"])[0])]
 
 
-def choose(records: Iterable[dict[str, Any]]) -> list[Measured]:
-    """The table, from the lines of tests/headroom.py and of exhibits: the nearest cases, as many as fit into the time of each part."""
+def choose(records: Iterable[dict[str, Any]], foreign: Iterable[dict[str, Any]]) -> list[Measured]:
+    """The table: the nearest cases, as many as fit into the time of each part.
+
+    records: what tests/headroom.py and the exhibits gave in the machine's own arithmetic
+    foreign: the same of numeric cases in the foreign row; only what gave other numbers there can be on the edge
+    """
+    own, other = ({record["test"]: record for record in lines} for lines in (records, foreign))
     by_test: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for record in records:
-        test, case = split(record["test"])
+    for name, record in own.items():
+        test, case = split(name)
         by_test[test][case] = record
     candidates = []
     for test, cases in by_test.items():
-        near = sorted(((nearness(record), case, record["seconds"]) for case, record in cases.items()), key=lambda one: (-one[0], one[1]))
-        candidates += [(score, test, case, seconds) for score, case, seconds in near[:CASES] if score > 0]
-    candidates.sort(key=lambda one: (-one[0], one[3], one[1:3]))
-    chosen: dict[str, set[tuple[str, str]]] = {}
+        near = sorted((-nearest(test + case, own, other), case) for case in cases)
+        candidates += [
+            (score, cases[case]["seconds"], test, case) for score, case in near[: None if test == EXHIBITS else CASES] if score < 0
+        ]
+    chosen: dict[str, set[str]] = {}
     for part, (budgets, longest) in PARTS.items():
         spent, chosen[part] = dict.fromkeys(budgets, 0.0), set()
-        for _, test, case, seconds in candidates:
+        for _, seconds, test, case in sorted(candidates):
             kind = "atlas" if test.startswith("atlas ") else "tests"
-            cost = seconds + 0.01  # setting up, and the report
-            if kind in budgets and test != LEFT_OUT.get(part) and seconds <= longest and spent[kind] + cost <= budgets[kind]:
-                chosen[part].add((test, case))
-                spent[kind] += cost
+            fits = kind in budgets and seconds <= longest and spent[kind] + seconds <= budgets[kind]
+            if fits and (moved(test + case, own, other) if part == "edge" else test != EXHIBITS):
+                chosen[part].add(test + case)
+                spent[kind] += seconds + 0.01  # setting up, and the report
     return [
         Measured(
             test,
             key(test),
             len(cases),
-            round(max(nearness(record) for record in cases.values()), 4),
+            round(max(nearest(test + case, own, other) for case in cases), 4),
             round(sum(record["seconds"] for record in cases.values()), 2),
-            *(tuple(sorted(case for case in cases if (test, case) in chosen[part])) for part in PARTS),
+            *(tuple(sorted(case for case in cases if test + case in chosen[part])) for part in PARTS),
         )
         for test, cases in by_test.items()
     ]
+
+
+def nearest(name: str, *measurements: dict[str, dict[str, Any]]) -> float:
+    """How near a case comes to another verdict in any of the arithmetics it was measured in."""
+    return max((nearness(one[name]) for one in measurements if name in one), default=0.0)
+
+
+def moved(name: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> bool:
+    """Whether a case was measured in both arithmetics and compared other numbers in each."""
+    test, case = split(name)
+    name = f"atlas {case[1:-1]}" if test == EXHIBITS else name
+    return name in own and name in other and own[name]["digest"] != other[name]["digest"]
 
 
 def nearness(record: dict[str, Any]) -> float:

@@ -348,7 +348,7 @@ def test_what_was_not_measured_as_it_is_counts_as_numeric(monkeypatch: pytest.Mo
 
 
 def record(test: str, seconds: float = 1.0, outcome: str = "passed", **shares: float) -> dict[str, Any]:
-    return {"test": test, "shares": shares, "seconds": seconds, "outcome": outcome}
+    return {"test": test, "shares": shares, "seconds": seconds, "outcome": outcome, "digest": 1}
 
 
 def test_nearness():
@@ -359,11 +359,46 @@ def test_nearness():
     assert sensitive.nearness(record("a", outcome="skipped", close=1.0)) == 0.0
 
 
+def test_the_nearest_cases_are_chosen_until_the_time_is_used_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sensitive, "key", lambda test: "k")
+    monkeypatch.setattr(sensitive, "PARTS", {"numeric": ({"tests": 5.1, "atlas": 2.0}, 9.0), "edge": ({"tests": 3.5}, 1.0)})
+    own = [record(f"t::many[{number}]", close=number / 10) for number in range(7)]
+    own += [record("t::near", close=0.95), record("t::far", close=0.001), record("t::long", seconds=10, bound=0.99)]
+    own += [record("t::same", seconds=0.05, close=0.99), record("t::worse", seconds=0.05, close=0.2)]
+    own += [record("atlas X-01", bound=0.9), record("atlas X-02", bound=0.8), record(f"{sensitive.EXHIBITS}[X-01]", bound=0.9)]
+    foreign = [{**one, "digest": 2} for one in own if one["test"] != "t::same"] + [record("t::same", close=0.99)]
+    foreign[[one["test"] for one in foreign].index("t::worse")]["shares"] = {"close": 1.0}
+    table = {one.test: one for one in sensitive.choose(own, foreign)}
+    assert table["t::many"].numeric == ("[4]", "[5]", "[6]") and table["t::many"].cases == 7 and table["t::many"].near == 0.6
+    assert table["t::near"].numeric == table["t::near"].edge == ("",) and table["t::far"].numeric == () and table["t::long"].numeric == ()
+    assert table["atlas X-01"].numeric == ("",) and table["atlas X-02"].numeric == table["atlas X-01"].edge == ()
+    # Run as a row of the atlas by the matrix, as a test beside the others on the edge.
+    assert table[sensitive.EXHIBITS].numeric == () and table[sensitive.EXHIBITS].edge == ("[X-01]",) and table["t::many"].edge == ("[6]",)
+    # The same numbers in both arithmetics are not on the edge; what is nearer in the foreign one is.
+    assert table["t::same"].numeric == ("",) and table["t::same"].edge == () and table["t::worse"].near == 1.0 and table["t::worse"].edge
+
+
+def test_only_measurements_of_the_source_as_it_is_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sensitive, "key", lambda test: {"t::a": "1", "t::b": "2"}.get(test, ""))
+    lines = [{"test": "t::a[x]", "key": "0"}, {"test": "t::a[x]", "key": "1"}, {"test": "t::b", "key": "1"}, {"test": "t::gone", "key": ""}]
+    (tmp_path / "h.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"test": "t::')
+    assert sensitive.current(sensitive.records(tmp_path / "h.jsonl")) == [lines[1]]
+    assert list(sensitive.records(tmp_path / "none.jsonl")) == []
+
+
 def test_the_table_survives_the_disk(tmp_path: Path):
     table = [line("tests/a.py::test_b", ("[x-1]", '["\t]'), ("[x-1]",)), line("atlas LM-16", ("",))]
     sensitive.write(table, tmp_path / "t.tsv")
     assert sensitive.read(tmp_path / "t.tsv") == {one.test: one for one in table}
     assert sensitive.read(tmp_path / "none.tsv") == {}
+
+
+def test_the_table_kept_here_still_speaks_of_most_tests():
+    table = sensitive.read()
+    kept = [one for one in table.values() if one.key and sensitive.key(one.test) == one.key]
+    assert len(kept) > 0.6 * len(table), "most tests have changed since they were measured: python benchmarks/matrix.py --measure"
+    assert all(set(one.edge) <= set(one.numeric) for one in table.values() if one.test != sensitive.EXHIBITS)
+    assert any(one.edge for one in kept) and any(one.test.startswith("atlas ") and one.numeric for one in kept)
 
 
 # What a test uses of its room
@@ -399,6 +434,9 @@ def test_bound():
     loss = torch.tensor(0.75)
     assert loss < 3 and 2.5 > loss
 def test_unread(): assert all(x < 0.5 for x in (0.1, 0.2))
+def test_clock():
+    seconds = 0.75
+    assert seconds < 1.5
 def test_wrong(): torch.testing.assert_close(torch.zeros(1), torch.ones(1))
 """
 
@@ -430,5 +468,7 @@ def test_what_a_run_measures(tmp_path: Path):
         "test_whole": {},
         "test_bound": {"bound": 0.3},
         "test_unread": {"unread": 0.0},
+        "test_clock": {},
     }
+    assert all(one["seconds"] >= 0 and "key" in one for one in records.values())
     assert records["test_bits"]["digest"] != records["test_whole"]["digest"] == 0
