@@ -7,7 +7,6 @@ import torch
 
 from sonde.atlas import rnn as chapter
 from sonde.estimators import reservoir
-from sonde.kernels import gates
 from sonde.models import _trunk, topologies
 from sonde.nn import directions
 from sonde.nn.mixers.gru import GRU
@@ -91,38 +90,49 @@ def test_rnn_09_notices_a_readout_without_its_penalty(monkeypatch):
     assert any_of(wrong("RNN-09"), "readout against")
 
 
+def without(monkeypatch, layer: type, name: str) -> None:
+    """Every form of a layer computes as if it had no parameter of that name."""
+    right = layer.mix
+
+    def mix(self, x, state, lengths):
+        kept = getattr(self, name)
+        setattr(self, name, None)
+        try:
+            return right(self, x, state, lengths)
+        finally:
+            setattr(self, name, kept)
+
+    monkeypatch.setattr(layer, "mix", mix)
+
+
 def test_rnn_10_notices_a_reset_in_the_wrong_place_and_a_gate_that_is_not_negated(monkeypatch):
-    right = gates.gru
-    monkeypatch.setattr(gates, "gru", lambda p, weight, bias, h, lengths=None: right(p, weight, None, h, lengths))
+    without(monkeypatch, GRU, "reset_bias")
     assert any_of(wrong("RNN-10"), "reset after the product against torch's GRU")
     monkeypatch.undo()
-    through = GRU.through
+    right = GRU.mix
 
-    def kept(self, p, state, lengths):
+    def kept(self, x, state, lengths):
         self.update = "keep_old"
-        return through(self, p, state, lengths)
+        return right(self, x, state, lengths)
 
-    monkeypatch.setattr(GRU, "through", kept)
+    monkeypatch.setattr(GRU, "mix", kept)
     assert any_of(wrong("RNN-10"), "Z -> 1 - Z")
 
 
 def test_rnn_11_notices_a_peephole_that_is_shut(monkeypatch):
-    right = gates.lstm
-    monkeypatch.setattr(
-        gates,
-        "lstm",
-        lambda p, W, h, c, n=None, vector=None, inner=None: right(p, W, h, c, n, vector=None if inner is None else vector, inner=inner),
-    )
+    without(monkeypatch, LSTM, "peephole")
     assert any_of(wrong("RNN-11"), "the peephole makes")
 
 
 @pytest.mark.slow
 def test_rnn_12_notices_a_cell_that_forgets(monkeypatch):
-    right = LSTM.through
+    def forgetful(right):
+        def call(self, p, *state):
+            shut = torch.tensor([0.0, 100.0, 0.0, 0.0]).repeat_interleave(self.hidden)
+            return right(self, p - shut, *state)
 
-    def forgetful(self, p, state, lengths):
-        shut = torch.tensor([0.0, 100.0, 0.0, 0.0]).repeat_interleave(self.hidden)
-        return right(self, p - shut, state, lengths)
+        return call
 
-    monkeypatch.setattr(LSTM, "through", forgetful)
+    for name in ("through", "turn"):  # with the kernels and without them
+        monkeypatch.setattr(LSTM, name, forgetful(getattr(LSTM, name)))
     assert wrong("RNN-12") == ["right answers, lstm over 50 steps"]
