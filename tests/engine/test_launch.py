@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -473,19 +474,28 @@ def test_a_worker_has_its_threads_and_no_input(monkeypatch: pytest.MonkeyPatch) 
     assert found.tolist() == [[2, 0], [2, 0]]
 
 
-def test_a_fork_that_would_stand_still_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose OpenMP threads have been used cannot start multi-threaded workers: say so, do not hang."""
-    monkeypatch.setattr(launch_module, "FORK_SECONDS", 0.5)
-    pid = os.fork()
-    if pid == 0:
-        torch.set_num_threads(2)
-        torch.zeros(1 << 20).add_(1)
-        try:
-            launch(lambda world: None, 2, threads=2)
-        except BadInput as error:
-            os._exit(error.exit_code)
-        os._exit(0)
-    assert exit_code(pid) == 2
+REFUSED = """
+import sys
+import torch
+from sonde.core.errors import BadInput
+from sonde.engine import launch as module
+
+module.FORK_SECONDS = 0.5
+torch.set_num_threads(2)
+torch.zeros(1 << 20).add_(1)
+try:
+    module.launch(lambda world: None, 2, threads=2)
+except BadInput as error:
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_fork_that_would_stand_still_is_refused() -> None:
+    """A process whose OpenMP threads have been used cannot start multi-threaded workers: say so, do not hang.
+
+    In a process of its own: a fork of this one, which may have used OpenMP, could not even compute.
+    """
+    assert subprocess.run([sys.executable, "-c", REFUSED], timeout=120).returncode == 2
 
 
 def test_no_process_is_no_job() -> None:
