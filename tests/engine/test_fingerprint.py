@@ -24,7 +24,6 @@ import sonde.kernels
 from sonde.core.errors import BadInput, DataUnusable, Preempted
 from sonde.core.recipe import Callback
 from sonde.engine import fingerprint as module
-from tests.engine.harness import Attempt
 from tests.engine.small import line
 
 ROOT = Path(__file__).parents[2]
@@ -165,15 +164,20 @@ def test_a_run_of_an_older_version_is_compared_by_what_it_recorded(tmp_path, mac
     assert "cpu" in said(go(tmp_path / "other", quiet=True))[0]["text"]
 
 
+def apart(path: Path, arguments: str) -> None:
+    """`go` in a new process: after two threads no test could fork here, and after a fork two threads may stand still."""
+    code = f"from pathlib import Path; from tests.engine.test_fingerprint import go; go(Path({str(path)!r}), {arguments})"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=120, check=True)
+
+
 def test_options_that_move_no_bit_are_no_difference_and_threads_are(tmp_path):
     go(tmp_path / "r", 5, quiet=True, shards=2)
     free = {"processes": 2, "checkpoint_every": 3, "hang_timeout": 100.0, "restarts": 1}
     assert said(go(tmp_path / "r", 8, quiet=True, exact=True, **free)) == []
-    # In a process of its own: after two threads have been used here, no test could fork any more.
-    Attempt(lambda: go(tmp_path / "r", 11, quiet=True, processes=1, threads=2)).wait().done()
+    apart(tmp_path / "r", "11, quiet=True, processes=1, threads=2")
     run = sonde.open_run(tmp_path / "r", line())
     assert ["threads 1 -> 2" in event["text"] for event in said(run)] == [True]
-    Attempt(lambda: go(tmp_path / "r", quiet=True, exact=True, threads=None)).wait().done()  # takes up the two threads again
+    apart(tmp_path / "r", "quiet=True, exact=True, threads=None")  # takes up the two threads again
     assert len(said(run)) == 1 and run.directory.is_done
 
 
