@@ -13,8 +13,8 @@ def turns(candidates: dict[str, Callable[[], float]], rounds: int = 5) -> dict[s
     for round_ in range(rounds):
         for name, measure in candidates.items():
             best[name] = max(best[name], measure())
-        told = "  ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
-        print(f"  round {round_ + 1}/{rounds}, best so far: {told}", flush=True)
+        summary = "  ".join(f"{name} {rate:,.0f}" for name, rate in best.items())
+        print(f"  round {round_ + 1}/{rounds}, best so far: {summary}", flush=True)
     return best
 
 

@@ -94,8 +94,8 @@ def context(width: int = 128, depth: int = 4, tokens: int = 64) -> bool:
                     best = min(best, (time.perf_counter() - started) / tokens)
             times[length] = best
             kept[length] = sum(t.numel() * t.element_size() for t in torch.utils._pytree.tree_leaves(state))
-        told = ", ".join(f"{n:,}: {1e6 * t:.0f} us, {kept[n] / 1024:.0f} KB" for n, t in times.items())
-        print(f"\n{name}: {told}")
+        summary = ", ".join(f"{n:,}: {1e6 * t:.0f} us, {kept[n] / 1024:.0f} KB" for n, t in times.items())
+        print(f"\n{name}: {summary}")
         if name != "attention":
             met &= len(set(kept.values())) == 1
             met &= verdict("longest context against shortest", min(times.values()) / max(times.values()), 0.8)
@@ -136,7 +136,7 @@ def model(width: int = 256, depth: int = 4, tokens: int = 64) -> bool:
 def forms() -> bool:
     """What `auto` expects beside what it takes; it is right where it picks the fastest, or one within a quarter of it."""
     torch.set_num_threads(1)
-    right = asked = 0
+    right = total = 0
     for L in (1, 16, 64, 256, 1024):
         base = Steps(normal(B, H, L, D), unit(B, H, L, D), normal(B, H, L, D))
         rate, small = torch.rand(1, N, CHANNELS) + 0.5, Steps(normal(B, 1, L, N), normal(B, 1, L, N), normal(B, 1, L, CHANNELS))
@@ -149,11 +149,11 @@ def forms() -> bool:
         for name, steps in kinds.items():
             with torch.no_grad():
                 took = best_of({form: lambda s=steps, form=form: compute(s, None, form) for form in steps.forms}, 5)
-            told = "  ".join(f"{form} {1e3 * t:.2f} ({1e3 * estimate(steps, form):.2f})" for form, t in took.items())
-            print(f"  {name:9} {L:5} steps, ms taken (expected): {told}")
+            summary = "  ".join(f"{form} {1e3 * t:.2f} ({1e3 * estimate(steps, form):.2f})" for form, t in took.items())
+            print(f"  {name:9} {L:5} steps, ms taken (expected): {summary}")
             for skip in ((), ("fused",)):
                 left = [form for form in steps.forms if form not in skip]
                 pick = min(left, key=lambda form, s=steps: estimate(s, form))
-                asked += 1
+                total += 1
                 right += took[pick] <= 1.25 * min(took[form] for form in left)
-    return verdict(f"choices that were the fastest or near it: {right} of {asked}", right / asked, 0.9)
+    return verdict(f"choices that were the fastest or near it: {right} of {total}", right / total, 0.9)

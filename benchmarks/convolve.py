@@ -60,9 +60,9 @@ def line(name: str, size: tuple[int, int, int, int], rounds: int) -> bool:
         result = alternately([lambda: torchs(x, weight), lambda: convolve(x, weight)], rounds)
         exact = torchs(x.double(), weight.double())
         off = [float((call(x, weight) - exact).square().mean().sqrt()) for call in (torchs, convolve)]
-    made = [call(x.requires_grad_(), weight.requires_grad_()) for call in (torchs, convolve)]
-    dy = torch.randn(made[0].shape, generator=dice).contiguous(memory_format=torch.channels_last)
-    back = alternately([lambda y=y: torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in made], rounds)
+    outputs = [call(x.requires_grad_(), weight.requires_grad_()) for call in (torchs, convolve)]
+    dy = torch.randn(outputs[0].shape, generator=dice).contiguous(memory_format=torch.channels_last)
+    back = alternately([lambda y=y: torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in outputs], rounds)
     work = 2e-9 * 9 * images * into * out * side * side
     parts = []
     for (theirs, ours), many in ((result, 1), (back, 2)):
@@ -75,12 +75,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    print(f"torch {torch.__version__}, {given.threads} threads, load average {os.getloadavg()[0]:.2f}\n")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"torch {torch.__version__}, {args.threads} threads, load average {os.getloadavg()[0]:.2f}\n")
     print(f"{'':22}{'images, in, out, side':>22}   {'result':^27} {'both gradients':^27}  error")
     print(f"{'':22}{'':22}   {'torch':>6} {'ours':>6} {'ratio':>6} {'GF/s':>5}  {'torch':>6} {'ours':>6} {'ratio':>6} {'GF/s':>5}")
-    met = [line(name, size, given.rounds) for name, size in SIZES.items()]
+    met = [line(name, size, args.rounds) for name, size in SIZES.items()]
     raise SystemExit(0 if all(met) else 1)
 
 

@@ -118,10 +118,10 @@ def compare(name: str, tokens: int, rounds: int) -> bool:
     print(f"  int8         {best['int8']:8.1f} tokens/s  {smaller:.2f}x float32; the first {alike} of {tokens} tokens are the same")
     met = same
     claims = {"beside transformers": ratio, "int8 beside float32": smaller, "share of the memory's speed": share}
-    for (what, found), goal in zip(claims.items(), GOALS[name]):
+    for (what, value), goal in zip(claims.items(), GOALS[name]):
         if goal is not None:
-            print(f"  {what}: {found:.2f}, goal {goal:g}: {'met' if found >= goal else 'MISSED'}")
-            met &= found >= goal
+            print(f"  {what}: {value:.2f}, goal {goal:g}: {'met' if value >= goal else 'MISSED'}")
+            met &= value >= goal
     return met
 
 
@@ -130,9 +130,9 @@ def main() -> int:
     options.add_argument("parts", nargs="*", default=[], help=", ".join(MODELS))
     options.add_argument("--tokens", type=int, default=64)
     options.add_argument("--rounds", type=int, default=3)
-    given = options.parse_args()
+    args = options.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    met = [compare(name, given.tokens, given.rounds) for name in given.parts or MODELS]
+    met = [compare(name, args.tokens, args.rounds) for name in args.parts or MODELS]
     return 0 if all(met) else 1
 
 

@@ -70,8 +70,8 @@ def main(rounds: int) -> int:
         ours, theirs = SoftmaxRegression(1.0, tol=1e-4), LogisticRegression(C=1.0, tol=1e-4, max_iter=1000)
         met &= pair(f"Softmax regression, {CLASSES} classes, {words}, tol 1e-4", rounds, ours, theirs, X, y)
         ends = objective(X, y, ours), objective(X, y, theirs)
-        told = [f"{name} {end:.9f} ({m.n_iter_[0]} steps)" for name, end, m in zip((OURS, THEIRS), ends, (ours, theirs), strict=True)]
-        print(f"  objective at the end: {', '.join(told)}\n")
+        parts = [f"{name} {end:.9f} ({m.n_iter_[0]} steps)" for name, end, m in zip((OURS, THEIRS), ends, (ours, theirs), strict=True)]
+        print(f"  objective at the end: {', '.join(parts)}\n")
         met &= ends[0] <= ends[1] + 1e-6
     return 0 if met else 1
 

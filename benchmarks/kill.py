@@ -123,8 +123,8 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
             if survived:
                 good, runs = good + equal(path, wanted), runs + 1
             shutil.rmtree(path)
-    told = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
-    return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, told)
+    details = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
+    return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, details)
 
 
 def workers(times: int) -> bool:
@@ -209,9 +209,9 @@ def damage(times: int) -> bool:
         whole = {path.name: path.read_bytes() for path in sound.iterdir()}
         for _ in range(times):
             what = dice.choice(test_checkpoint.DAMAGES)(sound, dice)
-            told: list[str] = []
-            found = checkpoint.newest(place, lambda found: None, told.append)
-            fine = found is not None and found.step == test_checkpoint.BEFORE and len(told) == 1 and "is damaged" in told[0]
+            messages: list[str] = []
+            snapshot = checkpoint.newest(place, lambda snapshot: None, messages.append)
+            fine = snapshot is not None and snapshot.step == test_checkpoint.BEFORE and len(messages) == 1 and "is damaged" in messages[0]
             seen += fine
             if not fine:
                 print(f"  not seen: {what}")
@@ -283,8 +283,8 @@ def _alarm(path: Path, seed: int, factor: float) -> int | None:
     try:
         harness.train(path, test_numerics.shaken, seed=seed, factor=factor, rule=("sgd", "adamw")[seed % 2], checkpoint_every=1000)
     except NumericalStop as error:
-        found = re.search(r"step (\d+)", error.where)
-        return int(found.group(1)) if found else None
+        match = re.search(r"step (\d+)", error.where)
+        return int(match.group(1)) if match else None
     return None
 
 
@@ -294,9 +294,9 @@ def main() -> int:
     parser.add_argument("what", nargs="?", default="all", choices=names)
     parser.add_argument("--times", type=int, help="how often; by default as often as written above")
     parser.add_argument("--processes", type=int, default=1, help="worker processes of the runs that are killed")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     usual: dict[str, tuple[int, Callable[[int], bool]]] = {
-        "kills": (200, lambda times: kills(times, asked.processes)),
+        "kills": (200, lambda times: kills(times, args.processes)),
         "workers": (20, workers),
         "saves": (3, saves),
         "power": (20_000, power),
@@ -304,10 +304,10 @@ def main() -> int:
         "signals": (200, signals),
         "numbers": (100, numbers),
     }
-    chosen = list(usual) if asked.what == "all" else [asked.what]
-    results = [act(asked.times or times) for name, (times, act) in usual.items() if name in chosen]
-    if asked.what == "all":
-        results.append(kills(asked.times or 40, 2))
+    chosen = list(usual) if args.what == "all" else [args.what]
+    results = [act(args.times or times) for name, (times, act) in usual.items() if name in chosen]
+    if args.what == "all":
+        results.append(kills(args.times or 40, 2))
     return 0 if all(results) else 1
 
 

@@ -272,10 +272,10 @@ def descendants() -> list[int]:
             state, parent = entry.read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
                 parents[int(entry.parent.name)] = int(parent)
-    below, found = {os.getpid()}, True
-    while found:
-        found = {process for process, parent in parents.items() if parent in below} - below
-        below |= found
+    below, children = {os.getpid()}, True
+    while children:
+        children = {process for process, parent in parents.items() if parent in below} - below
+        below |= children
     return sorted(below - {os.getpid()})
 
 

@@ -313,8 +313,8 @@ def goal(ours: Candidate, peer: str, L: int) -> float | None:
 
 
 def verdict(text: str, ratio: float, goal: float | None) -> bool:
-    told = "" if goal is None else f"   goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
-    print(f"  {text}   {ratio:8.2f}x{told}", flush=True)
+    outcome = "" if goal is None else f"   goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
+    print(f"  {text}   {ratio:8.2f}x{outcome}", flush=True)
     return goal is None or ratio >= goal
 
 
@@ -326,11 +326,11 @@ def memory(L: int) -> bool:
     met = True
     for title, peer in (("scalar decay (Mamba-2)", "transformers chunk 256"), ("mLSTM", "transformers chunk 64"),
                         ("gated delta rule", "transformers chunk 64"), ("Mamba", "transformers + mamba.py")):  # fmt: skip
-        found = {}
+        peaks = {}
         for name in ("ours", peer):
             command = [sys.executable, __file__, "peak", "--only", title, "--candidate", name, "--length", str(L)]
-            found[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        met &= verdict(f"{title}: {found['ours']:.0f} MB, {peer} {found[peer]:.0f} MB", found[peer] / found["ours"], 3)
+            peaks[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        met &= verdict(f"{title}: {peaks['ours']:.0f} MB, {peer} {peaks[peer]:.0f} MB", peaks[peer] / peaks["ours"], 3)
     return met
 
 
@@ -352,22 +352,22 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--only", default="")
     parser.add_argument("--candidate", default="ours")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.manual_seed(0)
-    if given.parts == ["peak"]:
-        peak(given.only, given.candidate, given.length[0])
+    if args.parts == ["peak"]:
+        peak(args.only, args.candidate, args.length[0])
         return 0
     from _decoding import context, decode, forms, model
 
     ways: dict[str, Callable[[], bool]] = {
-        "speed": lambda: speed(given.length, given.threads, given.only),
+        "speed": lambda: speed(args.length, args.threads, args.only),
         "memory": lambda: memory(2048),
         "decode": decode,
         "context": context,
         "model": model,
         "forms": forms,
     }
-    return 0 if all([ways[name]() for name in given.parts or parts]) else 1
+    return 0 if all([ways[name]() for name in args.parts or parts]) else 1
 
 
 if __name__ == "__main__":

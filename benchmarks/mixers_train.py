@@ -44,16 +44,16 @@ def one(name: str, seed: int, steps: int) -> dict[str, float]:
 
 
 def train_all(out: Path, steps: int, seeds: int) -> None:
-    found = json.loads(out.read_text()) if out.exists() else {}
+    results = json.loads(out.read_text()) if out.exists() else {}
     for seed in range(seeds):
         for name in shelf.names("nn.mixers"):
-            if f"{name} {seed}" in found:
+            if f"{name} {seed}" in results:
                 continue
             command = [sys.executable, __file__, "one", "--name", name, "--seed", str(seed), "--steps", str(steps)]
             done = subprocess.run(command, capture_output=True, text=True)
-            found[f"{name} {seed}"] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-300:]}
-            out.write_text(json.dumps(found, indent=1))
-            print(name, seed, found[f"{name} {seed}"], flush=True)
+            results[f"{name} {seed}"] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-300:]}
+            out.write_text(json.dumps(results, indent=1))
+            print(name, seed, results[f"{name} {seed}"], flush=True)
 
 
 def speed(out: Path, rounds: int = 3) -> None:
@@ -62,12 +62,12 @@ def speed(out: Path, rounds: int = 3) -> None:
     char_lm._windows = functools.cache(char_lm._windows)  # the same text for all
     calls, figures = {}, {}
     for name in shelf.names("nn.mixers"):
-        made = recipe(name, 10)
-        model, data = made.build_model(), made.build_data()
+        variant = recipe(name, 10)
+        model, data = variant.build_model(), variant.build_data()
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         batch = data.train[torch.arange(BATCH)]
 
-        def step(model=model, optimiser=optimiser, batch=batch, objective=made.objective) -> None:
+        def step(model=model, optimiser=optimiser, batch=batch, objective=variant.objective) -> None:
             optimiser.zero_grad()
             objective(model, batch).backward()
             optimiser.step()
@@ -108,13 +108,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--name", default="gla")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    if given.part == "one":
-        print(json.dumps(one(given.name, given.seed, given.steps)))
-    elif given.part == "train":
-        train_all(given.out, given.steps, given.seeds)
+    args = parser.parse_args()
+    if args.part == "one":
+        print(json.dumps(one(args.name, args.seed, args.steps)))
+    elif args.part == "train":
+        train_all(args.out, args.steps, args.seeds)
     else:
-        {"speed": speed, "table": table}[given.part](given.out)
+        {"speed": speed, "table": table}[args.part](args.out)
 
 
 if __name__ == "__main__":

@@ -35,15 +35,15 @@ CELLS: dict[str, tuple[str, dict[str, Any], float]] = {
 
 def best(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
     """Least seconds of each call over rounds in which they take turns."""
-    found = dict.fromkeys(calls, float("inf"))
+    seconds = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         call()
     for _ in range(rounds):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
-            found[name] = min(found[name], time.perf_counter() - start)
-    return found
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    return seconds
 
 
 def training(layer: nn.Module, x: torch.Tensor) -> Callable[[], None]:
@@ -74,13 +74,13 @@ def cells(length: int, rounds: int) -> bool:
         x = torch.randn(batch, length, hidden, requires_grad=True)
         calls = {name: training(getattr(nn, name)(hidden, hidden, batch_first=True), x) for name in ("RNN", "GRU", "LSTM")}
         calls |= {f"our {label}": training(mixer(name, hidden, **dials), x) for label, (name, dials, _) in CELLS.items()}
-        seconds, told = best(calls, rounds), []
+        seconds, columns = best(calls, rounds), []
         for label, (name, _, most) in CELLS.items():
             theirs = seconds[name.upper()]
             ratio = seconds[f"our {label}"] / theirs
             met &= ratio <= most
-            told.append(f"{theirs * 1e3:9.2f} {ratio:5.2f}{' ' if ratio <= most else '!'} ")
-        print(f"  {hidden:6} {batch:6}  " + "  ".join(f"{text:>18}" for text in told), flush=True)
+            columns.append(f"{theirs * 1e3:9.2f} {ratio:5.2f}{' ' if ratio <= most else '!'} ")
+        print(f"  {hidden:6} {batch:6}  " + "  ".join(f"{text:>18}" for text in columns), flush=True)
     print("every goal met" if met else "! a goal missed")
     return met
 
@@ -104,13 +104,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not kernels.available():
         raise SystemExit(kernels.why_not())
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {given.threads} threads, load average {os.getloadavg()[0]:.2f}")
-    met = [cells(given.length, given.rounds) if what == "cells" else decode(given.rounds) for what in given.what or ("cells", "decode")]
+    print(f"torch {torch.__version__}, {args.threads} threads, load average {os.getloadavg()[0]:.2f}")
+    met = [cells(args.length, args.rounds) if what == "cells" else decode(args.rounds) for what in args.what or ("cells", "decode")]
     raise SystemExit(0 if all(met) else 1)
 
 

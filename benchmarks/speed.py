@@ -84,8 +84,8 @@ def ours(recipe: Recipe, steps: int, per_step: float) -> float:
     half = Half(steps)
     folder = Path(tempfile.mkdtemp(prefix="sonde-bench-"))
     try:
-        made = recipe.replace(steps=steps, schedule=half.schedule, log_every=steps // 2)
-        sonde.train(made, run=folder / "run", threads=THREADS, quiet=True)
+        variant = recipe.replace(steps=steps, schedule=half.schedule, log_every=steps // 2)
+        sonde.train(variant, run=folder / "run", threads=THREADS, quiet=True)
     finally:
         shutil.rmtree(folder)
     return half.rate(per_step)
@@ -352,9 +352,9 @@ def sweep() -> bool:
         try:
             start = time.perf_counter()
             axes = {"lr": rates, "seed": seeds}
-            found = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorise=together, steps=steps)
-            assert not found.notices, found.notices
-            return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.figures["valid/loss"] for row in found.rows}
+            result = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorise=together, steps=steps)
+            assert not result.notices, result.notices
+            return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.figures["valid/loss"] for row in result.rows}
         finally:
             shutil.rmtree(folder)
 

@@ -30,11 +30,11 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("file", nargs="?", type=Path, default=fetch.find(*SHAKESPEARE))
     ask.add_argument("--rounds", type=int, default=5)
-    asked = ask.parse_args()
-    text = asked.file.read_text(encoding="utf-8") if asked.file else "\n".join(one for _, one in library())[: 1 << 21]
-    made = train("bpe", [text], 8000)
-    assert isinstance(made, Subwords)
-    theirs, lines = made.tokenizer, text.splitlines(keepends=True)
+    args = ask.parse_args()
+    text = args.file.read_text(encoding="utf-8") if args.file else "\n".join(one for _, one in library())[: 1 << 21]
+    tokeniser = train("bpe", [text], 8000)
+    assert isinstance(tokeniser, Subwords)
+    theirs, lines = tokeniser.tokenizer, text.splitlines(keepends=True)
 
     def one_by_one() -> torch.Tensor:
         return torch.tensor(theirs.encode(text, add_special_tokens=False).ids)
@@ -43,13 +43,13 @@ def main() -> None:
         return torch.cat([torch.tensor(one.ids) for one in theirs.encode_batch(lines, add_special_tokens=False)])
 
     ways = {
-        "whole text": (lambda: made.encode(text), one_by_one),
-        "many lines": (lambda: made.encode_all(lines)[0], in_lines),
+        "whole text": (lambda: tokeniser.encode(text), one_by_one),
+        "many lines": (lambda: tokeniser.encode_all(lines)[0], in_lines),
     }
     print(f"{len(text):,} characters, {len(one_by_one()):,} tokens")
     for name, (ours, direct) in ways.items():
         assert torch.equal(ours().long(), direct())
-        times = [(seconds(ours), seconds(direct)) for _ in range(asked.rounds)]
+        times = [(seconds(ours), seconds(direct)) for _ in range(args.rounds)]
         a, b = (statistics.median(column) for column in zip(*times))
         print(f"{name}: sonde {len(text) / a / 1e6:.2f} MB/s, tokenizers {len(text) / b / 1e6:.2f} MB/s, ratio {b / a:.2f}")
 

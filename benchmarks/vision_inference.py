@@ -43,24 +43,24 @@ def networks(depth: int, x: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
         model = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return lambda x: model(x.contiguous(memory_format=torch.channels_last))
 
-    found = {TIMM: theirs, LAST: channels_last(theirs), EAGER: channels_last(ours), FOLDED: fold(ours, x[:1]), THEIRS: fold(theirs, x[:1])}
+    models = {TIMM: theirs, LAST: channels_last(theirs), EAGER: channels_last(ours), FOLDED: fold(ours, x[:1]), THEIRS: fold(theirs, x[:1])}
     with torch.inference_mode():
         expected = theirs(x)
-        for name, run in found.items():
+        for name, run in models.items():
             for _ in range(2):
                 off = float((run(x) - expected).abs().max() / expected.abs().max())
                 if not off <= 1e-5:
                     raise SystemExit(f"{name} gives other numbers: {off:.1e} of the largest output")
-    return found
+    return models
 
 
 def rate(run: Callable[[Tensor], Tensor], x: Tensor, seconds: float = 1.0) -> Callable[[], float]:
     """A measurement: images a second of the best of the calls that fit into some time."""
 
     def measure() -> float:
-        best, begun = float("inf"), time.perf_counter()
+        best, started = float("inf"), time.perf_counter()
         with torch.inference_mode():
-            while (start := time.perf_counter()) < begun + seconds:
+            while (start := time.perf_counter()) < started + seconds:
                 run(x)
                 best = min(best, time.perf_counter() - start)
         return len(x) / best
@@ -75,16 +75,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--side", type=int, default=224)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, timm {timm().__version__}, {given.threads} threads, load average {os.getloadavg()[0]:.2f}")
+    print(f"torch {torch.__version__}, timm {timm().__version__}, {args.threads} threads, load average {os.getloadavg()[0]:.2f}")
     met = True
-    for batch in given.batches:
-        x = torch.randn(batch, 3, given.side, given.side)
-        ways = networks(given.depth, x)
-        best = turns({name: rate(run, x) for name, run in ways.items()}, given.rounds)
-        title = f"ResNet-{given.depth}, batch {batch}, {given.side} x {given.side}"
+    for batch in args.batches:
+        x = torch.randn(batch, 3, args.side, args.side)
+        ways = networks(args.depth, x)
+        best = turns({name: rate(run, x) for name, run in ways.items()}, args.rounds)
+        title = f"ResNet-{args.depth}, batch {batch}, {args.side} x {args.side}"
         met &= table(f"{title}, layers as they are", {name: best[name] for name in (TIMM, LAST, EAGER)}, "images/s", EAGER, {TIMM: 1.0})
         met &= table(f"{title}, folded", best, "images/s", FOLDED, {TIMM: 1.2})
     raise SystemExit(0 if met else 1)

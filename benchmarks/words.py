@@ -53,22 +53,22 @@ def novels() -> Text:
 
 def ours(model: str, text: Text, epochs: int = 1, seed: int = 0) -> tuple[WordVectors, float]:
     """Vectors, and the seconds their training took."""
-    made = Word2Vec(100, model, negatives=5, epochs=epochs, lr=0.025, threads=THREADS, random_state=seed, quiet=True, **SAME)
+    word2vec = Word2Vec(100, model, negatives=5, epochs=epochs, lr=0.025, threads=THREADS, random_state=seed, quiet=True, **SAME)
     start = time.perf_counter()
-    made.fit(text.corpus)
-    return made.vectors_, time.perf_counter() - start
+    word2vec.fit(text.corpus)
+    return word2vec.vectors_, time.perf_counter() - start
 
 
 def theirs(model: str, text: Text, epochs: int = 1, seed: int = 0) -> tuple[WordVectors, float]:
     """The same by gensim, whose vocabulary is not timed either."""
     from gensim.models import Word2Vec as Theirs
 
-    made = Theirs(vector_size=100, sg=WAYS[model], negative=5, alpha=0.025, workers=THREADS, seed=seed + 1, **SAME)
-    made.build_vocab(text.rows)
+    word2vec = Theirs(vector_size=100, sg=WAYS[model], negative=5, alpha=0.025, workers=THREADS, seed=seed + 1, **SAME)
+    word2vec.build_vocab(text.rows)
     start = time.perf_counter()
-    made.train(text.rows, total_examples=len(text.rows), epochs=epochs)
+    word2vec.train(text.rows, total_examples=len(text.rows), epochs=epochs)
     seconds = time.perf_counter() - start
-    return WordVectors(made.wv.index_to_key, made.wv.vectors), seconds
+    return WordVectors(word2vec.wv.index_to_key, word2vec.wv.vectors), seconds
 
 
 def speed(rounds: int) -> bool:
@@ -99,14 +99,14 @@ def judged(vectors: WordVectors) -> dict[str, float]:
 def quality(model: str, seeds: int) -> bool:
     """Mean over seeds; met where ours is not worse than gensim by more than two standard errors of their difference."""
     text = novels()
-    found: dict[str, list[dict[str, float]]] = {OURS: [], THEIRS: []}
+    results: dict[str, list[dict[str, float]]] = {OURS: [], THEIRS: []}
     for seed in range(seeds):
         for name, train in ((OURS, ours), (THEIRS, theirs)):
-            found[name].append(judged(train(model, text, 5, seed)[0]))
+            results[name].append(judged(train(model, text, 5, seed)[0]))
     print(f"{model}, five epochs, mean over {seeds} seed(s)\n  {'':14} {OURS:>8} {THEIRS:>8}")
-    for name in found[OURS][0]:
-        print(f"  {name:14} " + " ".join(f"{np.mean([one[name] for one in side]):8.3f}" for side in found.values()))
-    scores = [np.array([one["mean of sets"] for one in side]) for side in found.values()]
+    for name in results[OURS][0]:
+        print(f"  {name:14} " + " ".join(f"{np.mean([one[name] for one in side]):8.3f}" for side in results.values()))
+    scores = [np.array([one["mean of sets"] for one in side]) for side in results.values()]
     margin = 2 * np.sqrt(sum(s.var(ddof=1) / seeds for s in scores)) if seeds > 1 else 0.02
     return bool(scores[0].mean() >= scores[1].mean() - margin)
 

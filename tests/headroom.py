@@ -148,8 +148,8 @@ def watch_close(module: Any, name: str, defaults: Callable[[Any, Any], tuple[flo
         if place:
             for have, want, one, other in pairs(actual, expected):
                 usual = defaults(one, other)
-                given = (rest[0] if rest else rtol), (rest[1] if len(rest) > 1 else atol)
-                r, a = (float(usual[i] if part is None else part) for i, part in enumerate(given))
+                tolerances = (rest[0] if rest else rtol), (rest[1] if len(rest) > 1 else atol)
+                r, a = (float(usual[i] if part is None else part) for i, part in enumerate(tolerances))
                 current.add("close" if r or a else "bits", used(have, want, r, a), [have], place)
         named = {**named, **{key: value for key, value in (("rtol", rtol), ("atol", atol)) if value is not None}}
         return original(actual, expected, *rest, **named)

@@ -65,8 +65,8 @@ def test_each_shelf_has_a_guide() -> None:
 
 def test_exit_codes_are_told_as_they_are() -> None:
     text = (ROOT / "docs/run-directory.md").read_text()
-    told = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| [^|]+ \| `(\w+)` \|", text, re.M)}
-    assert told == {kind.__name__: kind.exit_code for kind in (SondeError, *SondeError.__subclasses__())}
+    codes = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| [^|]+ \| `(\w+)` \|", text, re.M)}
+    assert codes == {kind.__name__: kind.exit_code for kind in (SondeError, *SondeError.__subclasses__())}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/add-a-recipe.md"])
@@ -97,13 +97,13 @@ def test_the_guide_to_mixers_runs_and_names_each_as_it_is() -> None:
     names: dict[str, object] = {}
     for block in blocks(page, "python"):
         exec(block, names)
-    told = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page.read_text(encoding="utf-8"), re.M)
-    assert sorted(name for name, *_ in told) == shelf.names("nn.mixers")
-    for name, kind, forms, state in told:
-        made = names["mixer"](name, width=256)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page.read_text(encoding="utf-8"), re.M)
+    assert sorted(name for name, *_ in rows) == shelf.names("nn.mixers")
+    for name, kind, forms, state in rows:
+        layer = names["mixer"](name, width=256)
         with names["watching"]() as watch, torch.no_grad():
-            after = made(torch.randn(1, 64, 256))[1]
-        assert set(re.findall(r"\w+", forms.partition(";")[0])) - {"only"} == set(made.forms()) - {"step"}, name
+            after = layer(torch.randn(1, 64, 256))[1]
+        assert set(re.findall(r"\w+", forms.partition(";")[0])) - {"only"} == set(layer.forms()) - {"step"}, name
         assert {steps.kind for steps, _ in watch.seen} == set(re.findall("separable|hadamard|delta", kind)), name
         kept = sum(s.numel() * (1 + s.is_complex()) for key, s in after.items() if key not in ("length", "used"))
         assert kept == (0 if state == "none" else int(state.split()[0].replace(",", "")) * (64 if state.endswith("T") else 1)), name

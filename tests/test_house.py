@@ -59,12 +59,12 @@ def test_no_file_names_a_machine() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git clone")
-    found = {}
+    matches = {}
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.is_file() and b"\0" not in path.read_bytes()[:4096]:
-            found[name] = machine_names(path.read_text(encoding="utf-8", errors="replace"))
-    assert {name: names for name, names in found.items() if names} == {}
+            matches[name] = machine_names(path.read_text(encoding="utf-8", errors="replace"))
+    assert {name: names for name, names in matches.items() if names} == {}
 
 
 def test_machine_names_are_found() -> None:

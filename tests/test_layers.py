@@ -118,8 +118,8 @@ def call_faults(call: ast.Call) -> Iterator[str]:
     if name in NEVER_CALLED:
         yield f"{name} {NEVER_CALLED[name]}"
     if name in ("np.load", "numpy.load"):
-        given = {word.arg: word.value for word in call.keywords}
-        safe = given.get("allow_pickle")
+        keywords = {word.arg: word.value for word in call.keywords}
+        safe = keywords.get("allow_pickle")
         if not (isinstance(safe, ast.Constant) and safe.value is False):
             yield "np.load must say allow_pickle=False"
 

@@ -111,8 +111,8 @@ def generative(exhibit: Exhibit) -> str:
     few = [gap(model.sample(JUDGED, exhibit.generator("few"), steps=20, eta=0.0)) for model in models["diffusion"]]
     exhibit.below("diffusion: the same with 20 of its 40 steps and no fresh noise", few, 0.5)
     exhibit.show(_picture(exhibit.seed, points, {name: each[0] for name, each in models.items()}, gaps))
-    told = ", ".join(f"{name} {spread(each, '.0%')}" for name, each in gaps.items())
-    return f"gap to real points left of that of a normal fit: {told}; best judge of equals 0.5, density sums to 1"
+    summary = ", ".join(f"{name} {spread(each, '.0%')}" for name, each in gaps.items())
+    return f"gap to real points left of that of a normal fit: {summary}; best judge of equals 0.5, density sums to 1"
 
 
 def best_judge(exhibit: Exhibit) -> None:
@@ -130,7 +130,7 @@ def best_judge(exhibit: Exhibit) -> None:
             forger.weight.copy_(q.scale_tril)
             forger.bias.copy_(q.loc)
         game = gan.GAN(forger, Quadratic(), 2, (2,))
-        made = Recipe(
+        recipe = Recipe(
             model=game,
             data=Data(TensorSource(real), TensorSource(real[:1000]), name="normal"),
             objective=Adversarial(forging=0),
@@ -140,15 +140,15 @@ def best_judge(exhibit: Exhibit) -> None:
             steps=STEPS["judge"],
             evaluate_every=STEPS["judge"],
         )
-        run = exhibit.train(made, f"judge of {name}", seed=exhibit.seed)
+        run = exhibit.train(recipe, f"judge of {name}", seed=exhibit.seed)
         places = torch.cat([real[:1000], q.loc + torch.randn(1000, 2, generator=draw) @ q.scale_tril.T])
         with torch.no_grad():
-            said = run.model()(places).sigmoid()
+            probabilities = run.model()(places).sigmoid()
         wanted = 1 / (1 + (q.log_prob(places) - p.log_prob(places)).exp())
         # 8,000 points leave each coefficient of the logit an error near 0.02, and D is a quarter as steep as the logit.
-        exhibit.below(f"best judge of p against {name}: mean difference of D and p / (p + q)", (said - wanted).abs().mean(), 0.02)
+        exhibit.below(f"best judge of p against {name}: mean difference of D and p / (p + q)", (probabilities - wanted).abs().mean(), 0.02)
         if q is p:
-            exhibit.expect("best judge of equals: D on average", said.mean(), 0.5, 0.01)
+            exhibit.expect("best judge of equals: D on average", probabilities.mean(), 0.5, 0.01)
             exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["figures"]["valid/judge"], 2 * math.log(2), 0.01)
 
 
@@ -164,7 +164,7 @@ class Quadratic(nn.Module):
 
 
 def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: int) -> Any:
-    made = Recipe(
+    recipe = Recipe(
         model=family.build,
         data=Data(TensorSource(points.train), TensorSource(points.held), name="moons"),
         objective=family.objective,
@@ -176,7 +176,7 @@ def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: 
         steps=STEPS[name],
         evaluate_every=STEPS[name],
     )
-    return exhibit.train(made, f"{name} {seed}", seed=seed)
+    return exhibit.train(recipe, f"{name} {seed}", seed=seed)
 
 
 def _drawn(model: Any, seed: int, n: int = JUDGED) -> Tensor:

@@ -100,8 +100,8 @@ def photographs(exhibit: Exhibit) -> str:
         "test accuracy": [*(spread(values, ".1%") for values in scores.values()), f"{near:.1%}", f"{linear:.1%}"],
     }
     exhibit.show(Reading(name, "table", table, note=f"{len(plain)} seeds; images of 16 x 16."))
-    told = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in scores.items())
-    return f"{name}, 60 steps (4 convolutions: 120): {told}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
+    summary = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in scores.items())
+    return f"{name}, 60 steps (4 convolutions: 120): {summary}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
 
 
 def _photographs(seed: int) -> tuple[str, float, Data]:
@@ -173,19 +173,19 @@ def prices(exhibit: Exhibit) -> str:
         run = exhibit.train(recipe, f"houses-{seed}", seed=seed)
         far = torch.stack(torch.meshgrid(torch.linspace(-6, 6, 41), torch.linspace(-6, 6, 41), indexing="ij"), -1).reshape(-1, 2)
         with torch.no_grad():
-            said, fitted = run.model()(far), run.model()(houses)[:, 0]
+            predictions, fitted = run.model()(far), run.model()(houses)[:, 0]
         below.append(float((line.predict(far.numpy()) < 0).mean()))
-        negative.append(int((said < 0).sum()))
+        negative.append(int((predictions < 0).sum()))
         errors.append(float((fitted - price).square().mean() / price.var()))
     exhibit.above("straight line: share of prices below 0, on houses far and near", below, 0.3)
     exhibit.expect("positive head: prices below 0, on the same houses", negative, [0] * len(negative))
     exhibit.below("positive head: error, in variances of the price", errors, 0.08)
-    by_hand, learnt, raw = _features(exhibit)
-    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in learnt], 0.04)
+    by_hand, cnn_scores, raw = _features(exhibit)
+    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in cnn_scores], 0.04)
     kinds = ["row and column sums, by hand", "64 pixels", "learnt by a CNN"]
-    table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(learnt, ".1%")]}
+    table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(cnn_scores, ".1%")]}
     exhibit.show(Reading("A linear classifier of digits, on three kinds of features", "table", table))
-    return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learnt {spread(learnt, '.1%')}"
+    return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learnt {spread(cnn_scores, '.1%')}"
 
 
 def _houses(seed: int) -> tuple[Tensor, Tensor]:

@@ -141,13 +141,13 @@ class Exhibit:
 
     def refuses(self, name: str, call: Callable[[], Any], error: type[Exception] = BadInput) -> None:
         """`call` raises `error`."""
-        told = "it went through"
+        outcome = "it went through"
         try:
             call()
         except Exception as raised:
-            told = f"{type(raised).__name__}: {_short(str(raised))}"
-            return self._record(name, told, error.__name__, isinstance(raised, error))
-        self._record(name, told, error.__name__, False)
+            outcome = f"{type(raised).__name__}: {_short(str(raised))}"
+            return self._record(name, outcome, error.__name__, isinstance(raised, error))
+        self._record(name, outcome, error.__name__, False)
 
     def train(self, recipe: Any, name: str, **options: Any) -> Any:
         """A run of the engine in this exhibit's folder: quiet, and on one thread so that sums are the same everywhere."""

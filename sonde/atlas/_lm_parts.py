@@ -40,15 +40,15 @@ def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: An
     return Recipe(model=model, data=data, objective=objective, optimiser=optimiser("adamw", lr=lr), steps=steps, **{**usual, **more})
 
 
-def trained(made: Recipe, seed: int = 0) -> Any:
+def trained(recipe: Recipe, seed: int = 0) -> Any:
     """The model of a recipe after training; nothing is left on the disk."""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
-        return Exhibit(Path(work)).train(made, "toy", seed=seed).model().eval()
+        return Exhibit(Path(work)).train(recipe, "toy", seed=seed).model().eval()
 
 
-def of_each_seed(exhibit: Exhibit, made: Recipe) -> list[Any]:
+def of_each_seed(exhibit: Exhibit, recipe: Recipe) -> list[Any]:
     """The models of a recipe, one for each seed."""
-    return [trained(made, seed) for seed in exhibit.seeds()]
+    return [trained(recipe, seed) for seed in exhibit.seeds()]
 
 
 @torch.no_grad()
@@ -147,13 +147,13 @@ PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
 def tasks(seed: int, n: int, *key: Any) -> tuple[list[str], list[str]]:
     """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
     dice = generator(seed, "tasks", *key)
-    asked, answers = [], []
+    prompts, answers = [], []
     for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
         words = [PLAIN[one % len(PLAIN)] for one in others]
         words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
-        asked.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
+        prompts.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
         answers.append(" ".join(words[::-1]) if task % 2 else ("positive", "negative")[pole % 2])
-    return asked, answers
+    return prompts, answers
 
 
 @cache
@@ -182,8 +182,8 @@ def tokeniser() -> Tokeniser:
 @cache
 def _numbers() -> Tensor:
     """(topics, words) number of each word's token."""
-    told = {token: number for number, token in enumerate(tokeniser().tokens)}
-    return torch.tensor([[told[f"{topic}{number}"] for number in range(WORDS)] for topic in TOPICS])
+    token_ids = {token: number for number, token in enumerate(tokeniser().tokens)}
+    return torch.tensor([[token_ids[f"{topic}{number}"] for number in range(WORDS)] for topic in TOPICS])
 
 
 def sentences(seed: int, n: int, *key: Any) -> Batch:

@@ -61,8 +61,8 @@ def show(word: str, folder: Path = FOLDER) -> int:
             console.print(_text(f"{reading.title}: {_picture(reading, f'{row.id}-{number}')}"))
         if reading.note:
             console.print(_text(reading.note, "dim"))
-    state, said = ("pass", result.figure) if result.passed else ("fail", result.why)
-    console.print(_text(state, STYLES[state]), _text(said), _text(f"{result.seconds:.1f} s", "dim"))
+    state, message = ("pass", result.figure) if result.passed else ("fail", result.why)
+    console.print(_text(state, STYLES[state]), _text(message), _text(f"{result.seconds:.1f} s", "dim"))
     return 0 if result.passed else 1
 
 
@@ -190,9 +190,9 @@ def _rows_table(wanted: Sequence[Row], results: dict[str, Result], places: dict[
     table.expand = True
     for row in wanted:
         state, result = _state(row.id, results, places), results.get(row.id)
-        said = (result.figure if result.passed else result.why) if result else ""
+        message = (result.figure if result.passed else result.why) if result else ""
         seconds = f"{result.seconds:.1f}" if result else ""
-        table.add_row(row.id, _text(row.title, "bold") + _text(f": {row.statement}"), said, _text(state, STYLES[state]), seconds)
+        table.add_row(row.id, _text(row.title, "bold") + _text(f": {row.statement}"), message, _text(state, STYLES[state]), seconds)
     return table
 
 

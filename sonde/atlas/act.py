@@ -111,9 +111,9 @@ def act_04(exhibit: Exhibit) -> str:
         exhibit.expect(
             f"its derivative with alpha {alpha}", _slope(known.module, GRID), np.where(a > 0, 1, alpha * np.exp(a)), within=1e-12
         )
-        found = measure(known)
+        measurement = measure(known)
         exhibit.expect(f"its range with alpha {alpha}", str(known.range), f"(-{alpha:g}, inf)")
-        exhibit.expect(f"and measured: above -{alpha}, as near as 1e-4, and growing without end", found.inside, True)
+        exhibit.expect(f"and measured: above -{alpha}, as near as 1e-4, and growing without end", measurement.inside, True)
     exhibit.expect("a whole line as its range, as printed, does not hold", measure(Activation(activation("elu"), Interval())).inside, False)
     shown = {"softplus": softplus, "ELU": activation("elu"), "ReLU": activation("relu")}
     exhibit.show(_curves("Smooth relatives of ReLU", shown, reach=4))
@@ -227,22 +227,22 @@ def act_08(exhibit: Exhibit) -> str:
     register(mish)
     try:
         known = {name: about(name) for name in names()}
-        found = {name: measure(kind) for name, kind in known.items()}
+        measurements = {name: measure(kind) for name, kind in known.items()}
         columns = {
             "name": list(known),
             "definition": [formula(name) for name in known],
             "range": [str(kind.range) for kind in known.values()],
-            "seen on [-16, 16]": [f"{m.low:.4g} to {m.high:.4g}" for m in found.values()],
+            "seen on [-16, 16]": [f"{m.low:.4g} to {m.high:.4g}" for m in measurements.values()],
             "derivative": [kind.slope for kind in known.values()],
-            "off by": [m.gap for m in found.values()],
+            "off by": [m.gap for m in measurements.values()],
         }
     finally:
         forget("mish")
     exhibit.expect("activations of the notes that are missing", ", ".join({*GALLERY} - {*known}) or "none", "none")
     exhibit.expect("the reader's own comes last", list(known)[-1], "mish")
     exhibit.expect("and is gone when taken back", "mish" in names(), False)
-    exhibit.expect("ranges that do not hold", ", ".join(name for name, m in found.items() if not m.inside) or "none", "none")
-    worst = max(m.gap for m in found.values())
+    exhibit.expect("ranges that do not hold", ", ".join(name for name, m in measurements.items() if not m.inside) or "none", "none")
+    worst = max(m.gap for m in measurements.values())
     exhibit.below("largest gap between a derivative and autograd's", worst, 1e-12)
     wrong = Activation(nn.Sigmoid(), Interval(-1, 1), "1 - g^2", lambda a: 1 - a.sigmoid() ** 2)
     exhibit.expect("a wrong range is noticed", measure(wrong).inside, False)
@@ -295,10 +295,10 @@ def _heads(exhibit: Exhibit) -> None:
         "nothing": raw,
     }
     for task, wanted in pairs.items():
-        made = head(task, 3)
-        applied = LINKS[made.objective][0] or made.activation.replace("identity", "nothing")
+        output_head = head(task, 3)
+        applied = LINKS[output_head.objective][0] or output_head.activation.replace("identity", "nothing")
         exhibit.expect(f"{task}: what stands at the output", applied, wanted)
-        seen = made.likelihood().predict(activation(made.activation)(torch.tensor(raw)))
+        seen = output_head.likelihood().predict(activation(output_head.activation)(torch.tensor(raw)))
         exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
     losses = {task: head(task, 3).objective for task in pairs}
     exhibit.expect("likelihoods by task", list(losses.values()), ["bernoulli", "categorical", "gaussian", "gaussian"])
@@ -314,17 +314,17 @@ def _heads(exhibit: Exhibit) -> None:
     )
     texts = []
     for task, end, objective in strange:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")
             head(task, 2, end, objective)
         name = f"{task} with {end or objective}"
-        exhibit.expect(f"{name}: warnings", [w.category is OddPair for w in told], [True])
-        texts.append(str(told[0].message))
-    with warnings.catch_warnings(record=True) as told:
+        exhibit.expect(f"{name}: warnings", [w.category is OddPair for w in records], [True])
+        texts.append(str(records[0].message))
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         for task in TASKS:
             head(task, 2)
-    exhibit.expect("warnings for the usual heads", len(told), 0)
+    exhibit.expect("warnings for the usual heads", len(records), 0)
     twice = LINKS["bernoulli"][1](about("sigmoid").range)
     exhibit.expect("a sigmoid of a sigmoid reaches only", list(twice[:2]), [0.5, 1 / (1 + math.exp(-1))], within=1e-12)
     usual = list(TASKS.items())

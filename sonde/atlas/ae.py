@@ -171,7 +171,7 @@ def ae_03(exhibit: Exhibit) -> str:
 
     K = 4
     x = load("digits", seed=exhibit.seed, standardise=False).train[:].x.flatten(1)
-    told = {}
+    stats = {}
     for centred in (False, True):
         name = "centred" if centred else "not centred"
         ours = PCA(K, center=centred).fit(x.numpy())
@@ -191,14 +191,14 @@ def ae_03(exhibit: Exhibit) -> str:
         exhibit.below(f"{name}: loss over that of PCA", ratios, 1.0001)
         exhibit.above(f"{name}: loss over that of PCA, which is the least", ratios, 1 - 1e-5)
         exhibit.below(f"{name}: largest principal angle in radians", angles, 1e-3)
-        told[name] = (least, ratios, angles)
-    exhibit.below("a free mean is worth something: PCA loss centred over not centred", told["centred"][0] / told["not centred"][0], 1.0)
+        stats[name] = (least, ratios, angles)
+    exhibit.below("a free mean is worth something: PCA loss centred over not centred", stats["centred"][0] / stats["not centred"][0], 1.0)
     rows = x[:12]
     with torch.no_grad():
         sheets = [rows, torch.from_numpy(ours.inverse_transform(ours.transform(rows.numpy()))).float(), models[0](rows)]
     note = "Rows: digits; rebuilt from 4 principal components; rebuilt by the linear auto-encoder of 4 numbers."
     exhibit.show(_sheet("Linear auto-encoder and principal components", [sheet.reshape(-1, 8, 8) for sheet in sheets], note))
-    return f"loss / PCA {spread(told['centred'][1], '.5f')}, angles {spread(told['centred'][2], '.1e')} (centred)"
+    return f"loss / PCA {spread(stats['centred'][1], '.5f')}, angles {spread(stats['centred'][2], '.1e')} (centred)"
 
 
 def _linear(K: int, biases: bool) -> AutoEncoder:
@@ -280,8 +280,8 @@ def ae_05(exhibit: Exhibit) -> str:
     exhibit.show(Reading("What a price on the code does", "lines", lines, ["lambda", "share"], note, {"x": factors}))
     with torch.no_grad():
         sheets = [test[:12], *(rows[factor][2](test[:12]) for factor in factors)]
-    told = ", ".join(f"{factor:g}" for factor in factors)
-    exhibit.show(_sheet("Digits from sparse codes", [one[:, 0] for one in sheets], f"Rows: test digits; rebuilt with lambda {told}."))
+    lambdas = ", ".join(f"{factor:g}" for factor in factors)
+    exhibit.show(_sheet("Digits from sparse codes", [one[:, 0] for one in sheets], f"Rows: test digits; rebuilt with lambda {lambdas}."))
     return (
         "active share " + ", ".join(f"{spread(rows[f][0], '.2f')}" for f in factors) + " at lambda " + ", ".join(f"{f:g}" for f in factors)
     )
@@ -381,8 +381,8 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         points = math.sqrt(K) * torch.cat([torch.eye(K), -torch.eye(K)]).double()
         parts = []
         for row in range(len(x)):
-            said = mean[row].expand(2 * K, K), log_variance[row].expand(2 * K, K)
-            fixed = _Fixed(said, decode)
+            encoding = mean[row].expand(2 * K, K), log_variance[row].expand(2 * K, K)
+            fixed = _Fixed(encoding, decode)
             parts.append(-objective(fixed, Batch(x=x[row].expand(2 * K, D), noise=points)).loss())
         return torch.stack(parts)
 
@@ -424,9 +424,9 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
 class _Fixed(nn.Module):
     """A model whose posterior is given, whatever x is."""
 
-    def __init__(self, said: tuple[Tensor, Tensor], decode: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, posterior: tuple[Tensor, Tensor], decode: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.said, self.decode = said, decode
+        self.said, self.decode = posterior, decode
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.said
@@ -520,7 +520,7 @@ def ae_09(exhibit: Exhibit) -> str:
         stage = partial(layer, activation="sigmoid", noise=0.5, lr=3e-3, epochs=15)
         unlabelled = Data(TensorSource(data.train[:].x), name="digits without labels")
         train = partial(_under, exhibit, seed)
-        learnt = greedy(unlabelled, widths, stage, train)
+        encoders = greedy(unlabelled, widths, stage, train)
         labelled = data.train[:][_of_each(data.train[:].y, 5, seed)]
         few = Data(TensorSource(labelled.x, labelled.y), test=data.test, name="50 digits", task="classes", classes=data.classes)
         tuned = Recipe(
@@ -531,7 +531,7 @@ def ae_09(exhibit: Exhibit) -> str:
             batch=50,
             steps=100,
         )
-        for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialise=first_layers(learnt))}.items():
+        for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialise=first_layers(encoders))}.items():
             scores[name].append(train(recipe, name).result["figures"]["test/accuracy"])
     gains = [b - a for a, b in zip(*scores.values())]
     exhibit.expect("labels of each seed", len(few.train), 50)
@@ -566,10 +566,10 @@ def _fit(
     build: Callable[[], nn.Module], data: Data | Tensor, objective: Any, steps: int, lr: float = 2e-3, batch: int = 256, **more: Any
 ) -> Recipe:
     """A run of Adam under a cosine, the whole data at each step where they are few."""
-    found = data if isinstance(data, Data) else Data(TensorSource(data))
+    dataset = data if isinstance(data, Data) else Data(TensorSource(data))
     return Recipe(
         model=build,
-        data=found,
+        data=dataset,
         objective=objective,
         optimiser=optimiser("adam", lr=lr),
         schedule=cosine(),

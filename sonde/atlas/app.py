@@ -68,28 +68,28 @@ def app_04(exhibit: Exhibit) -> str:
     recipe = sentiment.recipe(mixer="rnn", data="toy", width=40, lr=8e-3, epochs=20, seed=exhibit.seed)
     runs = _runs(exhibit, recipe.replace(callbacks=(), restore_best=False), "sentiment")
     data, reader = runs[0].data, runs[0].data.reader
-    asked = reader.rows([sentence.rstrip(".") for sentence in SENTENCES])
-    exhibit.expect("words of the two sentences", asked.lengths, [4, 9])
-    learnt = {reader.vocabulary.decode(row) for source in data.splits.values() for row in _rows(source)}
-    exhibit.expect("sentences of the two that the data holds", sum(example in learnt for example in EXAMPLES), 0)
-    exhibit.expect("there are sentences like them", "sadly it will rain" in learnt, True)
-    said = torch.stack([run.predict(asked) for run in runs])  # (seeds, sentences, labels)
-    bad, good = said[:, 0, 0].tolist(), said[:, 1, 1].tolist()
+    batch = reader.rows([sentence.rstrip(".") for sentence in SENTENCES])
+    exhibit.expect("words of the two sentences", batch.lengths, [4, 9])
+    corpus = {reader.vocabulary.decode(row) for source in data.splits.values() for row in _rows(source)}
+    exhibit.expect("sentences of the two that the data holds", sum(example in corpus for example in EXAMPLES), 0)
+    exhibit.expect("there are sentences like them", "sadly it will rain" in corpus, True)
+    probabilities = torch.stack([run.predict(batch) for run in runs])  # (seeds, sentences, labels)
+    bad, good = probabilities[:, 0, 0].tolist(), probabilities[:, 1, 1].tolist()
 
     def labels(run: Any, rows: Any) -> list[str]:
         return [data.classes[i] for i in run.predict(rows).argmax(1)]
 
-    exhibit.expect("labels: bad news, good news", [labels(run, asked) for run in runs], [["negative", "positive"]] * len(runs))
-    exhibit.above("least certainty of the two", said.amax(2).amin(1).tolist(), 0.7)
+    exhibit.expect("labels: bad news, good news", [labels(run, batch) for run in runs], [["negative", "positive"]] * len(runs))
+    exhibit.above("least certainty of the two", probabilities.amax(2).amin(1).tolist(), 0.7)
     alone = torch.cat([runs[0].predict(reader.rows([sentence.rstrip(".")])) for sentence in SENTENCES])
-    exhibit.expect("each alone and both in one padded batch", said[0], alone, within=1e-6)
+    exhibit.expect("each alone and both in one padded batch", probabilities[0], alone, within=1e-6)
     mine = exhibit.folder / "mine.txt"
     mine.write_text("Luckily the train left early\nThe song was not good\nthe song was good\n", encoding="utf-8")
-    told = [labels(run, reader(mine)) for run in runs]
-    exhibit.expect("a user's sentences", told, [["positive", "negative", "positive"]] * len(runs))
+    predictions = [labels(run, reader(mine)) for run in runs]
+    exhibit.expect("a user's sentences", predictions, [["positive", "negative", "positive"]] * len(runs))
     simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["figures"]["test/accuracy"] for run in runs]
     exhibit.ordered("test accuracy, over a bag of words that cannot place 'not'", accuracy, simple)
-    columns = {"sentence": SENTENCES, "words": asked.lengths, "positive": [f"{p:.3f}" for p in said[0, :, 1].tolist()]}
+    columns = {"sentence": SENTENCES, "words": batch.lengths, "positive": [f"{p:.3f}" for p in probabilities[0, :, 1].tolist()]}
     exhibit.show(Reading("What a bidirectional RNN says", "table", columns))
     judged = f"4 words {spread(bad)} negative, 9 words {spread(good)} positive"
     return f"{judged}; test accuracy {spread(accuracy)}, bag of words {simple:.3f}"
@@ -109,8 +109,8 @@ def app_05(exhibit: Exhibit) -> str:
         "captions without a mistake": captions(exhibit),
         "words tagged right": tags(exhibit),
     }
-    told = [f"{name} {spread(shares, '.0%')}" for name, shares in figures.items()]
-    return "; ".join([*told, f"next sample {spread(series(exhibit), '.2f')} of the error of the last one"])
+    parts = [f"{name} {spread(shares, '.0%')}" for name, shares in figures.items()]
+    return "; ".join([*parts, f"next sample {spread(series(exhibit), '.2f')} of the error of the last one"])
 
 
 def translation(exhibit: Exhibit) -> list[float]:
@@ -124,12 +124,12 @@ def translation(exhibit: Exhibit) -> list[float]:
         state, prompt = model.begin(test.source, test.lengths), torch.full((len(test), 1), start)
         return generate(model, prompt, test.y.shape[1], state=state, stop=Stop(end=end, pad=pad), temperature=0)
 
-    made = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch=64, lr=8e-3)
-    said = [greedy(run) for run in _runs(exhibit, made, "translate")]
-    right = [_same(one, test.y, pad) for one in said]
+    recipe = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch=64, lr=8e-3)
+    translations = [greedy(run) for run in _runs(exhibit, recipe, "translate")]
+    right = [_same(one, test.y, pad) for one in translations]
     lines = {
         "sentence": [words.decode(row[: n - 1]) for row, n in zip(test.source[:4], test.lengths[:4])],
-        "translated": [words.decode(row[(row != end) & (row != pad)]) for row in said[0][:4]],
+        "translated": [words.decode(row[(row != end) & (row != pad)]) for row in translations[0][:4]],
     }
     exhibit.show(Reading("Translation: from held-out sentences", "table", lines))
     exhibit.above("translation: held-out sentences without a mistake", right, 0.85)
@@ -143,12 +143,12 @@ def captions(exhibit: Exhibit) -> list[float]:
     whole = TensorSource(x, y, source=pixels.flatten(1), mask=mask)
     data = Data(whole.subset(torch.arange(1400)), test=whole.subset(torch.arange(1400, 1600)))
     test = data.splits["test"][:]
-    made = _recipe(lambda: Vec2Seq(HIGH * WIDE, len(WORDS), width=32), data, Categorical(len(WORDS)), steps=180, lr=8e-3)
-    models = [run.model() for run in _runs(exhibit, made, "captions")]
+    recipe = _recipe(lambda: Vec2Seq(HIGH * WIDE, len(WORDS), width=32), data, Categorical(len(WORDS)), steps=180, lr=8e-3)
+    models = [run.model() for run in _runs(exhibit, recipe, "captions")]
     with torch.no_grad():
-        said = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
-    right = [_same(one, test.y, 0) for one in said]
-    named = [" ".join(WORDS[i] for i in row if i > 2) for row in said[0][:6].tolist()]
+        samples = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
+    right = [_same(one, test.y, 0) for one in samples]
+    named = [" ".join(WORDS[i] for i in row if i > 2) for row in samples[0][:6].tolist()]
     exhibit.show(Reading("Captions of held-out pictures", "images", {"picture": pixels[1400:1406]}, extra={"labels": named}))
     exhibit.above("captions: held-out pictures without a mistake", right, 0.87)
     return right
@@ -173,15 +173,15 @@ def series(exhibit: Exhibit) -> list[float]:
     sound = tones(160, 80, exhibit.seed).unsqueeze(-1)
     whole = TensorSource(sound[:, :-1], sound[:, 1:])
     data = Data(whole.subset(torch.arange(128)), test=whole.subset(torch.arange(128, 160)))
-    made = _recipe(lambda: Tagger(1, 1, kind="numbers", width=32), data, Gaussian(), steps=60, lr=2e-2)
+    recipe = _recipe(lambda: Tagger(1, 1, kind="numbers", width=32), data, Gaussian(), steps=60, lr=2e-2)
     test = data.splits["test"][:]
-    models = [run.model() for run in _runs(exhibit, made, "series")]
+    models = [run.model() for run in _runs(exhibit, recipe, "series")]
     with torch.no_grad():
-        said = [model(test.x) for model in models]
-    last, *forecast = ((guess - test.y)[:, 10:].square().mean().sqrt().item() for guess in (test.x, *said))  # the first tell the pitch
+        outputs = [model(test.x) for model in models]
+    last, *forecast = ((guess - test.y)[:, 10:].square().mean().sqrt().item() for guess in (test.x, *outputs))  # the first tell the pitch
     ratio = [error / last for error in forecast]
     exhibit.below("series: error of the forecast, in errors of the last sample", ratio, 0.3)
-    lines = {"sound": test.y[0, :, 0], "forecast": said[0][0, :, 0]}
+    lines = {"sound": test.y[0, :, 0], "forecast": outputs[0][0, :, 0]}
     exhibit.show(Reading("A held-out sound and the forecast of each next sample", "lines", lines, axes=["sample"]))
     return ratio
 
@@ -190,18 +190,18 @@ def _recipe(model: Any, data: Data, objective: Any, steps: int, batch: int = 32,
     return Recipe(model=model, data=data, objective=objective, optimiser=optimiser("adam", lr=lr), steps=steps, batch=batch, clip=1.0)
 
 
-def _same(said: Tensor, wanted: Tensor, pad: int) -> float:
+def _same(tokens: Tensor, wanted: Tensor, pad: int) -> float:
     """Share of rows that agree wherever something is wanted; rows that ended early are filled up."""
-    said = torch.cat([said, said.new_full((len(said), wanted.shape[1] - said.shape[1]), pad)], 1)
-    return float(((said == wanted) | (wanted == pad)).all(1).double().mean())
+    tokens = torch.cat([tokens, tokens.new_full((len(tokens), wanted.shape[1] - tokens.shape[1]), pad)], 1)
+    return float(((tokens == wanted) | (wanted == pad)).all(1).double().mean())
 
 
 def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Noisy pictures (n, HIGH, WIDE) of one shape, the words about each (n, 4) and where there is one."""
     dice = generator(seed, "shapes")
-    found = torch.rand(n, HIGH, WIDE, generator=dice) * 0.2
+    images = torch.rand(n, HIGH, WIDE, generator=dice) * 0.2
     captions = []
-    for picture in found:
+    for picture in images:
         shape, size, side = (int(torch.randint(k, (1,), generator=dice)) for k in (len(SHAPES), len(SIZES), 2))
         reach = size + 2  # from the middle to the edge
         row, column = (HIGH // 2 + int(torch.randint(-1, 2, (1,), generator=dice)) for _ in range(2))
@@ -217,7 +217,7 @@ def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         captions.append([WORDS.index(word) for word in (SIZES[size], SHAPES[shape], SIDES[side], "</s>") if word])
     rows = Ragged.of(captions)
     words = rows.padded(torch.arange(n), 0)
-    return found, words, words > 0
+    return images, words, words > 0
 
 
 def tones(n: int, length: int, seed: int) -> Tensor:
@@ -254,8 +254,8 @@ def app_06(exhibit: Exhibit) -> str:
     bars = {"corpus": intervals(*corpus), **{f"seed {seed}": intervals(*tunes) for seed, tunes in zip(exhibit.seeds(3), drawn)}}
     steps = [str(step) for step in range(-12, 13)]
     exhibit.show(Reading("Steps from note to note, in semitones", "bars", bars, axes=["semitones"], extra={"labels": steps}))
-    told = f"intervals {spread(near)} from the corpus, {far[0]:.2f} in random order"
-    return f"{spread([len(tune) for tune in played], '.0f')} notes in tune.mid; {told}"
+    summary = f"intervals {spread(near)} from the corpus, {far[0]:.2f} in random order"
+    return f"{spread([len(tune) for tune in played], '.0f')} notes in tune.mid; {summary}"
 
 
 def _tunes(run: Any, seed: int) -> list[list[Note]]:
@@ -268,15 +268,15 @@ def _tunes(run: Any, seed: int) -> list[list[Note]]:
 
 def pitches(file: bytes) -> list[int]:
     """The notes that a MIDI file of one track and one voice begins, in their order."""
-    found, at = [], 22
+    note_numbers, at = [], 22
     while at < len(file):
         while file[at] & 128:  # a time of several bytes
             at += 1
         kind = file[at + 1]
         if kind == 0x90:
-            found.append(file[at + 2])
+            note_numbers.append(file[at + 2])
         at += 2 + (2 + file[at + 3] if kind == 0xFF else 1 if kind >> 4 == 0xC else 2)
-    return found
+    return note_numbers
 
 
 # APP-09

@@ -53,10 +53,10 @@ def _softmax(z: Array) -> Array:
 def _layer(exhibit: Exhibit, width: int, heads: int = 1, **dials: Any) -> Attention:
     """An attention layer without positions whose biases, if any, are not zero."""
     torch.manual_seed(exhibit.seed)
-    made = Attention(width, heads, positions=dials.pop("positions", "none"), **dials).double()
-    for parameter in made.parameters():
+    layer = Attention(width, heads, positions=dials.pop("positions", "none"), **dials).double()
+    for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
-    return made
+    return layer
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
@@ -82,8 +82,8 @@ def att_01(exhibit: Exhibit) -> str:
     first, second = (layer.weights(x)[0, 0].detach() for x in (one, two))
     exhibit.above("difference of the weight matrices of two inputs, over the size of one", _apart(second, first), 0.1)
     v = _rows(layer, one[0].numpy())[2]
-    made = layer.out(torch.from_numpy(first.numpy() @ v)).detach()
-    exhibit.expect("the output is that matrix times the values", layer(one)[0][0].detach(), made.numpy(), 1e-12)
+    expected = layer.out(torch.from_numpy(first.numpy() @ v)).detach()
+    exhibit.expect("the output is that matrix times the values", layer(one)[0][0].detach(), expected.numpy(), 1e-12)
     q, k, _ = _rows(layer, one[0].numpy())
     values = _draw(exhibit, 1, 1, N, D, part=3)
     q_, k_ = (torch.from_numpy(part)[None, None] for part in (q, k))
@@ -108,10 +108,10 @@ def att_02(exhibit: Exhibit) -> str:
         weights[n] = e / e.sum()
         for m in range(N):
             out[n] += weights[n, m] * v[m]
-    found = layer.weights(x)[0, 0].detach()
-    exhibit.expect("3 x 3 weights against the sum written out", found, weights, 1e-12)
-    exhibit.expect("each row of weights adds up to", found.sum(1), np.ones(N), 1e-12)
-    exhibit.expect("every weight is positive", bool((found > 0).all()), True)
+    attention_weights = layer.weights(x)[0, 0].detach()
+    exhibit.expect("3 x 3 weights against the sum written out", attention_weights, weights, 1e-12)
+    exhibit.expect("each row of weights adds up to", attention_weights.sum(1), np.ones(N), 1e-12)
+    exhibit.expect("every weight is positive", bool((attention_weights > 0).all()), True)
     wanted = out @ layer.out.weight.detach().numpy().T + layer.out.bias.detach().numpy()
     gap = exhibit.expect("outputs against the loops", layer(x)[0][0].detach(), wanted, 1e-12)
     whole = _softmax(q @ k.T) @ v
@@ -145,9 +145,9 @@ def att_03(exhibit: Exhibit) -> str:
     raw = float((a * b).sum(1).var())
     # The variance of a sample variance of 200,000 draws: about sqrt(2 / n) of it, times the kurtosis of a sum of products.
     exhibit.expect("variance of q.k, unit normals, d = 64", raw, 64.0, 1.5)
-    found = scores(a[:2000].view(1, 1, 2000, 64), b[:500].view(1, 1, 500, 64), torch.full((1, 2000), 499)).var()
-    exhibit.expect("variance of the library's scores", found, 1.0, 0.1)  # a million dependent scores
-    return f"three forms agree to {gap:.1e}; Var(q.k) = {raw:.1f} at d = 64, {float(found):.2f} scaled"
+    variance = scores(a[:2000].view(1, 1, 2000, 64), b[:500].view(1, 1, 500, 64), torch.full((1, 2000), 499)).var()
+    exhibit.expect("variance of the library's scores", variance, 1.0, 0.1)  # a million dependent scores
+    return f"three forms agree to {gap:.1e}; Var(q.k) = {raw:.1f} at d = 64, {float(variance):.2f} scaled"
 
 
 def att_04(exhibit: Exhibit) -> str:
@@ -155,34 +155,34 @@ def att_04(exhibit: Exhibit) -> str:
     N, d = 6, 5
     keys, values = _draw(exhibit, 1, 1, N, d, part=1), _draw(exhibit, 1, 1, N, 3, part=2)
     keys = keys / keys.norm(dim=-1, keepdim=True)
-    asked = keys[:, :, [2]]
+    queries = keys[:, :, [2]]
     last = torch.full((1, 1), N - 1)
-    weights = scores(asked, keys, last).softmax(-1)[0, 0, 0]
+    weights = scores(queries, keys, last).softmax(-1)[0, 0, 0]
     exhibit.expect("weights add up to", weights.sum(), 1.0, 1e-12)
     exhibit.expect("every weight is positive", bool((weights > 0).all()), True)
     error = exhibit.expect(
-        "value returned by an exact match, scale 1000", attend(asked, keys, values, scale=1000.0)[0, 0, 0], values[0, 0, 2].numpy(), 1e-9
+        "value returned by an exact match, scale 1000", attend(queries, keys, values, scale=1000.0)[0, 0, 0], values[0, 0, 2].numpy(), 1e-9
     )
     # One-hot values give the weights themselves back; as 1 - cosine <= 2, none of them is lost in rounding at scale 16.
     names = torch.eye(N, dtype=torch.float64)[None, None]
-    others = [float(attend(asked, keys, names, scale=scale)[0, 0, 0, torch.arange(N) != 2].sum()) for scale in (1.0, 4.0, 16.0)]
+    others = [float(attend(queries, keys, names, scale=scale)[0, 0, 0, torch.arange(N) != 2].sum()) for scale in (1.0, 4.0, 16.0)]
     exhibit.expect("the weight of the other keys falls with the sharpness", others[0] > others[1] > others[2], True)
-    X, query = keys[0, 0].numpy(), asked[0, 0, 0].numpy()
+    X, query = keys[0, 0].numpy(), queries[0, 0, 0].numpy()
     alpha = _softmax(X @ query / math.sqrt(d))
-    found = attend(asked, keys, keys)[0, 0, 0]
-    exhibit.expect("without projections: z = X q / sqrt(d), c = X^T alpha", found, X.T @ alpha, 1e-12)
+    outputs = attend(queries, keys, keys)[0, 0, 0]
+    exhibit.expect("without projections: z = X q / sqrt(d), c = X^T alpha", outputs, X.T @ alpha, 1e-12)
     table: dict[str, list[Any]] = {"score": [], **{f"key {i + 1}": [] for i in range(N)}}
     torch.manual_seed(exhibit.seed + 3)
     for scoring in ("dot", "general", "additive"):
         look = Lookup(d, scoring).double()
         memory = keys[0]
-        _, found = look(asked[0], look.keys(memory), memory, torch.tensor([N]))
-        exhibit.expect(f"weights of the {scoring} score add up to", found.detach().sum(), 1.0, 1e-12)
+        _, outputs = look(queries[0], look.keys(memory), memory, torch.tensor([N]))
+        exhibit.expect(f"weights of the {scoring} score add up to", outputs.detach().sum(), 1.0, 1e-12)
         wanted = _softmax(_scored(look, scoring, query, X))
-        exhibit.expect(f"{scoring} score against its formula", found[0, 0].detach(), wanted, 1e-12)
-        for name, value in zip(table, [scoring, *(f"{w:.3f}" for w in found[0, 0].tolist())]):
+        exhibit.expect(f"{scoring} score against its formula", outputs[0, 0].detach(), wanted, 1e-12)
+        for name, value in zip(table, [scoring, *(f"{w:.3f}" for w in outputs[0, 0].tolist())]):
             table[name].append(value)
-    cosine = scores(asked / asked.norm(dim=-1, keepdim=True), keys, last, scale=1.0)[0, 0, 0]
+    cosine = scores(queries / queries.norm(dim=-1, keepdim=True), keys, last, scale=1.0)[0, 0, 0]
     exhibit.expect("cosine score of the match", cosine.max(), 1.0, 1e-12)
     exhibit.show(Reading("Weights by the kind of score", "table", table, note="the query equals key 3"))
     return f"an exact match returns its value to {error:.1e} at scale 1000; dot, cosine, general and additive scores"
@@ -267,8 +267,10 @@ def att_07(exhibit: Exhibit) -> str:
         getattr(other, f"{name}_proj_weight").data = getattr(look, name).weight.data
     other.out_proj.weight.data = look.out.weight.data
     keys, values = _draw(exhibit, 1, 8, 7, part=1), _draw(exhibit, 1, 8, 4, part=2)
-    found = look(x, look.read(keys, values=values)).detach()
-    exhibit.expect("queries of 12, keys of 7, values of 4 numbers, against torch", found, other(x, keys, values)[0].detach().numpy(), 1e-12)
+    output = look(x, look.read(keys, values=values)).detach()
+    exhibit.expect(
+        "queries of 12, keys of 7, values of 4 numbers, against torch", output, other(x, keys, values)[0].detach().numpy(), 1e-12
+    )
     return f"{H} heads at once = {H} loops = torch's layer to {gap:.1e}; widths of queries, keys and values are free"
 
 
@@ -305,13 +307,13 @@ def att_08(exhibit: Exhibit) -> str:
 
 def att_09(exhibit: Exhibit) -> str:
     """Eight places in three bits; the lowest changes fastest."""
-    found = binary(torch.arange(8), 3).int()
-    words = ["".join(map(str, row)) for row in found.flip(1).tolist()]  # as written: highest bit first
+    bits = binary(torch.arange(8), 3).int()
+    words = ["".join(map(str, row)) for row in bits.flip(1).tolist()]  # as written: highest bit first
     exhibit.expect("rows 0 to 7", words, ["000", "001", "010", "011", "100", "101", "110", "111"])
     exhibit.expect("110, which the printed list lacks (E-05), is there", "110" in words, True)
-    changes = (found.diff(dim=0) != 0).sum(0)
+    changes = (bits.diff(dim=0) != 0).sum(0)
     exhibit.expect("changes of each bit, the lowest first", changes, [7, 3, 1])
-    exhibit.show(Reading("Binary positions", "heat", {"bit": found.flip(1).T}, axes=["bit", "position"]))
+    exhibit.show(Reading("Binary positions", "heat", {"bit": bits.flip(1).T}, axes=["bit", "position"]))
     return f"all of 000 .. 111; bits change {', '.join(map(str, changes.tolist()))} times"
 
 
@@ -330,8 +332,8 @@ def att_10(exhibit: Exhibit) -> str:
     exhibit.above("positions 20000 and 20001 differ (E-37) by", (far[0] - far[1]).abs().max(), 0.1)
     exhibit.show(Reading("Sinusoidal positions", "heat", {"code": code.T}, axes=["channel", "position"]))
     exhibit.show(Reading("Channels 6 to 9", "lines", {f"channel {j}": code[:, j] for j in range(6, 10)}, axes=["position", "value"]))
-    told = ", ".join(f"{value:.6f}" for value in one.tolist())
-    return f"d=4, i=1: {told} (off by {gap:.0e}); {turns[0]} turns on the left, {turns[-1]} on the right"
+    summary = ", ".join(f"{value:.6f}" for value in one.tolist())
+    return f"d=4, i=1: {summary} (off by {gap:.0e}); {turns[0]} turns on the left, {turns[-1]} on the right"
 
 
 def att_11(exhibit: Exhibit) -> str:
@@ -371,8 +373,8 @@ def att_12(exhibit: Exhibit) -> str:
 
 def _counted(decoder: bool) -> int:
     with torch.device("meta"):
-        made = _block(512, 8, 4.0, decoder)
-    return sum(parameter.numel() for parameter in made.parameters())
+        block = _block(512, 8, 4.0, decoder)
+    return sum(parameter.numel() for parameter in block.parameters())
 
 
 def _block(width: int, heads: int, ffn: float, decoder: bool, style: str = "notes") -> Stack:
@@ -437,8 +439,8 @@ def att_14(exhibit: Exhibit) -> str:
         ours = _block(D, H, 2.0, True, style).double()
         _copied(ours, theirs, True)
         ours.norm = nn.Identity()
-        found, wanted = ours(x, ours.read(source))[0], theirs(x, source, tgt_mask=later)
-        gaps.append(exhibit.expect(f"norms {'before' if first else 'after'}", found.detach(), wanted.detach().numpy(), 1e-10))
+        output, wanted = ours(x, ours.read(source))[0], theirs(x, source, tgt_mask=later)
+        gaps.append(exhibit.expect(f"norms {'before' if first else 'after'}", output.detach(), wanted.detach().numpy(), 1e-10))
     number = _counted(True)
     exhibit.expect("parameters at width 512, hidden 2048", number, 4_204_032)
     changed = x.clone()
@@ -491,14 +493,14 @@ def att_15(exhibit: Exhibit) -> str:
     """Training sees all targets at once; decoding feeds each output back, with keys and values kept."""
     with torch.enable_grad():
         models: list[Any] = [exhibit.train(_tasks(exhibit), f"tasks-{seed}", seed=seed).model().eval() for seed in exhibit.seeds()]
-    test, told = _turned(exhibit, 2, 400), []
+    test, parts = _turned(exhibit, 2, 400), []
     starts = torch.full((len(test), 1), START)
-    found = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
+    outputs = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
     for task, word in TASKS.items():
         these = test.source[:, 0] == word
-        share = [float(((one == test.y) | ~test.mask).all(1)[these].float().mean()) for one in found]
+        share = [float(((one == test.y) | ~test.mask).all(1)[these].float().mean()) for one in outputs]
         exhibit.above(f"{task}: share of rows right to the last symbol, written one by one", share, 0.99)
-        told.append(f"{task} {spread(share, '.1%')}")
+        parts.append(f"{task} {spread(share, '.1%')}")
     model = models[0].double()
     some = test[:32]
     whole = model(some.source, some.x, some.lengths).log_softmax(-1)
@@ -510,7 +512,7 @@ def att_15(exhibit: Exhibit) -> str:
     row = int(((test.lengths == LONGEST + 1) & (test.source[:, 0] == REVERSE)).int().argmax())
     looks = _looks(model, test[row : row + 1])
     exhibit.show(Reading("Where the decoder looks, reverse", "heat", looks, axes=["target", "source"], note="last block"))
-    return f"{', '.join(told)} of whole rows; cached decoding within {gap:.0e} of one pass"
+    return f"{', '.join(parts)} of whole rows; cached decoding within {gap:.0e} of one pass"
 
 
 def _looks(model: Any, batch: Batch) -> dict[str, Tensor]:
@@ -550,9 +552,9 @@ def att_16(exhibit: Exhibit) -> str:
     bytes_ = {"weights written out": list(memory), "fused kernel, which keeps no weights": fused}
     for name, lines in (("FLOPs", {"between pairs": flops}), ("bytes", bytes_), ("seconds", {"weights written out": list(seconds)})):
         exhibit.show(Reading(f"Attention: {name}", "lines", lines, axes=["tokens", name], extra={"x": lengths, "log": ["x", "y"]}))
-    told = ", ".join(f"{name} N^{power[name]:.2f}" for name in ("FLOPs", "memory", "time"))
+    summary = ", ".join(f"{name} N^{power[name]:.2f}" for name in ("FLOPs", "memory", "time"))
     chain = f"chain of {depths['attention'][0]} operations at any length; an RNN adds {growth:.0f} a token"
-    return f"{chain}; {told} (memory of the fused kernel N^{power['fused']:.2f})"
+    return f"{chain}; {summary} (memory of the fused kernel N^{power['fused']:.2f})"
 
 
 @torch.no_grad()

@@ -164,12 +164,12 @@ class _Naive:
 
     def softmax(self, a: list[list[float]]) -> list[list[float]]:
         """Row by row; each entry is divided once, so the count is one per entry although a row is coupled (E-49)."""
-        found = []
+        rows = []
         for row in a:
             powers = [math.exp(x) for x in row]
             total = sum(powers)
-            found.append([self._times(power, 1 / total) for power in powers])
-        return found
+            rows.append([self._times(power, 1 / total) for power in powers])
+        return rows
 
     def _times(self, x: float, y: float) -> float:
         self.multiplies += 1
@@ -252,10 +252,10 @@ class Attention(nn.Module):
 
 def calc_04(exhibit: Exhibit) -> str:
     """The rules applied to whole networks, against counts worked by hand; one multiply-add is 2 FLOPs, a bias 1."""
-    found: dict[str, Cost] = {}
-    found["MLP 5-7-3"] = cost(MLP((5, 7, 3)), (5,))
-    exhibit.expect("MLP 5-7-3: FLOPs", found["MLP 5-7-3"].flops, 7 * (2 * 5 + 1) + 7 + 3 * (2 * 7 + 1))
-    found["CNN of CNN-12"] = cost(worked_network(), (1, 192, 256))
+    costs: dict[str, Cost] = {}
+    costs["MLP 5-7-3"] = cost(MLP((5, 7, 3)), (5,))
+    exhibit.expect("MLP 5-7-3: FLOPs", costs["MLP 5-7-3"].flops, 7 * (2 * 5 + 1) + 7 + 3 * (2 * 7 + 1))
+    costs["CNN of CNN-12"] = cost(worked_network(), (1, 192, 256))
     by_hand = {
         "conv1": 192 * 256 * 5 * (2 * 9 + 1),
         "relu1": 192 * 256 * 5,
@@ -269,17 +269,17 @@ def calc_04(exhibit: Exhibit) -> str:
         "flat": 0,
         "linear": 6 * (2 * 2800 + 1),
     }
-    for row in found["CNN of CNN-12"].rows:
+    for row in costs["CNN of CNN-12"].rows:
         exhibit.expect(f"CNN-12, {row.name}: FLOPs", row.flops, by_hand[row.name])
-    exhibit.expect("CNN-12: layers counted", [row.name for row in found["CNN of CNN-12"].rows], list(by_hand))
-    exhibit.expect("CNN-12: FLOPs in all", found["CNN of CNN-12"].flops, 35_203_366)
-    exhibit.expect("CNN-12: parameters", found["CNN of CNN-12"].parameters, 18936)
+    exhibit.expect("CNN-12: layers counted", [row.name for row in costs["CNN of CNN-12"].rows], list(by_hand))
+    exhibit.expect("CNN-12: FLOPs in all", costs["CNN of CNN-12"].flops, 35_203_366)
+    exhibit.expect("CNN-12: parameters", costs["CNN of CNN-12"].parameters, 18936)
     t, d, h = 9, 6, 5
-    found["RNN, 9 steps"] = cost(nn.RNN(d, h, batch_first=True), (t, d))
+    costs["RNN, 9 steps"] = cost(nn.RNN(d, h, batch_first=True), (t, d))
     # W x, U h, their sum, two biases, tanh
-    exhibit.expect("RNN: FLOPs", found["RNN, 9 steps"].flops, t * h * (2 * d + 2 * h + 1 + 2 + 1))
+    exhibit.expect("RNN: FLOPs", costs["RNN, 9 steps"].flops, t * h * (2 * d + 2 * h + 1 + 2 + 1))
     e, heads, f = 16, 4, 40
-    found["transformer block"] = cost(nn.TransformerEncoderLayer(e, heads, f, batch_first=True), (t, e))
+    costs["transformer block"] = cost(nn.TransformerEncoderLayer(e, heads, f, batch_first=True), (t, e))
     parts = {
         "projections of queries, keys, values": 3 * t * e * (2 * e + 1),
         "scaling of the queries": t * e,
@@ -290,9 +290,9 @@ def calc_04(exhibit: Exhibit) -> str:
         "feed-forward": t * f * (2 * e + 1) + t * f + t * e * (2 * f + 1),
         "two residual sums": 2 * t * e,
     }
-    exhibit.expect("transformer block: FLOPs", found["transformer block"].flops, sum(parts.values()))
-    exhibit.expect("transformer block: parameters", found["transformer block"].parameters, 4 * (e * e + e) + 2 * e * f + f + e + 4 * e)
-    exhibit.expect("transformer block: layers of unknown cost", len(found["transformer block"].unknown), 0)
+    exhibit.expect("transformer block: FLOPs", costs["transformer block"].flops, sum(parts.values()))
+    exhibit.expect("transformer block: parameters", costs["transformer block"].parameters, 4 * (e * e + e) + 2 * e * f + f + e + 4 * e)
+    exhibit.expect("transformer block: layers of unknown cost", len(costs["transformer block"].unknown), 0)
     lengths, growth = (16, 64, 256, 1024), {"softmax attention": [], "linear attention": []}  # type: ignore[var-annotated]
     for time in lengths:
         soft, linear = cost(Attention(e), (time, e)), cost(LinearAttention(e), (time, e))
@@ -302,10 +302,10 @@ def calc_04(exhibit: Exhibit) -> str:
         exhibit.expect(f"linear attention, T = {time}", linear.flops, projections + 4 * time * e + 4 * time * e * e)
         growth["softmax attention"].append(soft.flops)
         growth["linear attention"].append(linear.flops)
-    found["attention, T = 1024"], found["linear attention, T = 1024"] = soft, linear
+    costs["attention, T = 1024"], costs["linear attention, T = 1024"] = soft, linear
     exhibit.expect("linear attention grows like T", growth["linear attention"][-1] / growth["linear attention"][0], 64.0)
     exhibit.above("attention grows faster", growth["softmax attention"][-1] / growth["softmax attention"][0], 1000)
-    exhibit.show(_overview(found))
+    exhibit.show(_overview(costs))
     exhibit.show(Reading("FLOPs of one sequence", "lines", growth, ["length", "FLOPs"], extra={"x": list(lengths), "log": ["x", "y"]}))
     exhibit.show(
         Reading(
@@ -315,18 +315,18 @@ def calc_04(exhibit: Exhibit) -> str:
             extra={"total": {"FLOPs": sum(parts.values())}},
         )
     )
-    return f"{found['CNN of CNN-12'].flops:,} FLOPs for CNN-12, {sum(parts.values()):,} for a block, as by hand"
+    return f"{costs['CNN of CNN-12'].flops:,} FLOPs for CNN-12, {sum(parts.values()):,} for a block, as by hand"
 
 
-def _overview(found: dict[str, Cost]) -> Reading:
+def _overview(costs: dict[str, Cost]) -> Reading:
     return Reading(
         "Whole networks, one example",
         "table",
         {
-            "network": list(found),
-            "parameters": [cost.parameters for cost in found.values()],
-            "FLOPs": [cost.flops for cost in found.values()],
-            "memory": [cost.memory for cost in found.values()],
+            "network": list(costs),
+            "parameters": [cost.parameters for cost in costs.values()],
+            "FLOPs": [cost.flops for cost in costs.values()],
+            "memory": [cost.memory for cost in costs.values()],
         },
         extra={"formats": {"FLOPs": "si", "memory": "bytes"}},
     )

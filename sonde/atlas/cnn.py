@@ -47,17 +47,17 @@ def cnn_01(exhibit: Exhibit) -> str:
 
     first, second = bell(-1.0, 0.5), bell(2.0, 1.3)
     kernel = torch.tensor(second)[None, None]
-    made = convolve(torch.tensor(first)[None, None], kernel, padding=len(z) // 2, flip=True).flatten().numpy() * step
+    convolution = convolve(torch.tensor(first)[None, None], kernel, padding=len(z) // 2, flip=True).flatten().numpy() * step
     turned = convolve(kernel, torch.tensor(first)[None, None], padding=len(z) // 2, flip=True).flatten().numpy() * step
-    exhibit.expect("N(-1, 0.5) * N(2, 1.3) is N(1, 1.8)", made, bell(1.0, 1.8), within=1e-9)
-    exhibit.expect("g * f is f * g", turned, made, within=1e-12)
-    mass = made.sum() * step
-    mean = (z * made).sum() * step
-    variance = ((z - mean) ** 2 * made).sum() * step
+    exhibit.expect("N(-1, 0.5) * N(2, 1.3) is N(1, 1.8)", convolution, bell(1.0, 1.8), within=1e-9)
+    exhibit.expect("g * f is f * g", turned, convolution, within=1e-12)
+    mass = convolution.sum() * step
+    mean = (z * convolution).sum() * step
+    variance = ((z - mean) ** 2 * convolution).sum() * step
     exhibit.expect("mass, mean and variance of f * g", [mass, mean, variance], [1.0, 1.0, 1.8], within=1e-6)
-    lines = {"f, variance 0.5": first[::2], "g, variance 1.3": second[::2], "f * g": made[::2]}
+    lines = {"f, variance 0.5": first[::2], "g, variance 1.3": second[::2], "f * g": convolution[::2]}
     exhibit.show(Reading("A bell smeared by a bell", "lines", lines, axes=["z"], extra={"x": z[::2]}))
-    return f"variance 0.5 + 1.3 = {variance:.6f}; commutative to {np.abs(turned - made).max():.0e}"
+    return f"variance 0.5 + 1.3 = {variance:.6f}; commutative to {np.abs(turned - convolution).max():.0e}"
 
 
 def cnn_02(exhibit: Exhibit) -> str:
@@ -94,9 +94,9 @@ def cnn_03(exhibit: Exhibit) -> str:
         x, w, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((length,), (width,), (1,)))
         half = width // 2
         wanted = [b + sum(w[j] * x[i + j - half] for j in range(width) if 0 <= i + j - half < length) for i in range(length)]
-        made = F.conv1d(x[None, None], w[None, None], b, padding=half).flatten()
-        errors.append(exhibit.expect(f"kernel of {width}: h before its activation", torch.cat(wanted), made, within=1e-12))
-        exhibit.expect(f"kernel of {width}: h = max(0, z)", torch.cat(wanted).clamp_min(0), torch.relu(made), within=1e-12)
+        output = F.conv1d(x[None, None], w[None, None], b, padding=half).flatten()
+        errors.append(exhibit.expect(f"kernel of {width}: h before its activation", torch.cat(wanted), output, within=1e-12))
+        exhibit.expect(f"kernel of {width}: h = max(0, z)", torch.cat(wanted).clamp_min(0), torch.relu(output), within=1e-12)
     counts = [cost(nn.Conv1d(1, 1, 3, padding=1), (1, length)).parameters for length in (6, 60, 6000)]
     exhibit.expect("numbers of a kernel of 3, for inputs of 6, 60 and 6000", counts, [4, 4, 4])
     return f"3 weights and 1 bias whatever the length; largest difference {max(errors):.0e}"
@@ -106,7 +106,7 @@ def cnn_04(exhibit: Exhibit) -> str:
     """Zeros at the border keep the length, a stride thins it out, and a dilated kernel is one with zeros inside."""
     x = torch.randn(1, 1, 6, dtype=torch.float64, generator=exhibit.generator("cnn-04"))
     w = torch.tensor([[[2.0, -1.0, 3.0]]], dtype=torch.float64)
-    sizes = [made.shape[-1] for made in (correlate(x, w, padding=1), correlate(x, w), correlate(x, w, padding=1, stride=2))]
+    sizes = [output.shape[-1] for output in (correlate(x, w, padding=1), correlate(x, w), correlate(x, w, padding=1, stride=2))]
     exhibit.expect("outputs of 6: zero padding, valid, stride 2", sizes, [6, 4, 3])
     filled = torch.tensor([[[2.0, 0.0, -1.0, 0.0, 3.0]]], dtype=torch.float64)
     for pad in (0, 2, 3):
@@ -162,7 +162,7 @@ def cnn_07(exhibit: Exhibit) -> str:
         "dilations": [(3, 1, 1), (3, 1, 2), (3, 1, 4)],
         "both": [(5, 2, 1), (3, 1, 3), (3, 2, 2)],
     }
-    told: dict[str, list[str]] = {"stack (kernel/stride/dilation)": [], "formula": [], "measured": []}
+    table: dict[str, list[str]] = {"stack (kernel/stride/dilation)": [], "formula": [], "measured": []}
     for name, layers in stacks.items():
         net = nn.Sequential(*(nn.Conv2d(1, 1, k, s, dilation=d) for k, s, d in layers)).double()
         for p in net.parameters():
@@ -176,11 +176,11 @@ def cnn_07(exhibit: Exhibit) -> str:
             places = (seen[0, 0] != 0).any(0).nonzero()
             measured.append(int(places[-1] - places[0] + 1))  # from edge to edge: a dilated kernel leaves holes
         exhibit.expect(f"{name}: pixels with a gradient, layer by layer", measured, formula)
-        told["stack (kernel/stride/dilation)"].append(" ".join(f"{k}/{s}/{d}" for k, s, d in layers))
-        told["formula"].append(_told(formula))
-        told["measured"].append(_told(measured))
-    exhibit.expect("kernel 3, stride 1", told["formula"][0], "3 5 7")
-    exhibit.show(Reading("Receptive fields", "table", told))
+        table["stack (kernel/stride/dilation)"].append(" ".join(f"{k}/{s}/{d}" for k, s, d in layers))
+        table["formula"].append(_told(formula))
+        table["measured"].append(_told(measured))
+    exhibit.expect("kernel 3, stride 1", table["formula"][0], "3 5 7")
+    exhibit.show(Reading("Receptive fields", "table", table))
     example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", seed=exhibit.seed, n=10, size=48).train[:1].x))
     for reading in receptive_field.read(example):
         exhibit.show(reading)
@@ -193,8 +193,8 @@ def cnn_07(exhibit: Exhibit) -> str:
 def cnn_08(exhibit: Exhibit) -> str:
     """Nine numbers and a kernel of four, by hand, and the same with letters."""
     x, w = torch.arange(9.0).reshape(1, 1, 3, 3), torch.arange(4.0).reshape(1, 1, 2, 2)
-    made = correlate(x, w)[0, 0]
-    exhibit.expect("0..8 with (0 1; 2 3) (E-02)", made.tolist(), [[19.0, 25.0], [37.0, 43.0]])
+    output = correlate(x, w)[0, 0]
+    exhibit.expect("0..8 with (0 1; 2 3) (E-02)", output.tolist(), [[19.0, 25.0], [37.0, 43.0]])
     terms = [["+".join(f"w{u}{v}*x{i + u}{j + v}" for u in range(2) for v in range(2)) for j in range(2)] for i in range(2)]
     values = {
         f"{name}{i}{j}": value
@@ -203,7 +203,7 @@ def cnn_08(exhibit: Exhibit) -> str:
         for j, value in enumerate(row)
     }
     worked = [[sum(math.prod(values[f] for f in term.split("*")) for term in cell.split("+")) for cell in row] for row in terms]
-    exhibit.expect("the sums of letters, with numbers put in", worked, made.tolist())
+    exhibit.expect("the sums of letters, with numbers put in", worked, output.tolist())
     dice = exhibit.generator("cnn-08")
     a, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 3, 7, 5), (4, 3, 3, 2)))
     exhibit.expect("3 channels to 4, with a layer of torch", correlate(a, b), F.conv2d(a, b), within=1e-12)
@@ -216,19 +216,19 @@ def cnn_08(exhibit: Exhibit) -> str:
 def cnn_09(exhibit: Exhibit) -> str:
     """The same as one matrix of four rows and nine columns; its transpose brings gradients back."""
     w = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]], dtype=torch.float64)
-    made = matrix(w, (3, 3))
+    conv_matrix = matrix(w, (3, 3))
     first = [1, 2, 0, 3, 4, 0, 0, 0, 0]
     rows = [[0] * by_ + first[: 9 - by_] for by_ in (0, 1, 3, 4)]
-    exhibit.expect("rows (w1 w2 0 w3 w4 0 0 0 0), moved by 0, 1, 3, 4", made.tolist(), [[float(v) for v in row] for row in rows])
+    exhibit.expect("rows (w1 w2 0 w3 w4 0 0 0 0), moved by 0, 1, 3, 4", conv_matrix.tolist(), [[float(v) for v in row] for row in rows])
     x = torch.arange(9, dtype=torch.float64).requires_grad_()
     y = matrix(torch.arange(4.0, dtype=torch.float64).reshape(1, 1, 2, 2), (3, 3)) @ x
     exhibit.expect("C x", y.tolist(), [19.0, 25.0, 37.0, 43.0])
     back = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
     image = torch.arange(9, dtype=torch.float64).reshape(1, 1, 3, 3).requires_grad_()
     (gradient,) = torch.autograd.grad(F.conv2d(image, w), image, back.reshape(1, 1, 2, 2))
-    exhibit.expect("C^T g is the gradient of torch's layer", (made.T @ back).reshape(1, 1, 3, 3), gradient, within=1e-12)
+    exhibit.expect("C^T g is the gradient of torch's layer", (conv_matrix.T @ back).reshape(1, 1, 3, 3), gradient, within=1e-12)
     exhibit.expect("and its transposed convolution", F.conv_transpose2d(back.reshape(1, 1, 2, 2), w), gradient, within=1e-12)
-    exhibit.show(Reading("A convolution of 3 x 3 by 2 x 2 as a matrix", "heat", {"weight": made}, axes=["output", "input"]))
+    exhibit.show(Reading("A convolution of 3 x 3 by 2 x 2 as a matrix", "heat", {"weight": conv_matrix}, axes=["output", "input"]))
     return "4 x 9 matrix, rows moved by 1, 3, 4; its transpose is the gradient"
 
 
@@ -242,8 +242,8 @@ def cnn_10(exhibit: Exhibit) -> str:
     for x, f, s, p in itertools.product(range(1, 13), range(1, 7), range(1, 5), range(4)):
         if x + 2 * p >= f:
             tried += 1
-            made = F.conv1d(torch.zeros(1, 1, x), torch.zeros(1, 1, f), stride=s, padding=p).shape[-1]
-            wrong += {made} != {output_size(x, f, s, p), (x + 2 * p - f + s) // s}
+            size = F.conv1d(torch.zeros(1, 1, x), torch.zeros(1, 1, f), stride=s, padding=p).shape[-1]
+            wrong += {size} != {output_size(x, f, s, p), (x + 2 * p - f + s) // s}
     exhibit.expect("sizes where torch and the two formulas differ", wrong, 0)
     keeps = [output_size(n, f, padding=(f - 1) // 2) - n for n in (5, 12) for f in (1, 3, 5, 7)]
     exhibit.expect("2p = f - 1 keeps the size", keeps, [0] * 8)
@@ -252,9 +252,9 @@ def cnn_10(exhibit: Exhibit) -> str:
 
 def cnn_11(exhibit: Exhibit) -> str:
     """K (F F D + 1) numbers, whatever the image; a dense layer has in * out + out."""
-    made = [cost(nn.Conv2d(d, k, f), (d, 20, 20)).parameters for d, k, f in ((1, 5, 3), (5, 10, 5), (10, 20, 2))]
-    exhibit.expect("1 to 5 by 3, 5 to 10 by 5, 10 to 20 by 2", made, [50, 1260, 820])
-    exhibit.expect("the formula", [k * (f * f * d + 1) for d, k, f in ((1, 5, 3), (5, 10, 5), (10, 20, 2))], made)
+    counts = [cost(nn.Conv2d(d, k, f), (d, 20, 20)).parameters for d, k, f in ((1, 5, 3), (5, 10, 5), (10, 20, 2))]
+    exhibit.expect("1 to 5 by 3, 5 to 10 by 5, 10 to 20 by 2", counts, [50, 1260, 820])
+    exhibit.expect("the formula", [k * (f * f * d + 1) for d, k, f in ((1, 5, 3), (5, 10, 5), (10, 20, 2))], counts)
     exhibit.expect("dense 2800 to 6", cost(nn.Linear(2800, 6), (2800,)).parameters, 2800 * 6 + 6)
     return "50, 1260 and 820 numbers"
 
@@ -499,8 +499,8 @@ def cnn_18(exhibit: Exhibit) -> str:
     model, data = runs[0].model(), runs[0].data
     subject = Subject(model, data.splits["test"][:64], data=data)
     for lens in (filters, feature_maps, patches):
-        made = lens.read(subject)
-        exhibit.show(made)
+        reading = lens.read(subject)
+        exhibit.show(reading)
     sizes = [
         row.output
         for row in cost(model, tuple(subject.batch.x.shape[1:])).rows

@@ -104,14 +104,14 @@ def _chain(widths: tuple[int, ...], seed: int) -> tuple[list[_Counted], Callable
 
 def _columns(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
     """Forward mode by hand: value and tangent travel together, once for each input.  The Jacobian and the passes."""
-    found = []
+    tangents = []
     for direction in torch.eye(len(x), dtype=x.dtype):
         value, tangent = x, direction
         for layer in layers:
             value, tangent = torch.tanh(layer.matrix @ value), layer.times(tangent)
             tangent = (1 - value**2) * tangent
-        found.append(tangent)
-    return torch.stack(found, 1), len(found)
+        tangents.append(tangent)
+    return torch.stack(tangents, 1), len(tangents)
 
 
 def _rows(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
@@ -120,12 +120,12 @@ def _rows(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
     for layer in layers:
         x = torch.tanh(layer.matrix @ x)
         values.append(x)
-    found = []
+    adjoints = []
     for adjoint in torch.eye(len(x), dtype=x.dtype):
         for layer, value in zip(reversed(layers), reversed(values), strict=True):
             adjoint = layer.back((1 - value**2) * adjoint)
-        found.append(adjoint)
-    return torch.stack(found), len(found)
+        adjoints.append(adjoint)
+    return torch.stack(adjoints), len(adjoints)
 
 
 def diff_03(exhibit: Exhibit) -> str:
@@ -311,14 +311,14 @@ def diff_06(exhibit: Exhibit) -> str:
     exhibit.refuses("loop over a value, ahead of time", lambda: capture(as_long_as_it_says, x))
     try:
         capture(branching, x)
-        told = ""
+        message = ""
     except Exception as error:
-        told = str(error)
+        message = str(error)
     exhibit.expect(
-        "the message says what, where and what to do", all(w in told for w in ("depends on a value", "diff.py", "trace(f, x)")), True
+        "the message says what, where and what to do", all(w in message for w in ("depends on a value", "diff.py", "trace(f, x)")), True
     )
     ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
-    exhibit.show(Reading("What can be captured", "table", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {told}."))
+    exhibit.show(Reading("What can be captured", "table", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
     return f"both ways {gap:.1g} from the formula; the branch is refused ahead of time"
 
 
@@ -517,12 +517,12 @@ def _tail(layers: list[_Counted]) -> Callable[[Tensor], Tensor]:
 
 def _deltas(layers: list[_Counted], values: list[Tensor], reuse: bool) -> list[Tensor]:
     """dL/dh at the input of every layer; without reuse each is worked out from the loss again."""
-    found: dict[int, Tensor] = {}
+    deltas: dict[int, Tensor] = {}
     for goal in reversed(range(len(layers))):
         delta, start = torch.ones_like(values[-1]), len(layers) - 1
-        if reuse and goal + 1 in found:
-            delta, start = found[goal + 1], goal
+        if reuse and goal + 1 in deltas:
+            delta, start = deltas[goal + 1], goal
         for layer in range(start, goal - 1, -1):
             delta = layers[layer].back((1 - values[layer + 1] ** 2) * delta)
-        found[goal] = delta
-    return [found[layer] for layer in range(len(layers))]
+        deltas[goal] = delta
+    return [deltas[layer] for layer in range(len(layers))]

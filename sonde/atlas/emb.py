@@ -36,13 +36,13 @@ BEASTS, CARS = ("cat", "dog"), ("car", "bus")
 
 def emb_01(exhibit: Exhibit) -> str:
     """Text, DNA, a series and pixels become symbols; tokenisers bring text back; one-hot codes know no likeness."""
-    made = {
+    tokenisers = {
         "characters": tokeniser.train("char", [TEXT]),
         "words": tokeniser.train("words", [TEXT]),
         "sub-words (BPE)": tokeniser.train("bpe", [TEXT], size=300),
     }
     sizes = {}
-    for name, cut in made.items():
+    for name, cut in tokenisers.items():
         # Whole words keep no record of the spaces between them: their text is the words, a space apart.
         sample = " ".join(TEXT.replace(".", " .").replace(";", " ;").replace(",", " ,").split()) if name == "words" else TEXT
         exhibit.expect(f"{name}: text there and back", cut.decode(cut.encode(sample)), sample)
@@ -51,18 +51,22 @@ def emb_01(exhibit: Exhibit) -> str:
     exhibit.expect("tokens: most for characters, then sub-words, then words", lengths[0] > lengths[2] > lengths[1], True)
     unseen = "A dogcart, 東京!"
     exhibit.expect(
-        "BPE on bytes brings back a text it has not seen", made["sub-words (BPE)"].decode(made["sub-words (BPE)"].encode(unseen)), unseen
+        "BPE on bytes brings back a text it has not seen",
+        tokenisers["sub-words (BPE)"].decode(tokenisers["sub-words (BPE)"].encode(unseen)),
+        unseen,
     )
 
     dna = tokeniser.train("char", ["GATTACA"])
     series = torch.bucketize(torch.sin(torch.arange(50) / 4), torch.linspace(-0.9, 0.9, 7))
     pixels = torch.randint(0, 256, (5, 5), generator=exhibit.generator("pixels")) // 64
     symbols = {"DNA": dna.encode("GATTACA").long(), "series in 8 steps": series, "pixels in 4 greys": pixels.flatten()}
-    for name, row in {**symbols, "words": made["words"].encode(TEXT).long()}.items():
+    for name, row in {**symbols, "words": tokenisers["words"].encode(TEXT).long()}.items():
         distance = torch.cdist(codes := F.one_hot(row.unique()).double(), codes)
         apart = distance[~torch.eye(len(codes), dtype=torch.bool)]
         exhibit.expect(f"{name}: distances of different one-hot codes", apart, torch.full_like(apart, math.sqrt(2)), 1e-12)
-    cat, dog, car = (F.one_hot(made["words"].encode(word).long(), made["words"].size).double() for word in ("cat", "dog", "car"))
+    cat, dog, car = (
+        F.one_hot(tokenisers["words"].encode(word).long(), tokenisers["words"].size).double() for word in ("cat", "dog", "car")
+    )
     exhibit.expect("distance(cat, dog) - distance(cat, car)", ((cat - dog).norm() - (cat - car).norm()).item(), 0.0)
     return f"{lengths[0]} characters = {lengths[2]} sub-words = {lengths[1]} words; every two one-hot codes are sqrt(2) apart"
 
@@ -74,10 +78,10 @@ def emb_02(exhibit: Exhibit) -> str:
     V, D, tokens = 11, 7, torch.tensor([[3, 5, 3], [9, 0, 5]])
     table = nn.Embedding(V, D, dtype=torch.float64)
     weight = torch.randn(2, 3, D, generator=generator(exhibit.seed + 1, "weight"), dtype=torch.float64)
-    found = embedded(table, tokens)
+    embeddings = embedded(table, tokens)
     product = F.one_hot(tokens, V).double() @ table.weight
-    exhibit.expect("lookup of 2 x 3 tokens and one-hot @ E", found, product.detach(), 1e-15)
-    (by_lookup,) = torch.autograd.grad((found * weight).sum(), table.weight)
+    exhibit.expect("lookup of 2 x 3 tokens and one-hot @ E", embeddings, product.detach(), 1e-15)
+    (by_lookup,) = torch.autograd.grad((embeddings * weight).sum(), table.weight)
     (by_product,) = torch.autograd.grad((product * weight).sum(), table.weight)
     exhibit.expect("their gradients by E", by_lookup, by_product, 1e-14)
     exhibit.expect("rows with a gradient", by_lookup.any(1).nonzero().flatten(), [0, 3, 5, 9])
@@ -210,14 +214,14 @@ def emb_06(exhibit: Exhibit) -> str:
     exhibit.expect("one vector", bag, bag[:1].expand(3, -1).clone())
     exhibit.expect("the same as adding one token after the other", F.embedding(tokens, table).sum(1), bag, 1e-14)
     places = Positions("sinusoidal", 24)
-    told = places(F.embedding(tokens, table))[0]
+    embeddings = places(F.embedding(tokens, table))[0]
 
     def apart(x: Tensor) -> float:
         return float(torch.cdist(x, x)[~torch.eye(3, dtype=torch.bool)].min())
 
-    exhibit.below("tokens plus places, summed: still apart by", apart(told.sum(1)), 1e-12)
+    exhibit.below("tokens plus places, summed: still apart by", apart(embeddings.sum(1)), 1e-12)
     exhibit.below("each token through a network, summed, without places", apart(torch.tanh(F.embedding(tokens, table) @ mix).sum(1)), 1e-12)
-    distance = apart(torch.tanh(told @ mix).sum(1))
+    distance = apart(torch.tanh(embeddings @ mix).sum(1))
     exhibit.above("and with places", distance, 0.1)
     return f"3 orders of 5 words, one vector; with places read by a network they are {distance:.2f} or more apart"
 

@@ -35,11 +35,11 @@ def fn_01(exhibit: Exhibit) -> str:
     """A network is modules in a row: its summary counts each, and calling it is calling them one after the other."""
     net = MLP((7, 5, 4, 3))
     x = torch.randn(6, 7, generator=exhibit.generator("composed"))
-    found = cost_lens.cost(net, (7,))
-    layers = [row for row in found.rows if row.weights]
+    cost = cost_lens.cost(net, (7,))
+    layers = [row for row in cost.rows if row.weights]
     exhibit.expect("output size of each layer", [list(row.output) for row in layers], [[5], [4], [3]])
     exhibit.expect("parameters of each layer", [row.weights + row.biases for row in layers], [7 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3])
-    exhibit.expect("parameters in all", found.weights + found.biases, 79)
+    exhibit.expect("parameters in all", cost.weights + cost.biases, 79)
     printed = _printed(explain_model(net, (7,), "A net of three layers"))
     lines = {row.name: next(line for line in printed.splitlines() if line.split()[:1] == [row.name]) for row in layers}
     shown = [all(f" {n} " in lines[row.name] for n in (row.output[0], row.weights, row.biases)) for row in layers]
@@ -60,7 +60,7 @@ def fn_01(exhibit: Exhibit) -> str:
     exhibit.expect("parameters that a gradient reaches", sum(p.numel() for p in net.parameters() if p.grad is not None), 79)
     exhibit.below("loss after 100 gradient steps, as a share of the first", losses[-1] / losses[0], 0.6)
     exhibit.show(cost_lens.read(Subject(model=net, batch=Batch(x=x))))
-    return f"40 + 24 + 15 = {found.weights + found.biases} parameters, nested calls equal"
+    return f"40 + 24 + 15 = {cost.weights + cost.biases} parameters, nested calls equal"
 
 
 def fn_02(exhibit: Exhibit) -> str:
@@ -117,15 +117,15 @@ def fn_03(exhibit: Exhibit) -> str:
     H = hessian(_loss)(start)
     exhibit.expect("Hessian against (2/N) X^T X", H, 2 / 3 * X.T @ X, within=1e-12)
     exhibit.above("smallest eigenvalue of the Hessian", torch.linalg.eigvalsh(H)[0], 0.0)
-    for told, scale, gradient in (
+    for name, scale, gradient in (
         ("mean, half", {"half": True}, [-3.0, -13 / 3]),
         ("sum", {"reduction": "sum"}, [-18.0, -26.0]),
         ("sum, half", {"reduction": "sum", "half": True}, [-9.0, -13.0]),
     ):
         scaled = partial(_loss, **scale)
-        exhibit.expect(f"{told}: gradient at (0, 0)", grad(scaled)(start), gradient, within=1e-12)
+        exhibit.expect(f"{name}: gradient at (0, 0)", grad(scaled)(start), gradient, within=1e-12)
         newton = start - torch.linalg.solve(hessian(scaled)(start), grad(scaled)(start))  # exact for a bowl
-        exhibit.expect(f"{told}: the same minimum", newton, [1.0, 2.0], within=1e-10)
+        exhibit.expect(f"{name}: the same minimum", newton, [1.0, 2.0], within=1e-10)
     likely = gaussian.Gaussian().terms(torch.zeros(3, dtype=F64), Batch(x=X3, y=Y3)).loss()
     exhibit.expect("the Gaussian likelihood of the library is the mean with a half", likely, _loss(start, half=True).item(), within=1e-12)
     at = np.linspace(0, 3, 2)
@@ -221,21 +221,21 @@ def fn_05(exhibit: Exhibit) -> str:
     start = torch.zeros(2, dtype=F64)
     curvature = float(torch.linalg.eigvalsh(hessian(_loss)(start))[-1])
     limit = 2 / curvature
-    found = descend(_loss, start, 0.9 * limit, 1e-16)
+    descent = descend(_loss, start, 0.9 * limit, 1e-16)
     fit = least_squares.LeastSquares().fit(X3[:, None], Y3)
     closed = [fit.intercept_, float(fit.coef_[0])]
-    exhibit.expect("how it ended", found.fate, "converged")
-    exhibit.expect("weights against the closed form", found.phi, closed, within=1e-6)
+    exhibit.expect("how it ended", descent.fate, "converged")
+    exhibit.expect("weights against the closed form", descent.phi, closed, within=1e-6)
     # In the direction of least curvature the error shrinks by 1 - rate * least each step, and the loss by its square.
     least = float(torch.linalg.eigvalsh(hessian(_loss)(start))[0])
     foretold = math.log(1e-16) / (2 * math.log(1 - 0.9 * limit * least))
-    exhibit.expect("steps it took, against log(eps) / 2 log(1 - rate h_min)", found.steps, foretold, within=0.25 * foretold)
+    exhibit.expect("steps it took, against log(eps) / 2 log(1 - rate h_min)", descent.steps, foretold, within=0.25 * foretold)
     for factor, fate in ((0.99, "converged"), (1.01, "diverged"), (10.0, "diverged")):
         exhibit.expect(f"rate {factor} times 2 / lambda_max", descend(_loss, start, factor * limit, 1e-16).fate, fate)
     too_fast = descend(_loss, start, 1.01 * limit, 1e-16)
     exhibit.below("steps before divergence is reported", too_fast.steps, 2000)
     exhibit.expect("a budget of 3 steps", descend(_loss, start, 0.1 * limit, 1e-16, most=3)[:2], ("ran out", 3))
-    exhibit.expect("one step goes down the slope", found.path[1], [6 * 0.9 * limit, 26 / 3 * 0.9 * limit], within=1e-12)
+    exhibit.expect("one step goes down the slope", descent.path[1], [6 * 0.9 * limit, 26 / 3 * 0.9 * limit], within=1e-12)
     side0, side1 = np.linspace(-0.5, 3.5, 61), np.linspace(-0.5, 4.5, 61)
     slow = descend(_loss, start, 0.2 * limit, 1e-16)
     exhibit.show(
@@ -244,16 +244,16 @@ def fn_05(exhibit: Exhibit) -> str:
             "plane",
             {"loss": [[float(_loss(torch.tensor([p, q], dtype=F64))) for p in side0] for q in side1]},
             ["phi0", "phi1"],
-            f"{slow.steps} steps at 0.2 and {found.steps} at 0.9 of the largest stable rate 2 / lambda_max = {limit:.3f}.",
+            f"{slow.steps} steps at 0.2 and {descent.steps} at 0.9 of the largest stable rate 2 / lambda_max = {limit:.3f}.",
             {
                 "x": side0,
                 "y": side1,
                 "levels": [0.05, 0.3, 1, 3, 8, 20],
-                "paths": {"0.9 of the limit": torch.stack(found.path[:60]), "0.2 of the limit": torch.stack(slow.path[:120])},
+                "paths": {"0.9 of the limit": torch.stack(descent.path[:60]), "0.2 of the limit": torch.stack(slow.path[:120])},
             },
         )
     )
-    return f"converged in {found.steps} steps; 1.01 times the limit {limit:.4f} diverges"
+    return f"converged in {descent.steps} steps; 1.01 times the limit {limit:.4f} diverges"
 
 
 def fn_06(exhibit: Exhibit) -> str:
@@ -340,10 +340,10 @@ def fn_08(exhibit: Exhibit) -> str:
     y = X @ torch.tensor([2.0, -2.0, 0.5, 3.0], dtype=F64) + 0.5 * torch.randn(29, generator=draw, dtype=F64) + 4
     doubled = torch.cat([X, X[:, :1]], 1)
     exhibit.refuses("least squares with a column twice", lambda: least_squares.LeastSquares(singular="refuse").fit(doubled, y))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         plain = least_squares.LeastSquares().fit(doubled, y)
-    exhibit.expect("told otherwise it warns", [w.category.__name__ for w in said], ["Singular"])
+    exhibit.expect("told otherwise it warns", [w.category.__name__ for w in records], ["Singular"])
     exhibit.expect("singular, rank", [plain.singular_, plain.rank_], [True, 4])
     ridge = least_squares.Ridge(alpha=0.7).fit(doubled, y)
     exhibit.expect("ridge: weights of the two copies differ by", float(ridge.coef_[0] - ridge.coef_[4]), 0.0, within=1e-10)

@@ -92,8 +92,8 @@ def init_02(exhibit: Exhibit) -> str:
     slope = float(np.polyfit(np.arange(10, depth + 1), inverse[9:], 1)[0])
     exhibit.expect("tanh net: growth of 1/variance per layer, layers 10 to 20", slope, 2.0, within=0.4)
     fall = float(lines["tanh"][-1] / lines["tanh"][9])
-    told = "tanh net: variance of layer 20 over layer 10, and what an exponential that fits layers 1 to 10 would leave"
-    exhibit.ordered(told, fall, _exponential(lines["tanh"]))
+    label = "tanh net: variance of layer 20 over layer 10, and what an exponential that fits layers 1 to 10 would leave"
+    exhibit.ordered(label, fall, _exponential(lines["tanh"]))
     law = [1 / (2 * layer) for layer in range(1, depth + 1)]
     drawn = {"linear": lines["identity"], "tanh": lines["tanh"], "1 / (2 depth)": law}
     note = f"Xavier, width {width}, mean of 3 seeds. One over the variance of the tanh net grows by {slope:.2f} per layer."
@@ -112,10 +112,10 @@ def _filled(name: str, n_in: int, n_out: int, **settings: str) -> Tensor:
 def _tanh_recursion(depth: int) -> Tensor:
     """Variances of an infinitely wide tanh net with s^2 = 1/width: Var' = E tanh(sqrt(Var) z)^2, by Gauss-Hermite quadrature."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)
-    found = [1.0]
+    variances = [1.0]
     for _ in range(depth - 1):
-        found.append(float(weights @ np.tanh(math.sqrt(found[-1]) * nodes) ** 2 / weights.sum()))
-    return torch.tensor(found, dtype=torch.float64)
+        variances.append(float(weights @ np.tanh(math.sqrt(variances[-1]) * nodes) ** 2 / weights.sum()))
+    return torch.tensor(variances, dtype=torch.float64)
 
 
 def _exponential(variance: Tensor) -> float:
@@ -138,23 +138,23 @@ def init_03(exhibit: Exhibit) -> str:
     lines = {"s^2 = 2/D": kept.mean(0), "s^2 = 1/D": few}
     note = f"Width {width}, mean of 10 and 3 seeds; slope {slope:+.4f} +/- {spread:.4f} per layer against {math.log(0.5):.2f}."
     exhibit.show(flow.across("Variance by layer, ReLU", lines, note))
-    told = ", ".join(f"{value:.2f}" for value in ratios[1:4].tolist())
-    return f"s^2=1/D: {told}; s^2=2/D: slope {slope:+.4f} +/- {spread:.4f} per layer over 50 layers"
+    summary = ", ".join(f"{value:.2f}" for value in ratios[1:4].tolist())
+    return f"s^2=1/D: {summary}; s^2=2/D: slope {slope:+.4f} +/- {spread:.4f} per layer over 50 layers"
 
 
 def _variances(name: str, act: str, depth: int, width: int, seed: int) -> Tensor:
     """Variances (L) before each activation; forward only and one layer at a time, so that width is cheap."""
     x = torch.randn(128, width, generator=generator(seed, "signal"))
     layer = nn.utils.skip_init(nn.Linear, width, width, bias=False)
-    fill, function, found = initialise(name), activation(act), []
+    fill, function, variances = initialise(name), activation(act), []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         for _ in range(depth):
             fill(layer)
             f = layer(x)
-            found.append(float(f.double().var()))
+            variances.append(float(f.double().var()))
             x = function(f)
-    return torch.tensor(found, dtype=torch.float64)
+    return torch.tensor(variances, dtype=torch.float64)
 
 
 def _seeds(exhibit: Exhibit, n: int) -> range:
@@ -218,11 +218,11 @@ def init_05(exhibit: Exhibit) -> str:
         # The first steps also feel the other eigenvalues; the last hundred only the largest.
         growth = float(repeated[-1] / repeated[-101]) ** 0.01
         exhibit.expect(f"growth per step of W^t x at radius {radius}, median of 50 matrices", growth, radius, within=0.01)
-    told = "power of ten of the norm after the product of all 50 matrices, mean of 8 orders"
-    exhibit.below(f"{told}, radius 0.9", powers[0.9], -3)
+    label = "power of ten of the norm after the product of all 50 matrices, mean of 8 orders"
+    exhibit.below(f"{label}, radius 0.9", powers[0.9], -3)
     # The radius of a finite random matrix lies a little beyond the circle that most of its eigenvalues fill.
-    exhibit.expect(f"{told}, radius 1.0", powers[1.0], 0.0, within=2.0)
-    exhibit.above(f"{told}, radius 1.1", powers[1.1], 0.0)
+    exhibit.expect(f"{label}, radius 1.0", powers[1.0], 0.0, within=2.0)
+    exhibit.above(f"{label}, radius 1.1", powers[1.1], 0.0)
 
     layers = nn.ModuleList(nn.Linear(n, n, bias=False).double() for _ in range(many))
     initialise("orthogonal")(layers)
@@ -245,8 +245,8 @@ def init_05(exhibit: Exhibit) -> str:
     grid = torch.linspace(-1.1, 1.1, 45, dtype=torch.float64)
     distance = (grid[:, None].square() + grid.square()).sqrt()
     extra = {"x": grid, "y": grid, "levels": [0.25, 0.5, 0.75, 1.0], "paths": {"W^t x": spiral}}
-    said = f"A rotation by {math.degrees(angle):.0f} degrees that shrinks by {shrink}; the circles are lengths."
-    exhibit.show(Reading("Complex eigenvalues: a spiral", "plane", {"length": distance}, axes=["x", "y"], note=said, extra=extra))
+    caption = f"A rotation by {math.degrees(angle):.0f} degrees that shrinks by {shrink}; the circles are lengths."
+    exhibit.show(Reading("Complex eigenvalues: a spiral", "plane", {"length": distance}, axes=["x", "y"], note=caption, extra=extra))
     norms = ", ".join(f"10^{power:.2f}" for power in powers.values())
     return f"product of 50 matrices of radius 0.9, 1.0, 1.1: norm {norms}; orthogonal 1; the rotation turns once in {period:.0f} steps"
 
@@ -313,11 +313,11 @@ def init_07(exhibit: Exhibit) -> str:
         "all of them": (initialise("he_normal"), "relu", "residual and norm"),
     }
     seeds = _seeds(exhibit, 3)
-    found = {
+    flows = {
         name: [flow.of_deep(flow.weights([start], depth, width, seed), act, remedy, seed) for seed in seeds]
         for name, (start, act, remedy) in cases.items()
     }
-    each = {name: [float(one.ratio().log10()) for one in runs] for name, runs in found.items()}
+    each = {name: [float(one.ratio().log10()) for one in runs] for name, runs in flows.items()}
     powers = {name: float(np.mean(values)) for name, values in each.items()}
     bare = powers.pop("sigmoid, N(0, 0.01)")
     exhibit.below("largest deviation of a power over 3 seeds", max(float(np.std(values, ddof=1)) for values in each.values()), 1.0)
@@ -330,13 +330,13 @@ def init_07(exhibit: Exhibit) -> str:
     exhibit.below("with 0.01 read as the variance it vanishes too, power of ten", other, -20)
     weights = {
         name: float(np.mean([float((one.in_weights[0, 0] / one.in_weights[0, -1]).log10()) for one in runs]))
-        for name, runs in found.items()
+        for name, runs in flows.items()
     }
     for name in powers:
         exhibit.above(f"{name}: orders gained by the gradient in the weights", weights[name] - weights["sigmoid, N(0, 0.01)"], 10)
     note = f"Standard normal inputs, {depth} layers of {width} units; the loss is a random direction of the output."
-    exhibit.show(flow.across("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in found.items()}, note, back=True))
-    table = {"layer": list(range(1, depth + 1)), **{name: runs[0].in_weights[0] for name, runs in found.items()}}
+    exhibit.show(flow.across("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in flows.items()}, note, back=True))
+    table = {"layer": list(range(1, depth + 1)), **{name: runs[0].in_weights[0] for name, runs in flows.items()}}
     exhibit.show(
         Reading(
             "Norm of the gradient in the weights of each layer",

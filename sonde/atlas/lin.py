@@ -161,11 +161,11 @@ def lin_01(exhibit: Exhibit) -> str:
     exhibit.expect("power of N in the FLOPs of full attention", slopes["full attention"], 2.0, 0.05)
     exhibit.expect("power of N in the FLOPs of a window", slopes["window of 64"], 1.0, 0.05)
     exhibit.show(Reading("FLOPs between tokens", "lines", counts, axes=["tokens", "FLOPs"], extra={"x": lengths, "log": ["x", "y"]}))
-    found, chance = _hash_recall(exhibit.seed)
-    exhibit.above("share of the largest-score pairs that meet in a bucket", found, 0.9)
+    recall, chance = _hash_recall(exhibit.seed)
+    exhibit.above("share of the largest-score pairs that meet in a bucket", recall, 0.9)
     exhibit.below("share of all pairs that do", chance, 0.5)
-    told = f"{found:.0%} of the best pairs share a bucket, {chance:.0%} of all"
-    return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {told}"
+    summary = f"{recall:.0%} of the best pairs share a bucket, {chance:.0%} of all"
+    return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {summary}"
 
 
 def _pairs_of(dials: dict[str, int], N: int) -> Array:
@@ -349,8 +349,8 @@ def lin_05(exhibit: Exhibit) -> str:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
     exhibit.expect("vanishing denominators with elu + 1", calm.guarded, 0)
     exhibit.show(Reading("Weights of normalised linear attention", "heat", {"weight": weights}, axes=["query", "key"]))
-    told = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
-    return f"equal to explicit weights to {gap:.1e}; {told}"
+    summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
+    return f"equal to explicit weights to {gap:.1e}; {summary}"
 
 
 class Row(NamedTuple):
@@ -737,8 +737,8 @@ def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], dials: dict
         scores[name] = []
         for seed in seeds:
             # Judged once, at the end: new sequences are many and the net is small.
-            made = shelf.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
-            done = exhibit.train(made, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
+            variant = shelf.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
+            done = exhibit.train(variant, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
             scores[name].append([row for row in done.metrics if "valid/accuracy" in row][-1]["valid/accuracy"])
     bars = {f"seed {seed}": [scores[name][number] for name in mixers] for number, seed in enumerate(seeds)}
     exhibit.show(Reading(f"Accuracy after training: {recipe}", "bars", bars, axes=["mixer"], extra={"labels": list(mixers)}))
@@ -807,10 +807,10 @@ def lin_20(exhibit: Exhibit) -> str:
     source = generator(exhibit.seed + 5, "gates")
     wild = 300 * torch.randn(1, 1, L, generator=source, dtype=torch.float64)
     forget = F.logsigmoid(300 * torch.randn(1, 1, L, generator=source, dtype=torch.float64))
-    found = output(mlstm.rule(head(x.q), head(x.k), head(x.v), wild, forget))
-    exhibit.expect("outputs with gates of e^600 are finite", bool(np.isfinite(found).all()), True)
+    outputs = output(mlstm.rule(head(x.q), head(x.k), head(x.v), wild, forget))
+    exhibit.expect("outputs with gates of e^600 are finite", bool(np.isfinite(outputs).all()), True)
     exact = _mlstm_in_logs(x, wild[0, 0].numpy(), forget[0, 0].numpy())
-    gap = exhibit.expect("and equal weights summed in log space", found, exact, 1e-9)
+    gap = exhibit.expect("and equal weights summed in log space", outputs, exact, 1e-9)
     # With values of one the output is z.q over the denominator: below one in size, and z.q itself where |z.q| < 1.
     ones = torch.ones(L, V, dtype=torch.float64)
     middling = x.q / float(np.median(np.abs((z * x.q.numpy()).sum(1))))
@@ -852,8 +852,8 @@ def lin_22(exhibit: Exhibit) -> str:
     check_row(exhibit, "gsa")
     x = draw(exhibit.seed)
     free = torch.zeros(1, 1, L, M, dtype=torch.float64)
-    found = output(gsa.rule(head(x.q), head(x.k), head(x.v), head(x.phi), free))
-    gap = exhibit.expect("a = 1 is ABC", found, output(abc.rule(head(x.q), head(x.k), head(x.v), head(x.phi))), 1e-12)
+    outputs = output(gsa.rule(head(x.q), head(x.k), head(x.v), head(x.phi), free))
+    gap = exhibit.expect("a = 1 is ABC", outputs, output(abc.rule(head(x.q), head(x.k), head(x.v), head(x.phi))), 1e-12)
     return f"a = 1 is ABC, to {gap:.1e}"
 
 
@@ -963,8 +963,8 @@ def lin_25(exhibit: Exhibit) -> str:
     reset = _trained(exhibit, "reset", ("gla", "linear"), {"steps": 200, **small})
     exhibit.above("reset: a gated model less linear attention", _lead(reset["gla"], reset["linear"]), 0.1)
     means = [f"{np.mean(scores):.0%}" for scores in (*recall.values(), *reset.values())]
-    told = "recall {} by DeltaNet, {} by linear attention; reset {} by GLA, {} by linear attention".format(*means)
-    return f"{streamed}; {told}"
+    summary = "recall {} by DeltaNet, {} by linear attention; reset {} by GLA, {} by linear attention".format(*means)
+    return f"{streamed}; {summary}"
 
 
 def _lead(first: list[float], second: list[float]) -> list[float]:

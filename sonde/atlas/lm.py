@@ -71,13 +71,13 @@ def lm_01(exhibit: Exhibit) -> str:
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
     readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
     for name, reader in readers.items():
-        begun = toy.shaken(exhibit.seed, reader).begin(source)
-        sums[name] = float(score(reader, starts, strings, state=begun).double().exp().sum())
+        state = toy.shaken(exhibit.seed, reader).begin(source)
+        sums[name] = float(score(reader, starts, strings, state=state).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
     x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(exhibit.seed, Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
-    for name, way, given in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
-        sums[name] = float(_joint(elmo(given)[:, way], strings).exp().sum())
+    for name, way, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
+        sums[name] = float(_joint(elmo(tokens)[:, way], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
     blocks = [LanguageModel(V, 8, 1, "attention causal=false", ahead=True) for _ in range(48)]
     seeing = [toy.shaken(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
@@ -118,8 +118,8 @@ def lm_02(exhibit: Exhibit) -> str:
 
     bigram, trigram = Ngram(text, V, 2, "none"), Ngram(text, V, 3, "none")
     by_hand = {("the", "cat"): 2 / 3, ("the", "mat"): 1 / 3, ("cat", "sat"): 1 / 2, ("cat", "ran"): 1 / 2, ("on", "the"): 1.0}
-    found = [after(bigram, context)[word] for context, word in by_hand]
-    exhibit.expect("bigrams, counted by hand", found, list(by_hand.values()), within=1e-12)
+    probabilities = [after(bigram, context)[word] for context, word in by_hand]
+    exhibit.expect("bigrams, counted by hand", probabilities, list(by_hand.values()), within=1e-12)
     three = [after(trigram, "the cat")["sat"], after(trigram, "the mat")["the"], after(trigram, "on the")["mat"]]
     exhibit.expect("trigrams, counted by hand", three, [1 / 2, 1.0, 1.0], within=1e-12)
 
@@ -136,8 +136,8 @@ def lm_02(exhibit: Exhibit) -> str:
         model = Ngram(text, V, 3, how)
         rows = model.log_probs(contexts).exp()
         exhibit.expect(f"{how}: rows of all {V * V} contexts, seen or not, add up to", rows.sum(1), np.ones(V * V), within=1e-12)
-        told = after(model, "mat ran")  # never occurred
-        table[how] = [f"{value:.3f}" for value in told.values()]
+        distribution = after(model, "mat ran")  # never occurred
+        table[how] = [f"{value:.3f}" for value in distribution.values()]
         if how != "none":
             exhibit.above(f"{how}: smallest probability anywhere", rows.min(), 0.0)
     exhibit.expect(
@@ -162,17 +162,17 @@ def lm_03(exhibit: Exhibit) -> str:
     exhibit.expect("logits against one-hot words times one matrix", model(x)[0, -1].detach(), logits.numpy(), within=1e-6)
     text, held = toy.second_order(exhibit.seed, 20_000, "train"), toy.second_order(exhibit.seed, 4000, "held")
     data = Data(WindowSource(text, 32), name="second order")
-    learnt = toy.of_each_seed(exhibit, toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 200, 2e-2))
-    neural = [math.exp(toy.nats(one, WindowSource(held, 32))) for one in learnt]
+    models = toy.of_each_seed(exhibit, toy.recipe(partial(FeedForwardLM, V, n, d, h), data, Categorical(V), 200, 2e-2))
+    neural = [math.exp(toy.nats(one, WindowSource(held, 32))) for one in models]
     bigram, trigram = (Ngram(text, V, order, "none").perplexity(held) for order in (2, 3))
     exhibit.below("held-out perplexity of the FF-NNLM over that of the unsmoothed bigram", [one / bigram for one in neural], 0.5)
     little = Ngram(text[:200], V, 2, "none").perplexity(held)
     exhibit.expect("of 200 words an unsmoothed bigram finds new text impossible", math.isinf(little), True)
     floor = math.exp(0.925 * -math.log(0.925) + 0.075 * -math.log(0.025)) * toy.PAIRS
     exhibit.above("perplexity of the FF-NNLM less that of the language itself", [one - floor for one in neural], -0.1)
-    told = {"FF-NNLM": spread(neural), "bigram, unsmoothed": f"{bigram:.2f}", "trigram, unsmoothed": f"{trigram:.2f}"}
-    told["the language itself"] = f"{floor:.2f}"
-    exhibit.show(Reading("Held-out perplexity", "table", {"model": list(told), "perplexity": list(told.values())}))
+    perplexities = {"FF-NNLM": spread(neural), "bigram, unsmoothed": f"{bigram:.2f}", "trigram, unsmoothed": f"{trigram:.2f}"}
+    perplexities["the language itself"] = f"{floor:.2f}"
+    exhibit.show(Reading("Held-out perplexity", "table", {"model": list(perplexities), "perplexity": list(perplexities.values())}))
     return f"{size(model):,} parameters as counted; perplexity {spread(neural)}, unsmoothed bigram {bigram:.1f}"
 
 
@@ -205,8 +205,8 @@ def lm_04(exhibit: Exhibit) -> str:
     exhibit.above("and those of the RNN by", moved["RNN"], 1.0)
     shown = {"closing words right": [spread(some, ".1%") for some in closing.values()], "perplexity": [*map(spread, perplexity.values())]}
     exhibit.show(Reading("Words that close what was opened", "table", {"model": list(makes), **shown}))
-    told = f"RNN {spread(closing['RNN'], '.1%')}, window of 3 {spread(closing[near], '.1%')}"
-    return f"closing words: {told} (chance {1 / toy.BRACKETS:.1%})"
+    summary = f"RNN {spread(closing['RNN'], '.1%')}, window of 3 {spread(closing[near], '.1%')}"
+    return f"closing words: {summary} (chance {1 / toy.BRACKETS:.1%})"
 
 
 def lm_05(exhibit: Exhibit) -> str:
@@ -238,8 +238,8 @@ def lm_05(exhibit: Exhibit) -> str:
     hit = [(model(new).argmax(-1) == (new.roll(-1, 1) >= V // 2))[mask[:200]] for model in fit]
     right = [float(each.float().mean()) for each in hit]
     exhibit.above("tags right on new rows, where a reader of the past alone gets half", right, 0.65)
-    told = ", ".join(spread(share, ".2f") for share in shares.T.tolist())
-    return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {told}; {spread(right, '.1%')} of tags right"
+    summary = ", ".join(spread(share, ".2f") for share in shares.T.tolist())
+    return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {summary}; {spread(right, '.1%')} of tags right"
 
 
 @torch.no_grad()
@@ -333,10 +333,10 @@ def lm_08(exhibit: Exhibit) -> str:
     out = model(batch.x, batch.kinds, batch.lengths)["tokens"]
     out.retain_grad()
     Categorical()(type("Given", (), {"__call__": lambda self, x: out})(), batch).backward()
-    asked = int(batch.mask.sum())
+    count = int(batch.mask.sum())
     assert out.grad is not None
     exhibit.expect("gradient to logits at places not asked", out.grad[~batch.mask].abs().max(), 0.0)
-    wanted = (out.detach().softmax(-1) - F.one_hot(batch.y, out.shape[-1])) / asked
+    wanted = (out.detach().softmax(-1) - F.one_hot(batch.y, out.shape[-1])) / count
     exhibit.expect("at places asked: (p - onehot) / places", out.grad[batch.mask], wanted[batch.mask].numpy(), within=1e-7)
     tied = model.embedding.weight.grad
     assert tied is not None
@@ -357,44 +357,44 @@ def lm_08(exhibit: Exhibit) -> str:
         "one gradient: that of the tokens read plus that of the tokens told", tied, (apart.grad + model.embedding.weight.grad).numpy(), 1e-6
     )
 
-    made, long = toy.tokeniser(), toy.sentences(exhibit.seed, 40_000, "rates")
+    tokeniser, long = toy.tokeniser(), toy.sentences(exhibit.seed, 40_000, "rates")
     rates = {}
     for rate, shares in ((0.15, (0.8, 0.1, 0.1)), (0.4, (1.0, 0.0, 0.0))):
-        found = masking(made, rate, shares)(long, exhibit.generator("rates"))
-        hidden = found.x[found.mask] == special(made, "mask")
-        left = found.x[found.mask] == found.y[found.mask]
-        share = float(found.mask[:, 1:].float().mean())
+        masked_batch = masking(tokeniser, rate, shares)(long, exhibit.generator("rates"))
+        hidden = masked_batch.x[masked_batch.mask] == special(tokeniser, "mask")
+        left = masked_batch.x[masked_batch.mask] == masked_batch.y[masked_batch.mask]
+        share = float(masked_batch.mask[:, 1:].float().mean())
         parts = [float(hidden.float().mean()), float((~hidden & ~left).float().mean()), float(left.float().mean())]
         # 160,000 words and 24,000 asked: four standard deviations; another word is the same one once in 192
         exhibit.expect(f"rate {rate}: share of words asked", share, rate, within=0.006)
         exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(shares), within=0.011)
-        exhibit.expect(f"rate {rate}: [CLS] asked", int(found.mask[:, 0].sum()), 0)
+        exhibit.expect(f"rate {rate}: [CLS] asked", int(masked_batch.mask[:, 0].sum()), 0)
         rates[rate] = share
     words, held = len(toy.TOPICS) * toy.WORDS, toy.asked(exhibit.seed)[:]
     logits = [toy.answered(exhibit.seed, seed)["tokens"][held.mask] for seed in exhibit.seeds()]
-    said = [F.cross_entropy(one, held.y[held.mask]).exp().item() for one in logits]
-    exhibit.below(f"perplexity of hidden words, {words} without a context", said, words / 3)
-    return f"{asked} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {spread(said)} of {words}"
+    perplexities = [F.cross_entropy(one, held.y[held.mask]).exp().item() for one in logits]
+    exhibit.below(f"perplexity of hidden words, {words} without a context", perplexities, words / 3)
+    return f"{count} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {spread(perplexities)} of {words}"
 
 
 def lm_09(exhibit: Exhibit) -> str:
     """Two sentences with two words hidden make two terms of loss; a causal model gets one from nearly every token."""
     first, second = "Let's make some chicken!", "It tastes great with orange sauce."
-    made = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
-    sides = [(made.encode(text).long().unsqueeze(0), torch.tensor([len(made.encode(text))])) for text in (first, second)]
-    x, kinds, _ = joined(sides[0], sides[1], (special(made, "cls"), special(made, "sep"), special(made, "pad")))
-    wanted = [made.tokens.index(word) for word in ("some", "tastes")]
-    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(made, "mask"))
-    told = " ".join(made.tokens[token] for token in batch.x[0].tolist())
-    exhibit.expect("what the model reads", told, "<cls> Let ' s make <mask> chicken ! <sep> It <mask> great with orange sauce . <sep>")
-    exhibit.expect("what it is asked", [made.tokens[token] for token in batch.y[batch.mask].tolist()], ["some", "tastes"])
+    tokeniser = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
+    sides = [(tokeniser.encode(text).long().unsqueeze(0), torch.tensor([len(tokeniser.encode(text))])) for text in (first, second)]
+    x, kinds, _ = joined(sides[0], sides[1], (special(tokeniser, "cls"), special(tokeniser, "sep"), special(tokeniser, "pad")))
+    wanted = [tokeniser.tokens.index(word) for word in ("some", "tastes")]
+    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(tokeniser, "mask"))
+    words = " ".join(tokeniser.tokens[token] for token in batch.x[0].tolist())
+    exhibit.expect("what the model reads", words, "<cls> Let ' s make <mask> chicken ! <sep> It <mask> great with orange sauce . <sep>")
+    exhibit.expect("what it is asked", [tokeniser.tokens[token] for token in batch.y[batch.mask].tolist()], ["some", "tastes"])
     exhibit.expect(
         "the same from text with its marks",
         batch.x[0],
-        marked(made, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
+        marked(tokeniser, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
     )
     exhibit.expect("terms of the loss", Categorical().counts(batch)["nll"], 2.0)
-    model = Bert(made.size, 16, 1, "attention heads=2", 2.0, places=32)
+    model = Bert(tokeniser.size, 16, 1, "attention heads=2", 2.0, places=32)
     logits = model(batch.x, batch.kinds)["tokens"].log_softmax(-1).detach()
     by_hand = -sum(float(logits[0, place, token]) for place, token in zip(batch.mask[0].nonzero().flatten().tolist(), wanted)) / 2
     exhibit.expect(
@@ -440,8 +440,8 @@ def lm_10(exhibit: Exhibit) -> str:
         table["pre-trained"].append(spread(known, ".0%"))
         table["from scratch"].append(spread(blank, ".0%"))
     exhibit.show(Reading(f"Topics of 1000 sentences from {len(few)} labels", "table", table))
-    told = ", ".join(f"{ours} against {theirs}" for ours, theirs in zip(table["pre-trained"], table["from scratch"]))
-    return f"NSP {spread(share, '.1%')}; pre-trained against scratch: {told}"
+    summary = ", ".join(f"{ours} against {theirs}" for ours, theirs in zip(table["pre-trained"], table["from scratch"]))
+    return f"NSP {spread(share, '.1%')}; pre-trained against scratch: {summary}"
 
 
 # GPT ----------------------------------------------------------------------------------------------------------------
@@ -461,14 +461,14 @@ def lm_11(exhibit: Exhibit) -> str:
     giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
     exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
 
-    learnt, n = toy.chain(exhibit.seed, 4000, 9, "train"), 8
+    sequences, n = toy.chain(exhibit.seed, 4000, 9, "train"), 8
     copied = (torch.arange(n) < n - 1).expand(4000, n)  # the last place of a row has nothing to copy: it is not asked
-    data = Data(TensorSource(learnt[:, :-1], learnt[:, 1:], mask=copied), name="chain")
-    loss, share, begun = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
+    data = Data(TensorSource(sequences[:, :-1], sequences[:, 1:], mask=copied), name="chain")
+    loss, share, starts = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
     for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
         models = toy.of_each_seed(exhibit, toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(toy.TOKENS), 150, 1e-2))
         loss[name] = [toy.nats(model, data.train, 500) for model in models]
-        share[name] = [toy.possible(exhibit.seed, _greedy(model, begun, n - 1)) for model in models]
+        share[name] = [toy.possible(exhibit.seed, _greedy(model, starts, n - 1)) for model in models]
     exhibit.below("training loss with the mask: distance from ln 3", [abs(one - math.log(toy.NEXT)) for one in loss["masked"]], 0.03)
     exhibit.below("training loss without it, copied", loss["no mask"], 0.01)
     exhibit.refuses("generate() without the mask", lambda: generate(models[0], rows[:, :1], 4))
@@ -476,8 +476,8 @@ def lm_11(exhibit: Exhibit) -> str:
     exhibit.below("without it", share["no mask"], 0.7)
     shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
     exhibit.show(Reading("With and without the mask", "table", {"model": list(loss), **shown}))
-    told = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
-    return f"one pass = prefixes to {gap:.0e}; {'; '.join(told)}"
+    parts = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
+    return f"one pass = prefixes to {gap:.0e}; {'; '.join(parts)}"
 
 
 @torch.no_grad()
@@ -491,11 +491,11 @@ def _greedy(model: Any, text: Tensor, new: int) -> Tensor:
 def lm_12(exhibit: Exhibit) -> str:
     """A start token; predict, append, repeat."""
     text = toy.manual()
-    made = train("char", [text], 100, ("start",))
-    rows = torch.cat([torch.tensor([special(made, "start")]), made.encode(text).long()])
-    data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, made.size, 64, 1, "gru", 2.0)
-    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(made.size), 120, 2e-2, batch=32))
-    model, starts = models[0], torch.tensor([[special(made, "start")]]).repeat(8, 1)
+    tokeniser = train("char", [text], 100, ("start",))
+    rows = torch.cat([torch.tensor([special(tokeniser, "start")]), tokeniser.encode(text).long()])
+    data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, tokeniser.size, 64, 1, "gru", 2.0)
+    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(tokeniser.size), 120, 2e-2, batch=32))
+    model, starts = models[0], torch.tensor([[special(tokeniser, "start")]]).repeat(8, 1)
     greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
     exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())
     exhibit.expect("greedy, against predict, append, repeat", greedy[0], _greedy(model, starts[:1], 40)[:, 1:].numpy())
@@ -509,7 +509,7 @@ def lm_12(exhibit: Exhibit) -> str:
         expected = model(starts[:1])[:, -1]
     firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5, seed=exhibit.seed).flatten()
     wanted = (expected[0].double() / 0.5).softmax(-1)
-    share = firsts.bincount(minlength=made.size) / len(firsts)
+    share = firsts.bincount(minlength=tokeniser.size) / len(firsts)
     # four standard deviations of a share of 4000 draws are below 0.032
     exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
     few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3, seed=exhibit.seed).flatten().tolist())
@@ -520,14 +520,14 @@ def lm_12(exhibit: Exhibit) -> str:
         words = [word for line in lines for word in line.split()[:-1] if len(word) > 2]
         return sum(word in known for word in words) / len(words)
 
-    told = [[made.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
-    found = [real(lines) for lines in told]
-    letters = made.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
-    chance = real([made.decode(letters)])
-    exhibit.above("words of three letters or more that exist", found, 0.6)
+    samples = [[tokeniser.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
+    shares = [real(lines) for lines in samples]
+    letters = tokeniser.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
+    chance = real([tokeniser.decode(letters)])
+    exhibit.above("words of three letters or more that exist", shares, 0.6)
     exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
-    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), told)}))
-    return f"{spread(found, '.0%')} of words exist, {chance:.0%} of random letters: '{told[0][0][:40]}'"
+    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
+    return f"{spread(shares, '.0%')} of words exist, {chance:.0%} of random letters: '{samples[0][0][:40]}'"
 
 
 def lm_13(exhibit: Exhibit) -> str:
@@ -564,8 +564,8 @@ def lm_13(exhibit: Exhibit) -> str:
     right: dict[str, list[float]] = {name: [] for name in ways}
     logged: dict[str, list[bool]] = {name: [] for name in ways}
     for (name, (body, weight, source, steps)), seed in product(ways.items(), exhibit.seeds()):
-        made = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 5e-3)  # noqa: B023
-        run = exhibit.train(made, f"{name} {seed}", seed=seed)
+        recipe = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 5e-3)  # noqa: B023
+        run = exhibit.train(recipe, f"{name} {seed}", seed=seed)
         logged[name].append({"valid/label_nll", "valid/tokens_nll"} <= {key for row in run.metrics for key in row})
         with torch.no_grad():
             right[name].append(float((run.model()(test.x)["label"].argmax(-1) == test.y).float().mean()))
@@ -574,9 +574,9 @@ def lm_13(exhibit: Exhibit) -> str:
     alone, _, jointly, first = right.values()
     exhibit.above("unlabelled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
     exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
-    told = {name: spread(some, ".0%") for name, some in right.items()}
-    exhibit.show(Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(told), "right": list(told.values())}))
-    return f"{len(labelled)} labels: " + "; ".join(f"{name}: {share}" for name, share in told.items())
+    shares = {name: spread(some, ".0%") for name, some in right.items()}
+    exhibit.show(Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(shares), "right": list(shares.values())}))
+    return f"{len(labelled)} labels: " + "; ".join(f"{name}: {share}" for name, share in shares.items())
 
 
 def lm_14(exhibit: Exhibit) -> str:
@@ -639,8 +639,8 @@ def lm_15(exhibit: Exhibit) -> str:
     before, shots = [toy.weights(model) for model in models], [0, 1, 2, 4, 8, 16]
     right = []  # of each model, of each count of shots
     for model in models:
-        asked = [toy.demonstrations(exhibit.seed, count) for count in shots]
-        right.append([float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()) for x, y in asked])
+        prompts = [toy.demonstrations(exhibit.seed, count) for count in shots]
+        right.append([float((generate(model, x, 1, temperature=0)[:, 0] == y).float().mean()) for x, y in prompts])
     expected = [1 - (1 - 1 / toy.RULES) ** (count + 1) for count in shots]  # the key was shown, or a guess
     exhibit.expect("hash of the weights after all prompts (E-41)", [toy.weights(model) for model in models], before)
     exhibit.above("least that accuracy rises with the next count of shots", [min(np.diff(one)) for one in right], 0.0)
@@ -649,8 +649,8 @@ def lm_15(exhibit: Exhibit) -> str:
     exhibit.below("accuracy, furthest from the chance that the key was shown", gaps, 0.08)
     curves = {"models": np.mean(right, 0), "key shown, or a guess": expected}
     exhibit.show(Reading("Accuracy by shots", "lines", curves, axes=["shots", "right"], extra={"x": shots}))
-    told = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
-    return f"prompt as in the notes; right after shots {told}, within {max(gaps):.2f} of what was shown; weights unchanged"
+    summary = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
+    return f"prompt as in the notes; right after shots {summary}, within {max(gaps):.2f} of what was shown; weights unchanged"
 
 
 # Encoder and decoder ------------------------------------------------------------------------------------------------
@@ -658,48 +658,50 @@ def lm_15(exhibit: Exhibit) -> str:
 
 def lm_16(exhibit: Exhibit) -> str:
     """Spans are cut out and asked for; any task is text in, text out."""
-    asked, answers = toy.tasks(exhibit.seed, 6000, "train")
-    made = train("words", [*asked, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
-    rows = torch.randint(20, made.size, (500, 40), generator=exhibit.generator("spans"))
+    prompts, answers = toy.tasks(exhibit.seed, 6000, "train")
+    tokeniser = train("words", [*prompts, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
+    rows = torch.randint(20, tokeniser.size, (500, 40), generator=exhibit.generator("spans"))
     lost = {}
     for rate, mean in ((0.15, 3.0), (0.5, 4.0)):
-        batch = span_corruption(made, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
-        back = torch.stack([restored(source, told, made) for source, told in zip(batch.source, batch.y)])
+        batch = span_corruption(tokeniser, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
+        back = torch.stack([restored(source, target, tokeniser) for source, target in zip(batch.source, batch.y)])
         exhibit.expect(f"rate {rate}: rows restored from what is left and what is told", back, rows.numpy())
         cut = span_numbers(40, rate, mean)
         exhibit.expect(f"rate {rate}: tokens of both sides", batch.source.shape[1] + batch.y.shape[1], 40 + 2 * cut[1] + 2)
         lost[rate] = cut
-    shown = span_corruption(made)(Batch(x=made.encode(asked[0] + " " + asked[1]).long().unsqueeze(0)), exhibit.generator("shown"))
-    spelt = {name: " ".join(made.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
-    exhibit.show(Reading("A corrupted span", "table", {"input": [spelt["source"]], "target": [spelt["y"]]}))
+    shown = span_corruption(tokeniser)(
+        Batch(x=tokeniser.encode(prompts[0] + " " + prompts[1]).long().unsqueeze(0)), exhibit.generator("shown")
+    )
+    texts = {name: " ".join(tokeniser.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
+    exhibit.show(Reading("A corrupted span", "table", {"input": [texts["source"]], "target": [texts["y"]]}))
 
-    data = Data(pairs(asked, answers, made, made), name="tasks by prefix")
+    data = Data(pairs(prompts, answers, tokeniser, tokeniser), name="tasks by prefix")
     models = toy.of_each_seed(
-        exhibit, toy.recipe(partial(EncoderDecoder, made.size, 48, 1, 4, 2.0), data, Categorical(made.size), 280, 5e-3)
+        exhibit, toy.recipe(partial(EncoderDecoder, tokeniser.size, 48, 1, 4, 2.0), data, Categorical(tokeniser.size), 280, 5e-3)
     )
     tests, wanted = toy.tasks(exhibit.seed, 300, "test")
-    found = [translate(model, tests, (made, made), 6) for model in models]
+    outputs = [translate(model, tests, (tokeniser, tokeniser), 6) for model in models]
     share = {}
     for task in ("classify", "reverse"):
         these = [i for i, text in enumerate(tests) if text.startswith(task)]
-        share[task] = [exact([said[i].split() for i in these], [wanted[i].split() for i in these]) for said in found]
+        share[task] = [exact([output[i].split() for i in these], [wanted[i].split() for i in these]) for output in outputs]
         exhibit.above(f"{task}: answers right", share[task], 0.95)
     same = [f"{task} : film very good play" for task in share]
-    both = translate(models[0], same, (made, made), 6)
+    both = translate(models[0], same, (tokeniser, tokeniser), 6)
     exhibit.expect("one text, two prefixes", both, ["positive", "play good very film"])
-    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*both, *found[0][:4]]}))
+    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*both, *outputs[0][:4]]}))
     return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())
 
 
 def lm_17(exhibit: Exhibit) -> str:
     """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
-    made = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
-    data = made.build_data()
-    models = toy.of_each_seed(exhibit, made.replace(callbacks=(), evaluate_every=made.steps))
-    said = [translation.translated(model, data) for model in models]
-    share = [exact(found, wanted) for found, wanted, _ in said]
+    recipe = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
+    data = recipe.build_data()
+    models = toy.of_each_seed(exhibit, recipe.replace(callbacks=(), evaluate_every=recipe.steps))
+    results = [translation.translated(model, data) for model in models]
+    share = [exact(translations, wanted) for translations, wanted, _ in results]
     exhibit.above("sentences translated without a mistake", share, 0.95)
-    model, (found, wanted, asked) = models[0], said[0]
+    model, (translations, wanted, sources) = models[0], results[0]
     assert data.test is not None
     batch = data.test[torch.arange(40)]
     with torch.no_grad():
@@ -716,7 +718,7 @@ def lm_17(exhibit: Exhibit) -> str:
     exhibit.expect("cross-attention: rows add up to", rows.sum(-1), np.ones(rows.shape[:-1]), within=1e-2)
     for reading in readings:
         exhibit.show(reading)
-    exhibit.show(Reading("Translations", "table", {"English": asked[:5], "translated": found[:5], "reference": wanted[:5]}))
+    exhibit.show(Reading("Translations", "table", {"English": sources[:5], "translated": translations[:5], "reference": wanted[:5]}))
     return f"{spread(share, '.1%')} of {len(wanted)} new sentences translated without a mistake"
 
 
@@ -759,9 +761,9 @@ def lm_18(exhibit: Exhibit) -> str:
         ]
         counts[name] = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
         with torch.no_grad():
-            said = [model(held.x)[:, 0] for model in models]
-        right[name] = [float((logits.argmax(-1) == held.y[:, 0]).float().mean()) for logits in said]
-        nats[name] = [float(F.cross_entropy(logits, held.y[:, 0])) for logits in said]
+            outputs = [model(held.x)[:, 0] for model in models]
+        right[name] = [float((logits.argmax(-1) == held.y[:, 0]).float().mean()) for logits in outputs]
+        nats[name] = [float(F.cross_entropy(logits, held.y[:, 0])) for logits in outputs]
     # The words of a topic are all alike to it: that it says the right one is chance.
     exhibit.below(f"as it is: it does not know which of {toy.WORDS} words to say", right["as it is"], 0.4, mean=True)
     exhibit.expect("prompt: vectors times width learn", counts["prompt"], PROMPT * d)
@@ -773,10 +775,10 @@ def lm_18(exhibit: Exhibit) -> str:
     exhibit.below("prompt: nats of the right word, more than where the topic is known by", [one - known for one in nats["prompt"]], 0.8)
     for name in ("adapters", "LoRA", "prompt"):
         exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
-    told = {name: spread(some, ".0%") for name, some in right.items()}
-    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": list(told.values())}
+    shares = {name: spread(some, ".0%") for name, some in right.items()}
+    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": list(shares.values())}
     exhibit.show(Reading(f"Topics named from {len(few)} examples", "table", table))
-    return "; ".join(f"{name} {counts[name]:,}: {share}" for name, share in told.items())
+    return "; ".join(f"{name} {counts[name]:,}: {share}" for name, share in shares.items())
 
 
 PROMPT = 6
@@ -799,5 +801,5 @@ class _Words(nn.Module):
 def _changed(way: Any, text: int, seed: int) -> Any:
     """The trained model with one way to go on learning; those that change it in place return no model."""
     body = toy.pretrained_bert(text, seed)
-    made = way(body)
-    return _Words(made if isinstance(made, Prompted) else body)
+    result = way(body)
+    return _Words(result if isinstance(result, Prompted) else body)

@@ -72,8 +72,8 @@ def loss_01(exhibit: Exhibit) -> str:
         objective.check(batch)
         gap = exhibit.expect(f"{name}: -log Pr of every target", objective.each(batch.x, batch.y), exact, within=1e-9)
         exhibit.expect(f"{name}: loss is the mean", objective(nn.Identity(), batch).loss(), exact.mean(), within=1e-9)
-        given = ", ".join(objective.domains)
-        for column, cell in zip(table.values(), (name, given, float(exact.mean()), gap), strict=True):
+        domains = ", ".join(objective.domains)
+        for column, cell in zip(table.values(), (name, domains, float(exact.mean()), gap), strict=True):
             column.append(cell)
     bad = Batch(x=torch.zeros(2, 6), y=torch.tensor([[0.5, 0.5, 0.5], [0.5, 1.5, 0.5]]))
     exhibit.refuses("a target outside the support", lambda: cases["Beta"][0].check(bad))
@@ -166,10 +166,10 @@ def loss_03(exhibit: Exhibit) -> str:
         return likelihood(nn.Identity(), Batch(x=torch.full_like(y, constant), y=y)).loss().item()
 
     for name, likelihood, exact in (("absolute", Laplace(), 2.5), ("squared", Gaussian(), 7.9)):
-        found = minimize_scalar(
+        minimum = minimize_scalar(
             lambda c, likelihood=likelihood: cost(likelihood, c), bounds=(0, 40), method="bounded", options={"xatol": 1e-9}
         )
-        exhibit.expect(f"best constant under {name} error", found.x, exact, within=1e-5)
+        exhibit.expect(f"best constant under {name} error", minimum.x, exact, within=1e-5)
     exhibit.expect("median and mean by NumPy", [float(np.median(y.numpy())), float(np.mean(y.numpy()))], [2.5, 7.9], within=1e-12)
     many = torch.randn(101, generator=exhibit.generator("many")).double().exp()
     at = torch.sort(many).values
@@ -248,12 +248,12 @@ def loss_05(exhibit: Exhibit) -> str:
     onehot = np.eye(4)[y.numpy()]
     gap = exhibit.expect("gradient in the logits: softmax - onehot", slope, p - onehot, within=1e-12)
     exhibit.expect("gradient sums to 0 over the classes", slope.sum(-1), [0.0] * 6, within=1e-12)
-    made = Categorical().predict(z)
-    exhibit.expect("softmax of logits sums to 1", made.sum(-1), [1.0] * 6, within=1e-12)
+    probabilities = Categorical().predict(z)
+    exhibit.expect("softmax of logits sums to 1", probabilities.sum(-1), [1.0] * 6, within=1e-12)
     exhibit.expect(
         "a shift of all logits changes nothing", _loss_of(Categorical(), z + 500, y), _loss_of(Categorical(), z, y), within=1e-10
     )
-    exhibit.expect("what softmax gives is accepted as probabilities", measures.probabilities(made, positive=True), p, within=1e-12)
+    exhibit.expect("what softmax gives is accepted as probabilities", measures.probabilities(probabilities, positive=True), p, within=1e-12)
     spoilt = {"a sum of 1.1": [0.5, 0.6], "a probability of 0": [0.0, 1.0], "one below 0": [-0.1, 1.1], "NaN": [math.nan, 1.0]}
     for name, table in spoilt.items():
         exhibit.refuses(f"probabilities with {name}", partial(measures.probabilities, table, positive=True))
@@ -328,9 +328,9 @@ def _triangle(grid: Tensor, direction: Literal["forward", "reverse"]) -> Tensor:
     second, first = torch.meshgrid(grid, grid, indexing="ij")
     tables = torch.stack([first, second, 1 - first - second], -1)
     there = tables[..., 2] > 0.01
-    found = torch.full_like(first, math.nan)
-    found[there] = measures.kl(P, tables[there], 2, direction)
-    return found
+    divergence = torch.full_like(first, math.nan)
+    divergence[there] = measures.kl(P, tables[there], 2, direction)
+    return divergence
 
 
 def loss_07(exhibit: Exhibit) -> str:
@@ -361,12 +361,12 @@ def loss_07(exhibit: Exhibit) -> str:
     beginnings = sum(a != b and b.startswith(a) for a in letters.values() for b in letters.values())
     exhibit.expect("words that begin another word", beginnings, 0)
     exhibit.expect("pairs of letters in which the rarer has the shorter word", _disorder(counts, letters), 0)
-    told = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    symbols = sorted(counts, key=lambda letter: (-counts[letter], letter))
     table = {
-        "letter": [letter if letter != " " else "space" for letter in told],
-        "count": [counts[letter] for letter in told],
-        "ideal bits": [-math.log2(counts[letter] / len(text)) for letter in told],
-        "word": [letters[letter] for letter in told],
+        "letter": [letter if letter != " " else "space" for letter in symbols],
+        "count": [counts[letter] for letter in symbols],
+        "ideal bits": [-math.log2(counts[letter] / len(text)) for letter in symbols],
+        "word": [letters[letter] for letter in symbols],
     }
     note = f"{len(sent)} bits for {len(text)} letters: {mean:.3f} a letter, entropy {floor:.3f}"
     exhibit.show(Reading("Huffman's words for a sentence", "table", table, note=note))
@@ -394,9 +394,9 @@ def loss_08(exhibit: Exhibit) -> str:
     data_term = Gaussian()(model, batch).loss().item()
     for l2, l1 in ((0.3, 0.0), (0.0, 0.2), (0.3, 0.2)):
         terms = penalised.Penalised(Gaussian(), l2=l2, l1=l1)(model, batch)
-        told = f"l2={l2}, l1={l1}"
+        label = f"l2={l2}, l1={l1}"
         exhibit.expect(
-            f"{told}: total",
+            f"{label}: total",
             terms.loss().item(),
             data_term + l2 * float(weight.square().sum()) + l1 * float(weight.abs().sum()),
             within=1e-12,
@@ -406,8 +406,8 @@ def loss_08(exhibit: Exhibit) -> str:
             **({"l2": float(weight.square().sum())} if l2 else {}),
             **({"l1": float(weight.abs().sum())} if l1 else {}),
         }
-        exhibit.expect(f"{told}: terms by name", list(terms.means().values()), list(named.values()), within=1e-12)
-        exhibit.expect(f"{told}: names", list(terms), list(named))
+        exhibit.expect(f"{label}: terms by name", list(terms.means().values()), list(named.values()), within=1e-12)
+        exhibit.expect(f"{label}: names", list(terms), list(named))
     bare = penalised.Penalised(Gaussian())(model, batch)
     exhibit.expect("lambda=0: total is the data term, to the last bit", bare.loss().item(), data_term)
     exhibit.expect("lambda=0: terms", list(bare), ["nll"])
@@ -421,8 +421,8 @@ def loss_08(exhibit: Exhibit) -> str:
         exhibit.expect(f"lambda={penalty}: free bias", solved.bias.item(), float(theirs.intercept_), within=1e-6)
         paths.append(solved.weight.detach()[0])
         data, omega = Gaussian()(solved, batch).loss().item(), float(solved.weight.detach().square().sum())
-        found = penalised.Penalised(Gaussian(), l2=penalty)(solved, batch).loss().item()
-        for name, cell in zip(list(table)[1:], (found, data, omega, data + penalty * omega), strict=True):
+        penalised_loss = penalised.Penalised(Gaussian(), l2=penalty)(solved, batch).loss().item()
+        for name, cell in zip(list(table)[1:], (penalised_loss, data, omega, data + penalty * omega), strict=True):
             table[name].append(cell)
     moved = _minimise(penalised.Penalised(Gaussian(), l2=1.0), d, batch.replace(y=y + 100))
     exhibit.expect("y shifted by 100: weights stay, because the bias is free", moved.weight.detach()[0], paths[3], within=1e-6)

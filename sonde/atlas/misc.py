@@ -30,14 +30,14 @@ FIRST = {
 def misc_01(exhibit: Exhibit) -> str:
     """One step of the engine's loop on a 2-2-1 net, every number of it against the formulas written out."""
     seen: dict[str, Tensor] = {}
-    made: list[MLP] = []
+    nets: list[MLP] = []
 
     def model() -> nn.Module:
         net = MLP((2, 2, 1), activation="sigmoid").double()
         net.layers.load_state_dict({name: _double(numbers) for name, numbers in FIRST.items()})
         for name, layer in net.layers.named_children():
             layer.register_forward_hook(_note(seen, name))
-        made.append(net)
+        nets.append(net)
         return net
 
     data, sgd = Data(TensorSource(*XOR)), optimiser("sgd", lr=RATE)
@@ -45,7 +45,7 @@ def misc_01(exhibit: Exhibit) -> str:
         Recipe(model=model, data=data, objective=Bernoulli(), optimiser=sgd, batch=2, steps=1), "one-step", seed=exhibit.seed
     )
     after = {name: parameter.detach() for name, parameter in run.model().layers.named_parameters()}
-    gradient = {name: parameter.grad for name, parameter in made[0].layers.named_parameters()}
+    gradient = {name: parameter.grad for name, parameter in nets[0].layers.named_parameters()}
 
     indices = Order(len(XOR[0]), 2, seed=exhibit.seed).at(0)
     want = _by_hand(XOR[0][indices], XOR[1][indices])

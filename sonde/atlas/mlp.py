@@ -41,9 +41,9 @@ def mlp_01(exhibit: Exhibit) -> str:
         slope, shift, scale = torch.randn(3, 3, generator=draw_from, dtype=torch.float64)
         offset = torch.randn(1, generator=draw_from, dtype=torch.float64)
         net = piecewise.from_layers([(slope[:, None], shift), (scale[None], offset)])
-        found = piecewise.pieces(piecewise.regions(net, -math.inf, math.inf))
-        counts.append(len(found))
-        wrong = max(wrong, float(np.abs(np.array(piecewise.joints(found)) - (-shift / slope).sort().values.numpy()).max()))
+        regions = piecewise.pieces(piecewise.regions(net, -math.inf, math.inf))
+        counts.append(len(regions))
+        wrong = max(wrong, float(np.abs(np.array(piecewise.joints(regions)) - (-shift / slope).sort().values.numpy()).max()))
         x = torch.randn(7, 1, generator=draw_from, dtype=torch.float64)
         by_hand = offset + sum(scale[d] * (shift[d] + slope[d] * x[:, 0]).clamp_min(0) for d in range(3))
         worst_sum = max(worst_sum, float((net(x)[:, 0].detach() - by_hand).abs().max()))
@@ -93,8 +93,8 @@ def mlp_02(exhibit: Exhibit) -> str:
     note = f"unit 2 is off from {off[0][0]:g} to {off[-1][1]:g}"
     exhibit.show(replace(curve, title="4 summed", note=note))
     exhibit.show(replace(table, title="Regions"))
-    told = ", ".join(f"{bits}: {s:g}" for bits, s in zip(values["units on"], values["slope"], strict=True))
-    return f"slopes {told}; {note}"
+    summary = ", ".join(f"{bits}: {s:g}" for bits, s in zip(values["units on"], values["slope"], strict=True))
+    return f"slopes {summary}; {note}"
 
 
 def mlp_03(exhibit: Exhibit) -> str:
@@ -123,8 +123,8 @@ def mlp_03(exhibit: Exhibit) -> str:
     exhibit.show(Reading("Two outputs of one hidden layer bend together", "lines", lines, axes=["x"], extra={"x": x}))
     columns = {"widths": ["-".join(map(str, widths)) for widths in counts], "parameters": list(counts.values())}
     exhibit.show(Reading("Parameters", "table", columns))
-    told = ", ".join(map(str, counts.values()))
-    return f"{told} parameters; both outputs bend at {', '.join(f'{joint:g}' for joint in joints[1].tolist())}"
+    summary = ", ".join(map(str, counts.values()))
+    return f"{summary} parameters; both outputs bend at {', '.join(f'{joint:g}' for joint in joints[1].tolist())}"
 
 
 def mlp_04(exhibit: Exhibit) -> str:
@@ -318,8 +318,8 @@ def mlp_08(exhibit: Exhibit) -> str:
     bounds = [constructive.barron_bound(radius, norm, n) for n in units]
     slope = _slope(units, errors)
     exhibit.expect("slope of log error against log n, d=5", slope, -1.0, within=0.2)
-    for n, found, bound in zip(units, errors, bounds, strict=True):
-        exhibit.below(f"error with {n} units, against (2 r C)^2/n", found, bound)
+    for n, error, bound in zip(units, errors, bounds, strict=True):
+        exhibit.below(f"error with {n} units, against (2 r C)^2/n", error, bound)
     exhibit.expect(
         "c grows with the radius as (2 r C)^2",
         constructive.barron_bound(3.0, norm, 1) / constructive.barron_bound(1.0, norm, 1),
@@ -357,10 +357,10 @@ def mlp_09(exhibit: Exhibit) -> str:
     """Three lines cut the plane into seven; counted exactly by polygons, by counting, and by sign patterns on a grid."""
     lines, offsets = np.array([[1.0, 0.3], [-0.4, 1.0], [1.0, 1.2]]), np.array([0.4, 0.3, -0.9])
     net = piecewise.from_layers([(lines, offsets), (np.array([[1.0, -0.7, 0.8]]), [0.0])])
-    found = piecewise.regions(net, -3, 3)
+    regions = piecewise.regions(net, -3, 3)
     exhibit.expect("sum over j <= 2 of C(3, j)", piecewise.region_bound(2, 3), 1 + 3 + 3)
-    exhibit.expect("regions of three lines in general position", len(found), 7)
-    exhibit.expect("areas add up to the box", sum(region.size for region in found), 36.0, within=1e-9)
+    exhibit.expect("regions of three lines in general position", len(regions), 7)
+    exhibit.expect("areas add up to the box", sum(region.size for region in regions), 36.0, within=1e-9)
     rows = []
     random = np.random.default_rng(exhibit.seed)
     for inputs, hidden in ((1, 6), (2, 3), (2, 6), (3, 5), (3, 3), (4, 3), (6, 5)):
@@ -383,9 +383,9 @@ def mlp_09(exhibit: Exhibit) -> str:
     exhibit.below("slivers it missed", len(missed), 0.1 * len(inside))
 
     places = np.linspace(-3, 3, 121)
-    home = regions_lens.locate(found, np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)).reshape(121, 121)
-    extra = {"x": places, "y": places, "classes": [r.pattern for r in found], "outlines": [r.corners for r in found]}
-    missing = sorted({f"{i:03b}" for i in range(8)} - {region.pattern for region in found})
+    home = regions_lens.locate(regions, np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)).reshape(121, 121)
+    extra = {"x": places, "y": places, "classes": [r.pattern for r in regions], "outlines": [r.corners for r in regions]}
+    missing = sorted({f"{i:03b}" for i in range(8)} - {region.pattern for region in regions})
     exhibit.expect("the one pattern of eight that no place has", missing, ["001"])
     note = f"Each region by the units that are on; no place has {', '.join(missing)}."
     exhibit.show(Reading("Three lines, seven regions", "plane", {"regions": home}, axes=["x1", "x2"], note=note, extra=extra))
@@ -423,12 +423,12 @@ def mlp_10(exhibit: Exhibit) -> str:
     counts, units = [], []
     for times in depths:
         net = constructive.folded(times)
-        found = piecewise.pieces(piecewise.regions(net, -1, 1))
-        counts.append(len(found))
+        regions = piecewise.pieces(piecewise.regions(net, -1, 1))
+        counts.append(len(regions))
         units.append(sum(len(b) for _, b in piecewise.dense_layers(net)[:-1]))
-        steep = np.array([float(region.weight[0, 0]) for region in found])
+        steep = np.array([float(region.weight[0, 0]) for region in regions])
         exhibit.expect(
-            f"slopes of {times}-fold pieces are +3^K, -3^K in turn", steep, (3.0**times) * (-1.0) ** np.arange(len(found)), within=1e-6
+            f"slopes of {times}-fold pieces are +3^K, -3^K in turn", steep, (3.0**times) * (-1.0) ** np.arange(len(regions)), within=1e-6
         )
     exhibit.expect("pieces on [-1, 1], K = 1 to 6: 3^K", counts, [3**times for times in depths])
     x = torch.linspace(-1, 1, 13, dtype=torch.float64)
@@ -444,8 +444,8 @@ def mlp_10(exhibit: Exhibit) -> str:
     exhibit.expect("their bound", piecewise.region_bound(1, 6), 7)
     lines, places = {}, {}
     for times in (1, 2, 3):
-        found = piecewise.regions(constructive.folded(times), -1, 1)
-        where = [-1.0, *piecewise.joints(found), 1.0]
+        regions = piecewise.regions(constructive.folded(times), -1, 1)
+        where = [-1.0, *piecewise.joints(regions), 1.0]
         # Each further fold is set below the last, so that the three can be read together.
         lines[f"{3**times} pieces"] = [
             float(v) - 2.5 * (times - 1) for v in constructive.folded(times)(torch.tensor(where).double()[:, None]).detach()[:, 0]
@@ -599,11 +599,11 @@ def _radial_log_density(r: float, inputs: int, sigma: float) -> float:
 
 def mlp_15(exhibit: Exhibit) -> str:
     """A rolled sheet in R^3 and a curved one in R^50 both have dimension 2, whatever space they lie in."""
-    found: dict[str, list[float]] = {}
+    estimates: dict[str, list[float]] = {}
     for seed in exhibit.seeds(3):
         for name, cloud in _manifolds(seed).items():
-            found.setdefault(name, []).append(intrinsic.two_nn(cloud))
-    for name, values in found.items():
+            estimates.setdefault(name, []).append(intrinsic.two_nn(cloud))
+    for name, values in estimates.items():
         truth = DIMENSIONS[name]
         exhibit.expect(f"intrinsic dimension of a {name}", values, [truth] * len(values), within=0.1 * truth)
     exhibit.above("directions with over 1 % of the sheet's variance, so it is no plane", _directions(_manifolds(exhibit.seed)[SHEET]), 4.5)
@@ -614,7 +614,7 @@ def mlp_15(exhibit: Exhibit) -> str:
     names = ["1 innermost", "2", "3", "4 outermost"]
     shown = {"groups": [names[q] for q in quarter[::2]], "view": [12, -72]}
     exhibit.show(Reading("A Swiss roll", "scatter", points, axes=["x", "y", "z"], extra=shown))
-    figures = {name: spread(values, ".2f") for name, values in found.items()}
+    figures = {name: spread(values, ".2f") for name, values in estimates.items()}
     exhibit.show(Reading("Intrinsic dimension", "table", {"points": list(figures), "mean and spread over seeds": list(figures.values())}))
     return "; ".join(f"{name}: {figure}" for name, figure in figures.items())
 

@@ -79,17 +79,17 @@ def opt_02(exhibit: Exhibit) -> str:
         a = _definite(exhibit, n, condition)
         theta = torch.linspace(-1, 2, n, dtype=torch.float64).requires_grad_()
         search = Descent([theta], search="exact")
-        found, formula, gradients = [], [], []
+        step_sizes, formula, gradients = [], [], []
         for _ in range(8):
             g = (a @ theta).detach()
             gradients.append(g)
             formula.append(float(g @ g / (g @ a @ g)))
             search.step(_closure(theta, _form(a)))
-            found.append(search.rate)
-        worst = max(worst, exhibit.expect(f"searched rates of 8 steps, {n} weights, k={condition:g}", found, formula, within=1e-8))
+            step_sizes.append(search.rate)
+        worst = max(worst, exhibit.expect(f"searched rates of 8 steps, {n} weights, k={condition:g}", step_sizes, formula, within=1e-8))
         cosines = torch.stack([g @ h / (g.norm() * h.norm()) for g, h in zip(gradients, gradients[1:], strict=False)])
         turn = max(turn, exhibit.expect(f"cosine of successive gradients, {n} weights", cosines, torch.zeros(7), within=1e-8))
-        rates = found
+        rates = step_sizes
     exhibit.above("different rates in 8 steps: a line search gives a new one every time", len({round(rate, 9) for rate in rates}), 7)
     ground = rosenbrock()
     numbers = {"step": list(range(1, 9)), "rate": rates}
@@ -113,15 +113,15 @@ def opt_03(exhibit: Exhibit) -> str:
     for condition in (2.0, 10.0, 100.0):
         bound = ((condition - 1) / (condition + 1)) ** 2
         draw = exhibit.generator("starts", int(condition))
-        found = [
+        contractions = [
             ratio
             for n in (2, 3, 5)
             for _ in range(8)
             for ratio in _contractions(_definite(exhibit, n, condition), torch.randn(n, generator=draw).double(), 4)
         ]
-        highest[condition] = max(found)
-        beyond = sum(ratio > bound * (1 + 1e-9) for ratio in found)
-        exhibit.expect(f"of {len(found)} ratios from random starts, k={condition:g}, beyond the bound", beyond, 0)
+        highest[condition] = max(contractions)
+        beyond = sum(ratio > bound * (1 + 1e-9) for ratio in contractions)
+        exhibit.expect(f"of {len(contractions)} ratios from random starts, k={condition:g}, beyond the bound", beyond, 0)
         hard = _contractions(torch.diag(_vector(1.0, condition)), _vector(condition, 1.0), 4)
         worst[condition] = hard[-1]
         exhibit.expect(f"ratio from the worst start, k={condition:g}", hard, [bound] * 4, within=1e-9)
@@ -188,10 +188,10 @@ def opt_05(exhibit: Exhibit) -> str:
     for size in sizes:
         order = Order(n, size, seed=exhibit.seed)
         # As many epochs as B, so that every size is judged by 512 batches: they tell a variance to about 3 %.
-        found = _gradients(exhibit, data, [order.at(step) for step in range(size * order.steps_per_epoch)])
-        average = found[: order.steps_per_epoch].mean(0)
+        gradients = _gradients(exhibit, data, [order.at(step) for step in range(size * order.steps_per_epoch)])
+        average = gradients[: order.steps_per_epoch].mean(0)
         worst = max(worst, exhibit.expect(f"mean of the batch gradients of an epoch, B={size}", average, full, within=1e-12))
-        variances[size] = float((found - full).square().sum(1).mean())
+        variances[size] = float((gradients - full).square().sum(1).mean())
     # Drawing without replacement leaves a factor (N-B)/(N-1), which is 1 for small B and 0 for the full batch.
     scaled = {size: variances[size] * (n - 1) / (n - size) for size in sizes}
     for size in sizes[1:]:
@@ -214,11 +214,11 @@ def _gradients(exhibit: Exhibit, data: TensorSource, batches: list[Tensor]) -> T
         for number, parameter in enumerate(model.parameters()):
             parameter.normal_(generator=exhibit.generator("weights", number))
     flat = Flat(model)
-    found = []
+    gradients = []
     for indices in batches:
         mean.whole(model, Gaussian(), flat, data[indices])
-        found.append(flat.grad.clone())
-    return torch.stack(found)
+        gradients.append(flat.grad.clone())
+    return torch.stack(gradients)
 
 
 def _regime(exhibit: Exhibit, data: TensorSource, batch: int) -> str:
@@ -414,8 +414,8 @@ def opt_09(exhibit: Exhibit) -> str:
     close = replace(ground, start=(1.0, 1.0), box=(-0.6, 1.2, -2.0, 2.0))
     exhibit.show(_ways("Condition number 100, the first 40 steps of each", close, paths))
     exhibit.show(Reading("Steps to 1e-6", "table", {"rule": list(steps), "steps": list(steps.values())}))
-    told = ", ".join(f"{name} {count}" for name, count in steps.items())
-    return f"paths equal to {worst:.1e} over 100 steps; steps at k=100: {told}"
+    summary = ", ".join(f"{name} {count}" for name, count in steps.items())
+    return f"paths equal to {worst:.1e} over 100 steps; steps at k=100: {summary}"
 
 
 def opt_10(exhibit: Exhibit) -> str:
@@ -544,8 +544,8 @@ def opt_12(exhibit: Exhibit) -> str:
         for name, path in (("corrected", theirs), ("not corrected", uncorrected))
     }
     exhibit.show(Reading("Mean size of a step over alpha", "lines", sizes, axes=["step", "size"], extra={"x": list(range(1, 61))}))
-    told = f"first step {float(first.mean()) / alpha:.6f} alpha, uncorrected {float(raw.mean()) / alpha:.4f} alpha"
-    return f"{told}; 100 steps equal to {worst:.1e}"
+    summary = f"first step {float(first.mean()) / alpha:.6f} alpha, uncorrected {float(raw.mean()) / alpha:.4f} alpha"
+    return f"{summary}; 100 steps equal to {worst:.1e}"
 
 
 def opt_13(exhibit: Exhibit) -> str:
@@ -663,12 +663,12 @@ def _two_wells(start: Tensor, seed: int | None) -> Tensor:
 
 def opt_15(exhibit: Exhibit) -> str:
     """One race for all optimisers; and rates, batches and the like found by search, for nothing learns them."""
-    rates, told = (3.0, 0.3, 0.1, 0.01, 0.003), {}
+    rates, races = (3.0, 0.3, 0.1, 0.01, 0.003), {}
     for ground in (quadratic(10.0), rosenbrock()):
         place = [_vector(*ground.start)]
         target = 1e-3 if ground.name == "quadratic" else 0.1
         entrants = [entrant(name, rates) for name in EVERYONE]
-        told[ground.name] = race(place, partial(_at, ground), entrants, 100, target, keep=True)
+        races[ground.name] = race(place, partial(_at, ground), entrants, 100, target, keep=True)
     x = torch.randn(96, 2, generator=exhibit.generator("x"))
     batch = Batch(x=x, y=(x[:, :1] * x[:, 1:]).sin())
     model = MLP((2, 12, 1), activation="tanh")
@@ -682,11 +682,11 @@ def opt_15(exhibit: Exhibit) -> str:
         return 0.5 * (out - batch.y).square().mean()
 
     # The target is about half the loss of a net that always answers 0.
-    told["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.06)
-    for name, tracks in told.items():
+    races["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.06)
+    for name, tracks in races.items():
         exhibit.expect(f"optimisers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
         exhibit.show(Reading(f"Race on {name}", "table", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
-    flat = {name: {track.name: track.steps for track in tracks} for name, tracks in told.items()}
+    flat = {name: {track.name: track.steps for track in tracks} for name, tracks in races.items()}
     exhibit.expect("Newton on the quadratic", flat["quadratic"]["damped_newton"], 1)
     mu, steps = ((10 - 1) / (10 + 1)) ** 2, flat["quadratic"]["exact"]
     exhibit.expect("exact line search on the quadratic, from its worst start", steps, math.ceil(math.log(1e-3 / 55) / math.log(mu)))
@@ -695,7 +695,7 @@ def opt_15(exhibit: Exhibit) -> str:
             f"optimisers of {len(EVERYONE)} that reach the target on {name}", sum(count is not None for count in flat[name].values()), 10
         )
     exhibit.above("on Rosenbrock", sum(count is not None for count in flat["rosenbrock"].values()), 3)
-    paths = {track.name: track.path for track in told["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
+    paths = {track.name: track.path for track in races["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
     exhibit.show(_ways("Rosenbrock's valley", rosenbrock(), paths))
 
     seeds = list(exhibit.seeds())
@@ -717,25 +717,25 @@ def opt_15(exhibit: Exhibit) -> str:
         quiet=True,
         steps=60,
     )
-    for name, found, count in (("grid", grid, 6), ("random", drawn, 4)):
-        figures = [row.mean(found.watch) for row in found.rows]
+    for name, result, count in (("grid", grid, 6), ("random", drawn, 4)):
+        figures = [row.mean(result.watch) for row in result.rows]
         exhibit.expect(
             f"{name} sweep: settings, and runs of each, one a seed",
-            [len(found.rows), min(len(row.runs) for row in found.rows)],
+            [len(result.rows), min(len(row.runs) for row in result.rows)],
             [count, len(seeds)],
         )
-        exhibit.expect(f"{name} sweep: ranked by {found.watch}", figures, sorted(figures))
-        settings = {dial: [str(row.setting[dial]) for row in found.rows] for dial in found.rows[0].setting}
+        exhibit.expect(f"{name} sweep: ranked by {result.watch}", figures, sorted(figures))
+        settings = {dial: [str(row.setting[dial]) for row in result.rows] for dial in result.rows[0].setting}
         exhibit.show(
             Reading(
                 f"{name} sweep of xor".capitalize(),
                 "table",
-                {**settings, found.watch: figures, "spread": [row.spread(found.watch) for row in found.rows]},
+                {**settings, result.watch: figures, "spread": [row.spread(result.watch) for row in result.rows]},
             )
         )
     apart = math.log10(grid.rows[-1].mean(grid.watch) / grid.best.mean(grid.watch))
     exhibit.above("powers of ten between the worst and the best loss of the grid", apart, 1.5)
-    best = ", ".join(f"{name}: {tracks[0].name} in {tracks[0].steps}" for name, tracks in told.items())
+    best = ", ".join(f"{name}: {tracks[0].name} in {tracks[0].steps}" for name, tracks in races.items())
     return f"{best}; best of the grid lr {grid.best.setting['lr']:g}, hidden {grid.best.setting['hidden']}"
 
 

@@ -132,8 +132,8 @@ class Calls(TorchDispatchMode):
 class Replicas(Callback):
     """Writes the weights of this process's replica at the last step; every process has its own."""
 
-    def __init__(self, made: list[nn.Module], folder: Path, last: int) -> None:
-        self.made, self.folder, self.last = made, folder, last
+    def __init__(self, models: list[nn.Module], folder: Path, last: int) -> None:
+        self.made, self.folder, self.last = models, folder, last
 
     def step(self, run: Any, step: int, row: Any) -> None:
         if step == self.last:
@@ -142,11 +142,11 @@ class Replicas(Callback):
 
 def _small_task(steps: int, seed: int, folder: Path | None = None, batch: int = 8) -> Recipe:
     """Three clusters, a small MLP, plain SGD; 30 examples, so that the last batch of an epoch is short."""
-    made: list[nn.Module] = []
+    models: list[nn.Module] = []
 
     def model() -> nn.Module:
-        made.append(_net(seed))
-        return made[-1]
+        models.append(_net(seed))
+        return models[-1]
 
     return Recipe(
         model=model,
@@ -156,7 +156,7 @@ def _small_task(steps: int, seed: int, folder: Path | None = None, batch: int = 
         batch=batch,
         steps=steps,
         log_every=steps,
-        callbacks=[Replicas(made, folder, steps)] if folder else [],
+        callbacks=[Replicas(models, folder, steps)] if folder else [],
     )
 
 
@@ -224,7 +224,7 @@ def _pairs(seed: int) -> list[Batch]:
 def _train_half(world: World, folder: Path, seed: int) -> None:
     """One process: rank 0 has the inputs and the first half, rank 1 the second half and the targets."""
     half = _halves(seed)[world.rank]
-    sent, found = [], {}
+    sent, arrays = [], {}
     for step, batch in enumerate(_pairs(seed)):
         half.zero_grad()
         if world.rank == 0:
@@ -241,12 +241,12 @@ def _train_half(world: World, folder: Path, seed: int) -> None:
             Gaussian().terms(output, batch).loss().backward()
             assert hidden.grad is not None
             sent.append(_send(hidden.grad, to=0))
-            found[f"output {step}"] = output.detach().numpy()
+            arrays[f"output {step}"] = output.detach().numpy()
         _descend(half)
     for name, parameter in half.named_parameters():
         assert parameter.grad is not None
-        found |= {f"weights {name}": parameter.detach().numpy(), f"gradient {name}": parameter.grad.numpy()}
-    np.savez(folder / f"half-{world.rank}.npz", sent=np.array(sent), **found)
+        arrays |= {f"weights {name}": parameter.detach().numpy(), f"gradient {name}": parameter.grad.numpy()}
+    np.savez(folder / f"half-{world.rank}.npz", sent=np.array(sent), **arrays)
 
 
 def _send(tensor: Tensor, to: int) -> int:

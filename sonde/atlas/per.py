@@ -60,9 +60,9 @@ def per_02(exhibit: Exhibit) -> str:
     exhibit.expect("corrections in the history", len(fitted.updates_), sum(fitted.mistakes_))
     # By hand: 00 ties at 0 and takes 1 from the bias; 01 and 10 are right then; 11 scores -1 and adds (1, 1, 1).
     worked = [(1, 0, [0, 0, -1]), (1, 3, [1, 1, 0])]
-    for number, (told, (epoch, row, weights)) in enumerate(zip(fitted.updates_, worked, strict=False), 1):
-        exhibit.expect(f"correction {number}: epoch and row", [told.epoch, told.row], [epoch, row])
-        exhibit.expect(f"correction {number}: weights and bias", told.weights, weights)
+    for number, (correction, (epoch, row, weights)) in enumerate(zip(fitted.updates_, worked, strict=False), 1):
+        exhibit.expect(f"correction {number}: epoch and row", [correction.epoch, correction.row], [epoch, row])
+        exhibit.expect(f"correction {number}: weights and bias", correction.weights, weights)
     outside = Outside(shuffle=False, tol=None, max_iter=fitted.n_iter_).fit(x, signs)
     exhibit.expect("weights of scikit-learn's perceptron", fitted.coef_, outside.coef_)
     exhibit.expect("its bias", fitted.intercept_, outside.intercept_)
@@ -86,26 +86,26 @@ def per_03(exhibit: Exhibit) -> str:
     """100 separable sets of known margin: corrections never exceed (R / margin)^2."""
     from ..estimators.perceptron import Perceptron
 
-    made, bounds, errors = [], [], 0
+    corrections, bounds, errors = [], [], 0
     for seed in range(100 * exhibit.seed, 100 * (exhibit.seed + 1)):
         rows, signs, radius, margin = _separable(seed)
         bound = (radius / margin) ** 2
         fitted = Perceptron(max_epochs=math.ceil(bound) + 1, fit_intercept=False).fit(rows, signs)
         errors += int((fitted.predict(rows) != signs).sum()) + (not fitted.converged_)
-        made.append(sum(fitted.mistakes_))
+        corrections.append(sum(fitted.mistakes_))
         bounds.append(bound)
-    used = np.array(made) / np.array(bounds)
+    used = np.array(corrections) / np.array(bounds)
     exhibit.expect("sets not learned without an error", errors, 0)
     exhibit.expect("sets with more corrections than (R / margin)^2", int((used > 1).sum()), 0)
-    exhibit.above("sets that needed more than one correction", sum(count > 1 for count in made), 90)
+    exhibit.above("sets that needed more than one correction", sum(count > 1 for count in corrections), 90)
     # Two rows (1, 0) and (0, -1) of sign +, - meet the bound as closely as whole numbers allow: R = 1, margin 1/sqrt(2).
     tight = Perceptron(fit_intercept=False).fit([[1.0, 0.0], [0.0, -1.0]][::-1], [-1, 1])
     exhibit.expect("corrections on two orthogonal rows, whose bound is 2", sum(tight.mistakes_), 2)
     note = f"The fullest use of the bound is {used.max():.0%}, the mean {used.mean():.1%}."
-    points = {"(R / margin)^2": bounds, "corrections": made}
+    points = {"(R / margin)^2": bounds, "corrections": corrections}
     extra = {"log": ["x", "y"], "diagonal": True}
     exhibit.show(Reading("Corrections and their bound", "scatter", points, axes=list(points), note=note, extra=extra))
-    return f"100 of 100 within the bound; at most {used.max():.0%} of it used, {max(made)} corrections in the hardest"
+    return f"100 of 100 within the bound; at most {used.max():.0%} of it used, {max(corrections)} corrections in the hardest"
 
 
 def per_04(exhibit: Exhibit) -> str:
@@ -130,13 +130,13 @@ def per_04(exhibit: Exhibit) -> str:
     exhibit.expect("different functions among 275 threshold units, of 14 that exist", len(torch.unique(answers, dim=1).T), 14)
     exhibit.expect("best score of a single perceptron", scores.max(), 0.75)
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         fitted = Perceptron(max_epochs=30, keep_updates=True).fit(x, truth)
     exhibit.expect("converged", fitted.converged_, False)
     exhibit.expect("epochs", fitted.n_iter_, 30)
     exhibit.expect(
-        "warnings that name max_epochs", sum("max_epochs=30" in str(w.message) and w.category is ConvergenceWarning for w in told), 1
+        "warnings that name max_epochs", sum("max_epochs=30" in str(w.message) and w.category is ConvergenceWarning for w in records), 1
     )
     ends = np.array([fitted.updates_[sum(fitted.mistakes_[: epoch + 1]) - 1].weights for epoch in range(30)])
     exhibit.expect("weights after each epoch, the same again and again", ends, np.zeros((30, 3)))

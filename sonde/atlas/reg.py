@@ -65,14 +65,14 @@ def reg_01(exhibit: Exhibit) -> str:
     start, floor = float(valid[1].var()), NOISE**2
     errors = {degree: _fitted(LeastSquares(), degree, train, valid) for degree in degrees}
     means = {degree: (float(on_train.mean()), float(on_new.mean())) for degree, (on_train, on_new) in errors.items()}
-    said = {degree: diagnosis.of_losses(seen, new, start, floor) for degree, (seen, new) in means.items()}
+    diagnoses = {degree: diagnosis.of_losses(seen, new, start, floor) for degree, (seen, new) in means.items()}
     for degree, regime in ((0, "under"), (2, "under"), (6, "good fit"), (7, "good fit"), (14, "over"), (15, "over")):
         regime += "" if " " in regime else "fitting"
-        exhibit.expect(f"degree {degree}: regime", said[degree].regime, regime)
+        exhibit.expect(f"degree {degree}: regime", diagnoses[degree].regime, regime)
     for word in ("more capacity", "less regularisation", "longer training"):
-        exhibit.expect(f"remedies against underfitting: {word}", word in said[0].remedies, True)
+        exhibit.expect(f"remedies against underfitting: {word}", word in diagnoses[0].remedies, True)
     for word in ("weight decay", "early stopping", "dropout", "augmentation"):
-        exhibit.expect(f"remedies against overfitting: {word}", any(word in remedy for remedy in said[15].remedies), True)
+        exhibit.expect(f"remedies against overfitting: {word}", any(word in remedy for remedy in diagnoses[15].remedies), True)
     rises = sum(int((errors[d + 1][0] > errors[d][0] + 1e-9).sum()) for d in degrees[:-1])
     exhibit.expect("rises of the training error of any data set from one degree to the next", rises, 0)
     best = min(degrees, key=lambda degree: means[degree][1])
@@ -89,7 +89,9 @@ def reg_01(exhibit: Exhibit) -> str:
         exhibit.below(f"{name}: training error changes by", float((after[0] - before[0]).mean()), -0.05)
         rows.append(("underfitting", name, before, after))
     lines = {"train": [means[d][0] for d in degrees], "valid": [min(means[d][1], 3.0) for d in degrees], "noise": [floor] * len(degrees)}
-    note = f"Mean squared error over {SETS} data sets of 20 points, log axis. " + "; ".join(f"{d}: {said[d].regime}" for d in (1, 6, 15))
+    note = f"Mean squared error over {SETS} data sets of 20 points, log axis. " + "; ".join(
+        f"{d}: {diagnoses[d].regime}" for d in (1, 6, 15)
+    )
     extra = {"x": degrees, "log": ["y"], "colours": {"train": 0, "valid": 1, "noise": 6}}
     exhibit.show(Reading("Error by degree of the polynomial", "lines", lines, axes=["degree"], note=note + ".", extra=extra))
     table = {"regime": [row[0] for row in rows], "remedy": [row[1] for row in rows]}
@@ -236,22 +238,22 @@ def reg_02(exhibit: Exhibit) -> str:
         ends[rule, "by the rule"] = _walked(model, start, Gaussian(), batch, decaying, steps)
     ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("sgd", lr=lr), steps, shrink=1 - lr * strength)
     ends["adam", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("adam", lr=lr), steps, shrink=1 - lr * strength)
-    for told, one, other, within in (
+    for label, one, other, within in (
         ("SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g", ("sgd", "in the loss"), ("sgd", "decoupled"), 1e-12),
         ("SGD: weight decay of the rule, against the same", ("sgd", "by the rule"), ("sgd", "decoupled"), 1e-12),
         ("Adam: weight decay of the rule is the penalty in the loss", ("adam", "by the rule"), ("adam", "in the loss"), 1e-9),
         ("AdamW: weight decay of the rule is decoupled", ("adamw", "by the rule"), ("adam", "decoupled"), 1e-9),
     ):
-        exhibit.expect(told, ends[one], ends[other], within=within)
+        exhibit.expect(label, ends[one], ends[other], within=within)
     gap = float((ends["adam", "in the loss"] - ends["adamw", "by the rule"]).abs().max())
     exhibit.above("Adam against AdamW: largest difference of a weight", gap, 0.05)
     from sklearn.linear_model import Ridge as Theirs
 
     line = nn.Linear(4, 2, bias=False).double()
-    found = _walked(line, [torch.zeros(2, 4).double()], penalised, batch, optimiser("sgd", lr=0.3), 400)
+    solution = _walked(line, [torch.zeros(2, 4).double()], penalised, batch, optimiser("sgd", lr=0.3), 400)
     # The loss is a mean over 60 targets, scikit-learn's a sum.
     theirs = Theirs(alpha=60 * strength, fit_intercept=False).fit(batch.x.numpy(), batch.y.numpy()).coef_
-    exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", found.view(2, 4), theirs, within=1e-10)
+    exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", solution.view(2, 4), theirs, within=1e-10)
     exhibit.show(_decay_paths())
     same = float((ends["sgd", "in the loss"] - ends["sgd", "decoupled"]).abs().max())
     return f"SGD: L2 and decoupled decay differ by {same:.0e}; Adam: by {gap:.2f} after {steps} steps"
@@ -275,14 +277,14 @@ def _walked(
     with torch.no_grad():
         for p, first in zip(params, start, strict=True):
             p.copy_(first)
-    made = rule.build([{"params": params, "weight_decay": rule.weight_decay, "names": [str(i) for i in range(len(params))]}])
+    optimizer = rule.build([{"params": params, "weight_decay": rule.weight_decay, "names": [str(i) for i in range(len(params))]}])
     for _ in range(steps):
-        made.zero_grad()
+        optimizer.zero_grad()
         objective(model, batch).loss().backward()
         with torch.no_grad():
             for p in params:
                 p.mul_(shrink)
-        made.step()
+        optimizer.step()
     return parameters_to_vector(params).detach().clone()
 
 
@@ -292,11 +294,11 @@ def _decay_paths() -> Reading:
     paths = {}
     for name, rule in (("SGD, L2 = decoupled", "sgd"), ("Adam, L2 in the loss", "adam"), ("AdamW, decoupled", "adamw")):
         w = torch.tensor([-0.5, -0.8], requires_grad=True)
-        made = optimiser(rule, lr=0.05).build([{"params": [w], "weight_decay": strength, "names": ["w"]}])
+        optimizer = optimiser(rule, lr=0.05).build([{"params": [w], "weight_decay": strength, "names": ["w"]}])
         path = [w.tolist()]
         for _ in range(200):
             w.grad = curvature * (w.detach() - best)
-            made.step()
+            optimizer.step()
             path.append(w.tolist())
         paths[name] = path
     x, y = torch.linspace(-1, 2.5, 71), torch.linspace(-1, 1.5, 51)
@@ -362,12 +364,12 @@ def _lasso(x: Tensor, y: Tensor, strength: float, steps: int, proximal: bool = T
     w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
     lr = 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2
     rule = optimiser("proximal" if proximal else "sgd", lr=lr if proximal else 0.3 * lr)
-    made = rule.build([{"params": [w], "weight_decay": strength if proximal else 0.0, "names": ["w"]}])
+    optimizer = rule.build([{"params": [w], "weight_decay": strength if proximal else 0.0, "names": ["w"]}])
     for _ in range(steps):
-        made.zero_grad()
+        optimizer.zero_grad()
         loss = (x @ w - y).square().sum() / 2 + (0.0 if proximal else strength * w.abs().sum())
         loss.backward()
-        made.step()
+        optimizer.step()
     return w.detach()
 
 
@@ -417,9 +419,9 @@ def reg_05(exhibit: Exhibit) -> str:
     stops, kept, traces = [], [], []
     for patience, every, best, stopped in ((1, 1, 7, 8), (3, 1, 7, 10), (5, 1, 7, 12), (3, 2, 6, 12)):
         run = exhibit.train(_rising(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
-        told = f"patience {patience}, checked every {'step' if every == 1 else f'{every} steps'}"
-        exhibit.expect(f"{told}: last step", run.result["steps"], stopped)
-        exhibit.expect(f"{told}: weight that is kept", run.model().weight.item(), 1 - 0.9**best, within=1e-6)
+        label = f"patience {patience}, checked every {'step' if every == 1 else f'{every} steps'}"
+        exhibit.expect(f"{label}: last step", run.result["steps"], stopped)
+        exhibit.expect(f"{label}: weight that is kept", run.model().weight.item(), 1 - 0.9**best, within=1e-6)
         stops.append(run.result["steps"])
         kept.append(run.result["model_step"])
         traces.append([row["valid/loss"] for row in run.metrics if "valid/loss" in row])
@@ -557,13 +559,13 @@ def _weighted(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
     model = MLP((4, 6, 3), activation="tanh")
     copies = torch.tensor([1, 3, 6])[y]
     even = Batch(x=x.repeat_interleave(copies, 0), y=y.repeat_interleave(copies))
-    found = []
+    pairs = []
     for objective, batch in ((Categorical(weights=class_weights(y, 3).tolist()), Batch(x=x, y=y)), (Categorical(3), even)):
         model.zero_grad()
         loss = objective(model, batch).loss()
         loss.backward()
-        found.append((loss.detach(), parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None]).clone()))
-    return dict(zip(("loss", "gradient"), zip(*found, strict=True), strict=True))
+        pairs.append((loss.detach(), parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None]).clone()))
+    return dict(zip(("loss", "gradient"), zip(*pairs, strict=True), strict=True))
 
 
 def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
@@ -603,8 +605,8 @@ def reg_08(exhibit: Exhibit) -> str:
     noisy, _, _ = _descend(exhibit, x, y, starts[:, :1], 0.015, steps=1500, batch=3)
     exhibit.expect("stochastic descent in batches of 3 from 0, against the pseudo-inverse", noisy[:, 0], shortest, within=1e-6)
     unseen = (torch.eye(d, dtype=torch.float64) - torch.from_numpy(np.linalg.pinv(x.numpy())) @ x) @ others
-    told = "from 3 other starts: the same plus what the data cannot see of the start"
-    exhibit.expect(told, ends[:, 1:], shortest[:, None] + unseen, within=1e-6)
+    label = "from 3 other starts: the same plus what the data cannot see of the start"
+    exhibit.expect(label, ends[:, 1:], shortest[:, None] + unseen, within=1e-6)
     exhibit.below("their training error", float((x @ ends[:, 1:] - y[:, None]).abs().max()), 1e-6)
     ratio = ends[:, 1:].norm(dim=0) / shortest.norm()
     exhibit.above("their length beyond the shortest", float(ends[:, 1:].norm(dim=0).min() - shortest.norm()), 2)
@@ -622,13 +624,13 @@ def _descend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (D, S) after descent from several starts at once; their lengths and errors on the way, (200, S) each."""
     w = starts.clone().requires_grad_()
-    made = optimiser("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
+    optimizer = optimiser("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
     order, lengths, errors = Order(len(x), batch or len(x), seed=exhibit.seed), [], []
     for step in range(steps):
         rows = order.at(step)
-        made.zero_grad()
+        optimizer.zero_grad()
         ((x[rows] @ w - y[rows, None]).square().sum() / 2).backward()
-        made.step()
+        optimizer.step()
         if step < 200:
             lengths.append(w.detach().norm(dim=0))
             errors.append((x @ w.detach() - y[:, None]).square().mean(0))

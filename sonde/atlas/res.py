@@ -56,16 +56,16 @@ def res_02(exhibit: Exhibit) -> str:
         w1, b1, w2 = (branch.get_parameter(name) for name in ("0.weight", "0.bias", "2.weight"))
         jacobian = w2 @ torch.diag(1 - torch.tanh(w1 @ x + b1).square()) @ w1
         wanted = (jacobian + skip * torch.eye(4, dtype=torch.float64)).T @ g
-        given = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(Residual(branch, skip=skip)(given), given, g)
-        worst = max(worst, exhibit.expect(f"lambda {skip:g}: gradient", found, wanted.detach(), within=1e-10))
+        leaf = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(Residual(branch, skip=skip)(leaf), leaf, g)
+        worst = max(worst, exhibit.expect(f"lambda {skip:g}: gradient", gradient, wanted.detach(), within=1e-10))
     factors = {}
     for skip in (0.9, 1.0, 1.1):
         deep = nn.Sequential(*(Residual(_zero(nn.Linear(4, 4)), skip=skip) for _ in range(50))).double()
-        given = torch.randn(4, dtype=torch.float64, generator=dice).requires_grad_()
-        (found,) = torch.autograd.grad(deep(given).sum(), given)
-        factors[skip] = float(found[0])
-        exhibit.expect(f"50 blocks with F = 0, lambda {skip:g}", found, [skip**50] * 4, within=1e-9)
+        leaf = torch.randn(4, dtype=torch.float64, generator=dice).requires_grad_()
+        (gradient,) = torch.autograd.grad(deep(leaf).sum(), leaf)
+        factors[skip] = float(gradient[0])
+        exhibit.expect(f"50 blocks with F = 0, lambda {skip:g}", gradient, [skip**50] * 4, within=1e-9)
     return ", ".join(f"lambda {skip:g}: gradient x {value:.3g}" for skip, value in factors.items()) + " after 50 blocks"
 
 
@@ -158,8 +158,8 @@ def res_05(exhibit: Exhibit) -> str:
     lines = {"He's weights": torch.cat([start, free]), "normalised branches": torch.cat([start, normal])}
     note = f"Width {width}, mean of {draws} draws of the weights."
     exhibit.show(Reading("Variance after each block", "lines", lines, axes=["block"], extra={"log": "y"}, note=note))
-    told = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
-    return f"{told[0]} without normalisation, {told[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
+    rows = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
+    return f"{rows[0]} without normalisation, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
 
 
 def _states(width: int, blocks: int, norm: bool, dice: torch.Generator) -> Tensor:
@@ -255,16 +255,16 @@ def res_08(exhibit: Exhibit) -> str:
     data = _outlines(exhibit.seed)
     test = data.splits["test"][:]
     bright = max(overlap((test.x[:, 0] > level).long(), test.y, 2) for level in np.linspace(0, 1, 21))
-    scores, found = [], test.y
+    scores, predictions = [], test.y
     for seed in exhibit.seeds(3):
         recipe = _recipe(lambda: UNet(1, 2, width=8, depth=2, padded=True, norm=True), data, steps=100, lr=1e-2, batch=16)
         run = exhibit.train(recipe, f"unet-{seed}", seed=seed)
         with torch.no_grad():
-            found = run.model()(test.x).argmax(-1)
-        scores.append(overlap(found, test.y, 2))
+            predictions = run.model()(test.x).argmax(-1)
+        scores.append(overlap(predictions, test.y, 2))
     exhibit.above("noisy shapes outlined: IoU on held-out pictures", scores, 0.9)
     exhibit.below("the best threshold on brightness: IoU", bright, 0.8)
-    pictures = [image for row in (test.x[:4, 0], test.y[:4], found[:4]) for image in row.clamp(0, 1)]
+    pictures = [image for row in (test.x[:4, 0], test.y[:4], predictions[:4]) for image in row.clamp(0, 1)]
     labels = [name for name in ("picture", "outline", "found") for _ in range(4)]
     extra = {"labels": labels, "across": 4}
     exhibit.show(Reading("Held-out pictures, their outlines and what was found", "images", {"images": pictures}, extra=extra))
@@ -278,9 +278,11 @@ def _outlines(seed: int) -> Data:
     return Data(train, valid, test, name="outlines", task="classes", classes=("ground", "shape"))
 
 
-def overlap(said: Tensor, true: Tensor, classes: int) -> float:
+def overlap(predictions: Tensor, true: Tensor, classes: int) -> float:
     """Mean over classes but the ground (0) of pixels in both over pixels in either."""
-    return float(np.mean([float(((said == k) & (true == k)).sum() / ((said == k) | (true == k)).sum()) for k in range(1, classes)]))
+    return float(
+        np.mean([float(((predictions == k) & (true == k)).sum() / ((predictions == k) | (true == k)).sum()) for k in range(1, classes)])
+    )
 
 
 def res_09(exhibit: Exhibit) -> str:

@@ -79,20 +79,20 @@ def _trained(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -
     return sum(last) / len(last)
 
 
-def _each_seed(exhibit: Exhibit, made: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
+def _each_seed(exhibit: Exhibit, build: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
     """What `_trained` gives with each seed, of the first weights and of the batches; model and task are made anew for each."""
-    found = []
+    shares = []
     for seed in exhibit.seeds(3):
         torch.manual_seed(seed)
-        found.append(_trained(*made(), steps, rate, seed))
-    return found
+        shares.append(_trained(*build(), steps, rate, seed))
+    return shares
 
 
-def _shares(title: str, found: dict[str, list[float]], axis: str) -> Reading:
+def _shares(title: str, shares: dict[str, list[float]], axis: str) -> Reading:
     """Means over seeds as bars."""
-    bars = {"mean share": [sum(values) / len(values) for values in found.values()]}
-    note = "Over seeds: " + ", ".join(f"{name} {spread(values, '.2f')}" for name, values in found.items()) + "."
-    return Reading(title, "bars", bars, axes=[axis], note=note, extra={"labels": list(found)})
+    bars = {"mean share": [sum(values) / len(values) for values in shares.values()]}
+    note = "Over seeds: " + ", ".join(f"{name} {spread(values, '.2f')}" for name, values in shares.items()) + "."
+    return Reading(title, "bars", bars, axes=[axis], note=note, extra={"labels": list(shares)})
 
 
 def rnn_01(exhibit: Exhibit) -> str:
@@ -161,7 +161,7 @@ def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
 
 def rnn_02(exhibit: Exhibit) -> str:
     """One network of each shape, on a task of its own."""
-    found, vectors = {}, []
+    shares, vectors = {}, []
     for name, (make, draw, sizes) in _tasks().items():
         exhibit.expect(f"{name}: sizes of the answer", list(ask(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
 
@@ -171,16 +171,16 @@ def rnn_02(exhibit: Exhibit) -> str:
                 vectors.append(model)
             return model, draw
 
-        found[name] = _each_seed(exhibit, made, steps=60, rate=3e-2)
-        exhibit.above(f"{name}: right answers after 60 steps", found[name], 0.87)
+        shares[name] = _each_seed(exhibit, made, steps=60, rate=3e-2)
+        exhibit.above(f"{name}: right answers after 60 steps", shares[name], 0.87)
     with torch.no_grad():
         melodies = [model.sample(torch.eye(3), torch.full((3, 1), 5), 4, lambda raw: raw.argmax(-1)).tolist() for model in vectors]
     exhibit.expect(
         "one-many: generated from each vector, every seed", melodies, [[[1, 4, 2, 0], [3, 3, 0, 1], [2, 0, 4, 4]]] * len(vectors)
     )
-    exhibit.show(_shares("Right answers of each shape", found, "shape"))
-    worst = min(found, key=lambda name: min(found[name]))
-    return f"{len(found)} shapes trained with {len(vectors)} seeds each; fewest right answers: {worst} {spread(found[worst], '.2f')}"
+    exhibit.show(_shares("Right answers of each shape", shares, "shape"))
+    worst = min(shares, key=lambda name: min(shares[name]))
+    return f"{len(shares)} shapes trained with {len(vectors)} seeds each; fewest right answers: {worst} {spread(shares[worst], '.2f')}"
 
 
 def rnn_03(exhibit: Exhibit) -> str:
@@ -245,10 +245,10 @@ def rnn_04(exhibit: Exhibit) -> str:
         torch.cat([state["ahead.h"], state["back.h"]], -1).detach(),
         torch.cat([y[:, -1, :6], y[:, 0, 6:]], -1).detach(),
     )
-    both, given = Bidirectional(_spread(exhibit, mixer("rnn", 6)), _spread(exhibit, mixer("rnn", 6))), x.clone().requires_grad_()
-    reach = torch.stack([torch.autograd.grad(both(given)[0][0, t].sum(), given)[0][0].norm(dim=-1) for t in range(7)])
+    both, leaf = Bidirectional(_spread(exhibit, mixer("rnn", 6)), _spread(exhibit, mixer("rnn", 6))), x.clone().requires_grad_()
+    reach = torch.stack([torch.autograd.grad(both(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.above("smallest gradient of any state by any input: its logarithm to base 10", reach.min().log10(), -6.0)
-    one = torch.stack([torch.autograd.grad(both.ahead(given)[0][0, t].sum(), given)[0][0].norm(dim=-1) for t in range(7)])
+    one = torch.stack([torch.autograd.grad(both.ahead(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.expect("pairs that one direction sees, of 49", int((one > 0).sum()), 28)
     for pool in ("last", "mean"):
         model = _spread(
@@ -270,21 +270,21 @@ def rnn_05(exhibit: Exhibit) -> str:
         mask[:, -1] = False
         return Batch(x=x, y=F.pad(x[:, 1:], (0, 1)), mask=mask)
 
-    found = {
+    shares = {
         name: _each_seed(exhibit, lambda both=both: (Tagger(4, 4, width=16, bidirectional=both), draw), steps=80, rate=3e-2)  # type: ignore[misc]
         for name, both in (("both directions", True), ("causal", False))
     }
-    exhibit.above("right labels, both directions", found["both directions"], 0.98)
-    exhibit.below("right labels, causal, of a chance of 1/4", found["causal"], 0.32)
+    exhibit.above("right labels, both directions", shares["both directions"], 0.98)
+    exhibit.below("right labels, causal, of a chance of 1/4", shares["causal"], 0.32)
     tagger = Tagger(4, 4, width=16).double()
     batch = draw(generator(exhibit.seed + 1, "aligned"))
     logits = tagger(batch.x)
     each = logits.log_softmax(-1).gather(-1, batch.y.unsqueeze(-1)).squeeze(-1).detach()
     total = float(Categorical()(tagger, batch)["nll"].sum.detach())
     exhibit.expect("log-likelihood is the sum over places", total, -float(each[batch.mask].sum()), within=1e-9)
-    exhibit.show(_shares("Right labels", found, "network"))
-    told = ", ".join(f"{name} {spread(values, '.2f')}" for name, values in found.items())
-    return f"right labels over {len(found['causal'])} seeds: {told} (chance 0.25)"
+    exhibit.show(_shares("Right labels", shares, "network"))
+    summary = ", ".join(f"{name} {spread(values, '.2f')}" for name, values in shares.items())
+    return f"right labels over {len(shares['causal'])} seeds: {summary} (chance 0.25)"
 
 
 class _Linear(nn.Module):
@@ -317,16 +317,16 @@ def _explicit(model: _Linear, x: Tensor, slopes: Tensor, since: Callable[[int], 
     h = [torch.zeros(len(W_hh), dtype=x.dtype)]
     for now in x:
         h.append(W_hx @ now + W_hh @ h[-1])
-    found = {"W_hx": torch.zeros_like(W_hx), "W_hh": torch.zeros_like(W_hh), "W_ho": torch.zeros_like(W_ho)}
+    gradients = {"W_hx": torch.zeros_like(W_hx), "W_hh": torch.zeros_like(W_hh), "W_ho": torch.zeros_like(W_ho)}
     terms = 0
     for t, slope in enumerate(slopes):
-        found["W_ho"] += torch.outer(slope, h[t + 1])
+        gradients["W_ho"] += torch.outer(slope, h[t + 1])
         chain = W_ho.mT @ slope  # dL/do_t do_t/dh_t, then one factor dh_j/dh_{j-1} = W_hh for each step back
         for i in range(t, since(t) - 1, -1):
-            found["W_hx"] += torch.outer(chain, x[i])
-            found["W_hh"] += torch.outer(chain, h[i])
+            gradients["W_hx"] += torch.outer(chain, x[i])
+            gradients["W_hh"] += torch.outer(chain, h[i])
             chain, terms = W_hh.mT @ chain, terms + 1
-    return found, terms
+    return gradients, terms
 
 
 def _setting(exhibit: Exhibit, T: int) -> tuple[_Linear, Batch, Tensor]:
@@ -350,8 +350,8 @@ def rnn_06(exhibit: Exhibit) -> str:
     model, batch, slopes = _setting(exhibit, T)
     loss = Gaussian()(model, batch).loss()  # the mean over T steps and 2 numbers of half the square
     wanted = torch.autograd.grad(loss, list(model.parameters()))
-    found, terms = _explicit(model, batch.x[0], slopes, lambda t: 0)
-    gaps = [_agree(exhibit, f"dL/d{name}, explicit sum", found[name], right) for name, right in zip(found, wanted)]
+    gradients, terms = _explicit(model, batch.x[0], slopes, lambda t: 0)
+    gaps = [_agree(exhibit, f"dL/d{name}, explicit sum", gradients[name], right) for name, right in zip(gradients, wanted)]
     exhibit.expect(f"terms for {T} steps: T (T + 1) / 2", terms, 78)
     parts = [float(_part(model, batch.x[0], slopes, i).norm()) for i in range(T)]
     note = "How much of dL/dW_hh comes over paths of each length."
@@ -374,9 +374,9 @@ def rnn_07(exhibit: Exhibit) -> str:
         loss = Truncated(Gaussian(), steps, ordered)(model, given).loss()
         return dict(zip(("W_hx", "W_hh", "W_ho"), torch.autograd.grad(loss, list(model.parameters()))))
 
-    found, (wanted, terms) = gradient(K), _explicit(model, batch.x[0], slopes, lambda t: t // K * K)
+    gradients, (wanted, terms) = gradient(K), _explicit(model, batch.x[0], slopes, lambda t: t // K * K)
     for name, right in wanted.items():
-        _agree(exhibit, f"dL/d{name} in pieces of {K}", found[name], right)
+        _agree(exhibit, f"dL/d{name} in pieces of {K}", gradients[name], right)
     ends = batch.replace(mask=torch.arange(1, T + 1).remainder(K).eq(0).unsqueeze(0))
     last = torch.zeros_like(slopes)
     last[K - 1 :: K] = slopes[K - 1 :: K] * K  # the mean is over the ends alone
@@ -388,7 +388,7 @@ def rnn_07(exhibit: Exhibit) -> str:
     )
     full, whole = gradient(T), _explicit(model, batch.x[0], slopes, lambda t: 0)
     _agree(exhibit, "pieces as long as the row: the full sum", full["W_hh"], whole[0]["W_hh"])
-    rest = (found["W_hh"] - full["W_hh"]).norm() / full["W_hh"].norm()
+    rest = (gradients["W_hh"] - full["W_hh"]).norm() / full["W_hh"].norm()
     exhibit.above("the rest that is dropped, of the full gradient: its logarithm to base 10", rest.log10(), -2.0)
     value = [float(Truncated(Gaussian(), n)(model, batch).loss().detach()) for n in (K, T)]
     exhibit.expect("the loss itself over that of the whole row: the state was carried", value[0] / value[1], 1.0, within=1e-12)
@@ -457,8 +457,8 @@ def _narma(steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return u[:-1, None], y[1:]
 
 
-def _nrmse(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
+def _nrmse(predictions: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((predictions - wanted) ** 2)) / wanted.std())
 
 
 def rnn_09(exhibit: Exhibit) -> str:
@@ -561,11 +561,11 @@ def rnn_11(exhibit: Exhibit) -> str:
     exhibit.expect("F = 1, I = 0: the cell after 1000 steps, to the bit", end["c"].detach(), start["c"].clone())
     counts = {}
     for kind in ("standard", "peephole", "cell_only"):
-        made = _spread(exhibit, LSTM(4, hidden=5, output_gate=kind))
-        parts = [p for p in made.parameters() if p is not getattr(made.out, "weight", None)]
+        lstm = _spread(exhibit, LSTM(4, hidden=5, output_gate=kind))
+        parts = [p for p in lstm.parameters() if p is not getattr(lstm.out, "weight", None)]
         counts[kind] = sum(p.numel() for p in parts)
         small = _draw(exhibit, 1, 3, 4, part=kind).requires_grad_()
-        exhibit.expect(f"{kind}: gradient against differences", torch.autograd.gradcheck(lambda v, made=made: made(v)[0], small), True)
+        exhibit.expect(f"{kind}: gradient against differences", torch.autograd.gradcheck(lambda v, lstm=lstm: lstm(v)[0], small), True)
     exhibit.expect("parameters, D = 4, H = 5: standard 4 (D H + H H + H)", counts["standard"], 200)
     exhibit.expect("with a peephole: H more", counts["peephole"], 205)
     exhibit.expect("the cell in place of the input: H H for D H", counts["cell_only"], 205)
@@ -576,8 +576,8 @@ def rnn_11(exhibit: Exhibit) -> str:
     exhibit.above("largest difference that the peephole makes: its logarithm to base 10", apart.log10(), -3.0)
     cell = _spread(exhibit, LSTM(6, output_gate="cell_only"))
     exhibit.expect("inputs of the cell-only output gate: columns of X it has weights for", cell.x.weight.shape[0] // 6, 3)
-    told = ", ".join(f"{kind} {n}" for kind, n in counts.items())
-    return f"torch's LSTM to {gap:.0e}; a cell unchanged after 1000 steps; parameters: {told}"
+    summary = ", ".join(f"{kind} {n}" for kind, n in counts.items())
+    return f"torch's LSTM to {gap:.0e}; a cell unchanged after 1000 steps; parameters: {summary}"
 
 
 SYMBOLS, STEPS = 8, 140
@@ -614,7 +614,7 @@ def rnn_12(exhibit: Exhibit) -> str:
     stays at chance, unless its forget gates begin with long memories (`memory=60`).  And the vanilla RNN fails at this task and
     budget, not for ever: of 4 symbols, with a lag that grows more slowly at first, it too gave every answer over 60 steps.
     """
-    sizes = {name: sum(p.numel() for part in (made.x, made.h) for p in part.parameters()) for name, made in _sized().items()}
+    sizes = {name: sum(p.numel() for part in (layer.x, layer.h) for p in part.parameters()) for name, layer in _sized().items()}
     exhibit.expect("parameters of RNN, GRU, LSTM, D = 10, H = 20, one bias", list(sizes.values()), [620, 1860, 2480])
     theirs = [sum(p.numel() for p in kind(10, 20).parameters()) for kind in (nn.RNN, nn.GRU, nn.LSTM)]
     exhibit.expect(
@@ -622,16 +622,16 @@ def rnn_12(exhibit: Exhibit) -> str:
     )
     exhibit.expect("torch's as printed", theirs, [640, 1920, 2560])
 
-    found = {
+    shares = {
         f"{name} over {lag}": _each_seed(exhibit, lambda name=name, lag=lag: (_Recall(name, 32), _growing(lag, STEPS)), STEPS, rate=1e-2)  # type: ignore[misc]
         for name, lag in (("lstm", 50), ("gru", 50), ("rnn", 50), ("rnn", 5))
     }
     for name in ("lstm over 50", "gru over 50", "rnn over 5"):
-        exhibit.above(f"right answers, {name} steps", found[name], 0.97)
-    exhibit.below("right answers, rnn over 50 steps, of a chance of 1/8", found["rnn over 50"], 0.5)
-    exhibit.show(_shares(f"Right answers after {STEPS} batches", found, "net"))
-    told = ", ".join(f"{name} steps {spread(values, '.2f')}" for name, values in found.items())
-    return f"{told} (chance 0.12, {len(found['lstm over 50'])} seeds, the same training for all); 620, 1860 and 2480 parameters"
+        exhibit.above(f"right answers, {name} steps", shares[name], 0.97)
+    exhibit.below("right answers, rnn over 50 steps, of a chance of 1/8", shares["rnn over 50"], 0.5)
+    exhibit.show(_shares(f"Right answers after {STEPS} batches", shares, "net"))
+    summary = ", ".join(f"{name} steps {spread(values, '.2f')}" for name, values in shares.items())
+    return f"{summary} (chance 0.12, {len(shares['lstm over 50'])} seeds, the same training for all); 620, 1860 and 2480 parameters"
 
 
 def _sized() -> dict[str, RNN | GRU | LSTM]:

@@ -76,9 +76,9 @@ def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int 
 
 def written(model: Any, batch: Batch) -> Tensor:
     """What a model writes, token after token, (B, T) like the targets."""
-    told = model.begin(batch.source, batch.lengths)
-    found = generate(model, batch.x[:, :1], batch.y.shape[1], state=told, stop=Stop(end=0), temperature=0)
-    return F.pad(found, (0, batch.y.shape[1] - found.shape[1]))
+    state = model.begin(batch.source, batch.lengths)
+    tokens = generate(model, batch.x[:, :1], batch.y.shape[1], state=state, stop=Stop(end=0), temperature=0)
+    return F.pad(tokens, (0, batch.y.shape[1] - tokens.shape[1]))
 
 
 def right(model: Any, batch: Batch) -> Tensor:
@@ -128,21 +128,21 @@ def s2s_02(exhibit: Exhibit) -> str:
     table = {"tokens": list(bits), "bits each": list(bits.values())}
     exhibit.show(Reading("A vector of 1000 bits", "table", table))
     batch, lengths = words(exhibit.seed, 1500, LONG, "test")[:], list(range(2, LONG + 1))
-    found, ends = {}, {}
+    shares, ends = {}, {}
     for name, attention in (("fixed vector", "none"), ("attention", "additive")):
         hits = [right(model, batch).float() for model in backwards(exhibit, attention)]
-        found[name] = [[float(seed[batch.lengths == n].mean()) for seed in hits] for n in lengths]
-        ends[name] = f"{spread(found[name][0], '.0%')} -> {spread(found[name][-1], '.0%')}"
-    exhibit.above("fixed vector, words of 2 letters", found["fixed vector"][0], 0.95)
-    exhibit.below(f"fixed vector, words of {LONG} letters", found["fixed vector"][-1], 0.3)
-    exhibit.above("attention, words of 2 letters", found["attention"][0], 0.95)
-    exhibit.above(f"attention, words of {LONG} letters", found["attention"][-1], 0.9)
+        shares[name] = [[float(seed[batch.lengths == n].mean()) for seed in hits] for n in lengths]
+        ends[name] = f"{spread(shares[name][0], '.0%')} -> {spread(shares[name][-1], '.0%')}"
+    exhibit.above("fixed vector, words of 2 letters", shares["fixed vector"][0], 0.95)
+    exhibit.below(f"fixed vector, words of {LONG} letters", shares["fixed vector"][-1], 0.3)
+    exhibit.above("attention, words of 2 letters", shares["attention"][0], 0.95)
+    exhibit.above(f"attention, words of {LONG} letters", shares["attention"][-1], 0.9)
     n = len(exhibit.seeds())
     note = f"Share of words written backwards without a mistake, mean of {n} seeds; all networks are equally wide and trained alike."
-    lines = {name: [sum(seeds) / n for seeds in line] for name, line in found.items()}
+    lines = {name: [sum(seeds) / n for seeds in line] for name, line in shares.items()}
     exhibit.show(Reading("Right words by length", "lines", lines, axes=["letters", "share right"], note=note, extra={"x": lengths}))
-    told = ", ".join(f"{name} {line}" for name, line in ends.items())
-    return f"100 and 25 bits a token; from 2 to {LONG} letters, {n} seeds: {told}"
+    summary = ", ".join(f"{name} {line}" for name, line in ends.items())
+    return f"100 and 25 bits a token; from 2 to {LONG} letters, {n} seeds: {summary}"
 
 
 def s2s_03(exhibit: Exhibit) -> str:
@@ -152,11 +152,11 @@ def s2s_03(exhibit: Exhibit) -> str:
     for kind in get_args(Scoring):
         model = Seq2Seq(7, 6, mixer="gru", attention=kind).double()
         with torch.no_grad():
-            told = model.begin(source, lengths)
-            h = model.decoder(model.embedding(x) + told["summary"].unsqueeze(1))[0][0]
-            found = model.align(source, x, lengths)[0]
+            state = model.begin(source, lengths)
+            h = model.decoder(model.embedding(x) + state["summary"].unsqueeze(1))[0][0]
+            weights = model.align(source, x, lengths)[0]
             look: Any = model.lookup
-            states = told["memory"][0, :3]
+            states = state["memory"][0, :3]
             scores = torch.zeros(3, 3, dtype=torch.float64)
             for t, j in product(range(3), range(3)):
                 if kind == "dot":
@@ -167,8 +167,8 @@ def s2s_03(exhibit: Exhibit) -> str:
                     inner = look.query.weight @ h[t] + look.query.bias + look.key.weight @ states[j]
                     scores[t, j] = look.score.weight[0] @ torch.tanh(inner)
             chances = scores.exp() / scores.exp().sum(1, keepdim=True)
-        exhibit.expect(f"{kind}: weights of a softmax of the scores", found[:, :3], chances, within=1e-12)
-        exhibit.expect(f"{kind}: weight of padding", found[:, 3], torch.zeros(3))
+        exhibit.expect(f"{kind}: weights of a softmax of the scores", weights[:, :3], chances, within=1e-12)
+        exhibit.expect(f"{kind}: weight of padding", weights[:, 3], torch.zeros(3))
     batch = words(exhibit.seed, 400, LONG, "test")[:]
     letters = torch.arange(LONG + 1) < batch.lengths.unsqueeze(1)
     mirror = batch.lengths.unsqueeze(1) - 1 - torch.arange(LONG + 1)
@@ -223,13 +223,13 @@ def s2s_04(exhibit: Exhibit) -> str:
     best = max(every, key=lambda text: every[text])
     exhibit.expect("probabilities of all texts sum to", sum(every.values()), 1.0, within=1e-12)
     greedy = tuple(generate(model, start, 3, stop=stop, temperature=0)[0].tolist())
-    found = {k: beam(model, start, 3, beams=k, power=0.0, stop=stop) for k in (1, 2)}
-    texts = {k: tuple(beams.tokens[0, 0].tolist()) for k, beams in found.items()}
+    searches = {k: beam(model, start, 3, beams=k, power=0.0, stop=stop) for k in (1, 2)}
+    texts = {k: tuple(beams.tokens[0, 0].tolist()) for k, beams in searches.items()}
     exhibit.expect("greedy writes", greedy, (1, 1, 3))
     exhibit.expect("its probability, 0.6 * 0.55 * 0.4", every[greedy], 0.132, within=1e-12)
     exhibit.expect("the best of all texts", best, (2, 2, 3))
     exhibit.expect("two beams find it", texts[2], best)
-    exhibit.expect("its probability, 0.4 * 0.9 * 0.9", math.exp(float(found[2].scores[0, 0])), 0.324, within=1e-6)
+    exhibit.expect("its probability, 0.4 * 0.9 * 0.9", math.exp(float(searches[2].scores[0, 0])), 0.324, within=1e-6)
     exhibit.expect("one beam is greedy", texts[1], greedy)
     longer = generate(model, start, 9, stop=stop, temperature=0)
     exhibit.expect("tokens written where nine are allowed: it stops at the end token", longer.shape[1], 3)
@@ -279,8 +279,8 @@ def s2s_06(exhibit: Exhibit) -> str:
     for i, part, bound in ((LONG - 4, parts[1], 0.05), (LONG - 2, parts[2], 0.1)):
         exhibit.above(f"gap in places {i} to {i + 2}, more than in 1 to 3 by", (part - parts[0]).tolist(), bound)
     exhibit.show(readings[0])
-    told = ", ".join(spread(part.tolist(), ".1%") for part in parts)
-    return f"gap in places 1-3, {LONG - 4}-{LONG - 2}, {LONG - 2}-{LONG}, {len(gaps)} seeds: {told}"
+    summary = ", ".join(spread(part.tolist(), ".1%") for part in parts)
+    return f"gap in places 1-3, {LONG - 4}-{LONG - 2}, {LONG - 2}-{LONG}, {len(gaps)} seeds: {summary}"
 
 
 def s2s_07(exhibit: Exhibit) -> str:
@@ -362,25 +362,25 @@ def s2s_08(exhibit: Exhibit) -> str:
 
 def s2s_09(exhibit: Exhibit) -> str:
     """Sentences of a toy grammar into another one, with other words, another order and agreement; none of the test was seen."""
-    made = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=1e-2, steps=120, seed=exhibit.seed)
-    data = made.build_data()
+    recipe = translate.recipe(pairs="toy", width=48, dropout=0.0, lr=1e-2, steps=120, seed=exhibit.seed)
+    data = recipe.build_data()
     seen = {row.tobytes() for row in _rows(data.train)}
     exhibit.expect("sentences of the test that were trained on", sum(row.tobytes() in seen for row in _rows(data.test)), 0)
     shares, scores = [], []
     for seed in exhibit.seeds():
-        model = exhibit.train(made.replace(callbacks=()), f"toy-{seed}", seed=seed).model().eval()
-        found, wanted, asked = translate.translated(model, data)
-        shares.append(exact(found, wanted))
-        scores.append(bleu([text.split() for text in found], [text.split() for text in wanted]))
+        model = exhibit.train(recipe.replace(callbacks=()), f"toy-{seed}", seed=seed).model().eval()
+        translations, wanted, sources = translate.translated(model, data)
+        shares.append(exact(translations, wanted))
+        scores.append(bleu([text.split() for text in translations], [text.split() for text in wanted]))
     exhibit.above("sentences translated without a mistake", shares, 0.97)
     exhibit.above("BLEU", scores, 98.0)
-    guessed = translate.word_for_word(data, asked)
+    guessed = translate.word_for_word(data, sources)
     simple = exact(guessed, wanted)
     exhibit.below("sentences right where each word is translated by itself", simple, 0.05)
-    table = {"English": asked[:6], "translated": found[:6], "reference": wanted[:6], "word for word": guessed[:6]}
+    table = {"English": sources[:6], "translated": translations[:6], "reference": wanted[:6], "word for word": guessed[:6]}
     exhibit.show(Reading("Translations", "table", table, note=f"The first sentences of the test part, seed {seed}."))
-    told = f"{spread(shares, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(shares)} seeds"
-    return f"{told} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
+    summary = f"{spread(shares, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(shares)} seeds"
+    return f"{summary} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
 
 
 def _rows(source: Any) -> list[Any]:

@@ -200,17 +200,17 @@ def th_03(exhibit: Exhibit) -> str:
     random = [len(labellings(torch.rand(4, 2, generator=dice).numpy())) for _ in range(8)]
     exhibit.expect("labellings of 8 random sets of 4", random, [14] * 8)
     cloud = torch.rand(6, 2, generator=dice).double().numpy()
-    found = [len(labellings(cloud[:m])) for m in range(1, 7)]
+    counts = [len(labellings(cloud[:m])) for m in range(1, 7)]
     cover = [2 * sum(math.comb(m - 1, i) for i in range(3)) for m in range(1, 7)]
-    exhibit.expect("labellings of 1 to 6 points in general position, by Cover's count", found, cover)
-    for m, number in enumerate(found, 1):
+    exhibit.expect("labellings of 1 to 6 points in general position, by Cover's count", counts, cover)
+    for m, number in enumerate(counts, 1):
         exhibit.below(f"m={m}: not above Sauer's bound for dimension 3", number, sauer(m, 3) + 0.5)
     exhibit.expect("Sauer's bound is 2^m up to the dimension", [sauer(m, 3) for m in range(1, 5)], [2, 4, 8, 15])
 
     # Labels are coin tosses, so every classifier is wrong on half of all new points: the whole training success is gap.
     # The bound says nothing until it is below 1/2, the gap of a learner that knows all labels by heart: hence 512 d examples.
-    told = "VC bound at d=5, m=2560: sqrt((40 (1 + 10 ln 2) + 8 ln 80) / 2560)"
-    exhibit.expect(told, vc_gap(5, 2560), 0.37098, within=1e-5)
+    label = "VC bound at d=5, m=2560: sqrt((40 (1 + 10 ln 2) + 8 ln 80) / 2560)"
+    exhibit.expect(label, vc_gap(5, 2560), 0.37098, within=1e-5)
     shares = (4, 8, 16, 32, 64, 512)
     gaps: dict[int, list[float]] = {}
     for d in (5, 20, 60):
@@ -234,7 +234,7 @@ def th_03(exhibit: Exhibit) -> str:
     exhibit.show(Reading("Gap between training and true error on random labels", "lines", lines, axes=["m / d"], extra=extra))
     table = {
         "points": list(range(1, 7)),
-        "by a line": found,
+        "by a line": counts,
         "Sauer, d = 3": [sauer(m, 3) for m in range(1, 7)],
         "all": [2**m for m in range(1, 7)],
     }
@@ -409,15 +409,15 @@ def th_06(exhibit: Exhibit) -> str:
     for name, weight, bias in (("relu", 2.0, 0.1), ("tanh", 1.5, 0.2)):
         exact = wide.kernel(x, 2, name, weight, bias)[-1]
         z = torch.cat([_outputs(x, (64, 64), name, weight, bias, 2000, dice) for _ in range(20)])
-        found = z.mT @ z / len(z)
+        sample_covariance = z.mT @ z / len(z)
         # 40,000 nets tell a variance to 0.8 %; width 64 is worth another 1 to 2 %.
         gaps[name] = exhibit.expect(
             f"{name}: covariance of sampled nets, against the recursion",
-            found / exact.diagonal().mean(),
+            sample_covariance / exact.diagonal().mean(),
             exact / exact.diagonal().mean(),
             within=0.05,
         )
-        drawn[name] = (found, exact)
+        drawn[name] = (sample_covariance, exact)
     far = wide.kernel(torch.eye(2), 1, "relu", 2.0, 0.0)
     exhibit.expect("arc-cosine kernel of inputs at right angles: K = (C_W/d) / pi", far[1, 0, 1], 1 / math.pi, within=1e-12)
     angles = torch.linspace(0, math.pi, 25).double()
@@ -465,11 +465,11 @@ def th_07(exhibit: Exhibit) -> str:
     worst = 0.0
     for name, weight in settings:
         exact = wide.kernel(torch.tensor([[weight**-0.5]], dtype=torch.float64), depth - 1, name, weight)[:, 0, 0]
-        found = _variances(name, weight, depth, 1000, 300, dice).mean(0)
+        variance = _variances(name, weight, depth, 1000, 300, dice).mean(0)
         # 300 ReLU nets of width 1000 and depth 50 tell the mean to 3 %, tanh nets better.
         worst = max(
             worst,
-            exhibit.expect(f"{name}, C_W={weight}: K of sampled nets over the recursion", found / exact, torch.ones(depth), within=0.12),
+            exhibit.expect(f"{name}, C_W={weight}: K of sampled nets over the recursion", variance / exact, torch.ones(depth), within=0.12),
         )
         lines[f"{name} {weight}"] = exact.tolist()
         real = _full_nets(exhibit.seed, name, weight, depth, 100, 100).double().square().mean(2)
@@ -515,7 +515,7 @@ def th_07(exhibit: Exhibit) -> str:
 def _full_nets(seed: int, activation: str, weight: float, depth: int, width: int, nets: int) -> Tensor:
     """Values before each activation in nets of the library with weights N(0, C_W / width): (nets, depth, width)."""
     model, fill = MLP((width,) * (depth + 1), activation), initialise("normal", std=math.sqrt(weight / width))
-    found = []
+    preactivations = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "nets", activation, str(weight)))
         for _ in range(nets):
@@ -525,8 +525,8 @@ def _full_nets(seed: int, activation: str, weight: float, depth: int, width: int
             for part in model.layers:
                 h = part(h)
                 if isinstance(part, nn.Linear):
-                    found.append(h)
-    return torch.cat(found).view(nets, depth, width)
+                    preactivations.append(h)
+    return torch.cat(preactivations).view(nets, depth, width)
 
 
 def th_08(exhibit: Exhibit) -> str:
@@ -574,12 +574,12 @@ def th_08(exhibit: Exhibit) -> str:
 
 def _pairs(width: int, depth: int, nets: int, dice: torch.Generator) -> Tensor:
     """`_square_pairs` of layers 0 ... depth of ReLU nets at C_W = 2, drawn without the weights: (nets, depth + 1, 2)."""
-    k, found = torch.ones(nets, 1), []
+    k, pairs = torch.ones(nets, 1), []
     for _ in range(depth + 1):
         z = k.sqrt() * torch.randn(nets, width, generator=dice)
-        found.append(_square_pairs(z))
+        pairs.append(_square_pairs(z))
         k = 2 * z.relu().square().mean(1, keepdim=True)
-    return torch.stack(found, 1)
+    return torch.stack(pairs, 1)
 
 
 def _square_pairs(z: Tensor) -> Tensor:

@@ -64,26 +64,26 @@ def vit_02(exhibit: Exhibit) -> str:
     number, tokens = size(model), model.features(torch.zeros(1, 3, 224, 224, device="meta")).shape[1]
     exhibit.expect("numbers of ViT-B/16", number, 86_567_656)
     exhibit.expect("tokens in its encoder", tokens, 197)
-    found, linear, strengths = [], [], []
+    accuracies, linear, strengths = [], [], []
     for seed in exhibit.seeds(3):
         data = load("digits", seed=seed)
         assert data.test is not None
         model, test = exhibit.train(_digits(data), f"digits {seed}", seed=seed).model().eval(), data.test[:]
         with torch.no_grad():
-            found.append(float((model(test.x).argmax(1) == test.y).float().mean()))
+            accuracies.append(float((model(test.x).argmax(1) == test.y).float().mean()))
         peer = _linear(data)
         linear.append(float(peer.score(test.x.flatten(1).numpy(), test.y.numpy())))
         strengths.append(f"{peer.C:g}")
-    gains = [ours - theirs for ours, theirs in zip(found, linear)]
+    gains = [ours - theirs for ours, theirs in zip(accuracies, linear)]
     exhibit.above("test accuracy above scikit-learn's logistic regression on the same split", gains, 0.0, mean=True)
-    exhibit.above("test accuracy of a ViT on 8 x 8 digits, patches of 4 x 4", found, 0.945)
+    exhibit.above("test accuracy of a ViT on 8 x 8 digits, patches of 4 x 4", accuracies, 0.945)
     seen = overlay.weights(model, test[:6])
     exhibit.expect("what a token takes of all others adds up to", seen[-1].sum(-1), torch.ones(seen[-1].shape[:-1]).numpy(), 1e-5)
     picture = overlay.read(Subject(model, test, data=data), n=6)
     exhibit.above("bytes of the saved attention overlay", draw(picture, exhibit.folder / "overlay.png").stat().st_size, 1000)
     exhibit.show(picture)
     return (
-        f"{number:,} numbers, {tokens} tokens; digits {spread(found, '.1%')}, linear {spread(linear, '.1%')} "
+        f"{number:,} numbers, {tokens} tokens; digits {spread(accuracies, '.1%')}, linear {spread(linear, '.1%')} "
         f"(C = {', '.join(strengths)} by validation), {len(linear)} splits"
     )
 
@@ -127,7 +127,7 @@ def vit_03(exhibit: Exhibit) -> str:
     with torch.no_grad():
         total = whole.log_prob(every, torch.ones(len(every), dtype=torch.long)).exp().sum()
     exhibit.expect("probabilities of all 81 images of 2 x 2 pixels and 3 levels add up to", total, 1.0, 1e-9)
-    asked = torch.arange(10).repeat_interleave(20)
+    labels = torch.arange(10).repeat_interleave(20)
     bits, alone, known = [], [], []
     for seed in exhibit.seeds(3):
         data = load("digits", seed=seed, standardise=False)
@@ -136,13 +136,13 @@ def vit_03(exhibit: Exhibit) -> str:
         model = exhibit.train(_pixels(train), f"pixels {seed}", seed=seed).model().eval()
         with torch.no_grad():
             bits.append(float(-model.log_prob(test.x, test.label).mean()) / 64 / math.log(2))
-            drawn = model.sample(len(asked), asked, torch.Generator().manual_seed(seed))
+            drawn = model.sample(len(labels), labels, torch.Generator().manual_seed(seed))
         alone.append(_alone(train, test))
-        known.append(_recognised(train, drawn, asked))
+        known.append(_recognised(train, drawn, labels))
     gains = [theirs - ours for ours, theirs in zip(bits, alone)]
     exhibit.above("bits per pixel saved over pixels that only know their place and the digit, new images", gains, 0.1)
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
-    sheet = [each / (LEVELS - 1) for each in drawn[asked.sort().indices][::4].double()]
+    sheet = [each / (LEVELS - 1) for each in drawn[labels.sort().indices][::4].double()]
     exhibit.show(
         Reading(
             "Digits drawn pixel by pixel",
@@ -192,9 +192,9 @@ def _alone(train: Batch, test: Batch) -> float:
     return float(-chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
 
 
-def _recognised(train: Batch, drawn: Tensor, asked: Tensor) -> float:
+def _recognised(train: Batch, drawn: Tensor, labels: Tensor) -> float:
     """Share of samples in which a support vector machine, trained on real digits, sees the digit that was asked for."""
     from sklearn.svm import SVC
 
     judge = SVC(C=10, gamma=0.001).fit(train.x.flatten(1).numpy(), train.label.numpy())
-    return float(judge.score(drawn.flatten(1).numpy(), asked.numpy()))
+    return float(judge.score(drawn.flatten(1).numpy(), labels.numpy()))

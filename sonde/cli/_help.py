@@ -86,9 +86,9 @@ def _about(dial: Dial) -> str:
     elif dial.type is not bool and dial.default not in (None, ()):
         shown = " ".join(map(str, dial.default)) if isinstance(dial.default, (tuple, list)) else f"{dial.default}"
         facts.append(f"default {shown}")
-    told = f"({', '.join(facts)})" if facts else ""
+    details = f"({', '.join(facts)})" if facts else ""
     negated = "turns off: " if dial.type is bool and dial.default is True and dial.help else ""
-    return f"{negated}{dial.help} {told}".strip()
+    return f"{negated}{dial.help} {details}".strip()
 
 
 def _bounds(range: Range) -> str:

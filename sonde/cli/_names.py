@@ -60,10 +60,10 @@ def recipe(name: str) -> Named:
 def model(name: str) -> Named:
     """A model of the library: the network in its file that has the file's name."""
     module = shelf.load("models", name)
-    found = {kind.__name__.lower(): kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__}
-    make = found.get(name.replace("_", ""))
+    kinds = {kind.__name__.lower(): kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__}
+    make = kinds.get(name.replace("_", ""))
     if make is None:
-        raise BadInput(f"models/{name}.py has no class of its name", fix=nearest(name, found))
+        raise BadInput(f"models/{name}.py has no class of its name", fix=nearest(name, kinds))
     return Named(name, f"model '{name}'", make, dials(make, f"model '{name}'"))
 
 

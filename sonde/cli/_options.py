@@ -54,7 +54,7 @@ def leading(words: Sequence[str], known: Mapping[str, Dial], most: int = 1) -> t
 def parse(words: Sequence[str], known: Mapping[str, Dial], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
     """Plain words (at most `most`) and the values of the options that were given."""
     plain: list[str] = []
-    given: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     for token in _tokens(words, known):
         if not token.typed:
             plain += token.values
@@ -62,11 +62,11 @@ def parse(words: Sequence[str], known: Mapping[str, Dial], owner: str, most: int
                 raise BadInput(f"{owner} does not know what to do with {show(plain[-1])}", fix="an option is written --name value")
         elif token.name is None:
             raise BadInput(f"{owner} has no option {show(token.typed)}", fix=nearest(token.typed, map(flag, known)))
-        elif token.name in given:
+        elif token.name in flags:
             raise BadInput(f"{owner} was given {flag(token.name)} twice", fix="give it once")
         else:
-            given[token.name] = _value(token, known[token.name], owner)
-    return plain, given
+            flags[token.name] = _value(token, known[token.name], owner)
+    return plain, flags
 
 
 def show(word: str) -> str:

@@ -107,8 +107,8 @@ def _running(reading: Reading) -> str:
             console.print(f"{clean(unit)}:", *(Text(f" {value:.2g} ", style(value)) for value in steps))
     most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
     spoken = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
-    told = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)
-    return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {told}" if told else "")
+    ranking = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)
+    return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {ranking}" if ranking else "")
 
 
 def _counted(what: str) -> Any:

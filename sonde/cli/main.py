@@ -69,8 +69,8 @@ def _dispatch(words: list[str]) -> int:
 
 def commands() -> dict[str, str]:
     """Every command with its summary, read by parsing."""
-    found = sorted(shelf.names(SHELF), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-    return {name: shelf.summary(SHELF, name) for name in found}
+    names = sorted(shelf.names(SHELF), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return {name: shelf.summary(SHELF, name) for name in names}
 
 
 def _fault(error: BaseException) -> SondeError:

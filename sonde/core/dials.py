@@ -135,50 +135,50 @@ class Dial:
 
 def dials(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict[str, Dial]:
     """The dials of a function: its keyword arguments with type, default, range and help text."""
-    asked: Any = function.__init__ if inspect.isclass(function) else function
+    target: Any = function.__init__ if inspect.isclass(function) else function
     try:
-        hints, extras = get_type_hints(asked), get_type_hints(asked, include_extras=True)
+        hints, extras = get_type_hints(target), get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        told = f"{owner or getattr(function, '__name__', 'a recipe')} has an annotation that cannot be read: {error}"
-        raise BadInput(told, fix="import the type at the top of the file") from error
+        message = f"{owner or getattr(function, '__name__', 'a recipe')} has an annotation that cannot be read: {error}"
+        raise BadInput(message, fix="import the type at the top of the file") from error
     helps = help_texts(inspect.getdoc(function) or "")
-    found = {}
+    by_name = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         kind, bounds = hints.get(name, Any), _range(extras.get(name))
         if kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
             kind = type(parameter.default)
-        found[name] = Dial(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
-    return found
+        by_name[name] = Dial(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
+    return by_name
 
 
-def resolve(function: Callable, given: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """All dials of a function with the given values checked and the rest at their defaults."""
     known = dials(function, owner)
-    for name in given:
+    for name in values:
         if name not in known:
             raise BadInput(f"{owner} has no dial '{name}'", fix=nearest(name, known))
-    missing = [name for name, dial in known.items() if dial.required and name not in given]
+    missing = [name for name, dial in known.items() if dial.required and name not in values]
     if missing:
         raise BadInput(f"{owner} needs a value for '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE")
-    return {name: dial.check(given[name]) if name in given else dial.default for name, dial in known.items()}
+    return {name: dial.check(values[name]) if name in values else dial.default for name, dial in known.items()}
 
 
 def help_texts(doc: str) -> dict[str, str]:
     """Lines `name: text` of a docstring; an indented line carries on the one before."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     last = ""
     for line in doc.split("\n")[1:]:
         match = re.match(r"([A-Za-z_][A-Za-z0-9_]*): +(\S.*)$", line)
         if match:
             last = match.group(1)
-            found[last] = match.group(2).strip()
+            texts[last] = match.group(2).strip()
         elif last and line.startswith(" ") and line.strip():
-            found[last] += " " + line.strip()
+            texts[last] += " " + line.strip()
         else:
             last = ""
-    return found
+    return texts
 
 
 def _read(word: str, kind: Any) -> Any:
@@ -218,7 +218,7 @@ def _range(hint: Any) -> Range | None:
     if isinstance(hint, Range):
         return hint
     inside = (*get_args(hint), *getattr(hint, "__metadata__", ()))
-    return next((found for found in map(_range, inside) if found is not None), None)
+    return next((bounds for bounds in map(_range, inside) if bounds is not None), None)
 
 
 def _union(kind: Any) -> bool:

@@ -110,8 +110,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     The dashes before an option do not count, and where no name is very near, initials are: --learning-rate means --lr.
     """
     bare = {one.lstrip("-"): one for one in sorted(known)}
-    given = str(name).lstrip("-")
-    initials = "".join(word[0] for word in re.split("[-_ ]+", given.lower()) if word)
+    query = str(name).lstrip("-")
+    initials = "".join(word[0] for word in re.split("[-_ ]+", query.lower()) if word)
     by_initials = [initials] if len(initials) > 1 and initials in bare else []
-    close = difflib.get_close_matches(given, bare, 1, 0.8) or by_initials or difflib.get_close_matches(given, bare, 1, 0.5)
+    close = difflib.get_close_matches(query, bare, 1, 0.8) or by_initials or difflib.get_close_matches(query, bare, 1, 0.5)
     return bare[close[0]] if close else None

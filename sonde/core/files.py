@@ -170,10 +170,10 @@ def parse_json(data: bytes) -> Any:
     """Strict JSON from bytes; raises ValueError on anything odd."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) != len(items):
+        mapping = dict(items)
+        if len(mapping) != len(items):
             raise ValueError("the same key stands twice")
-        return found
+        return mapping
 
     def constant(word: str) -> Any:
         raise ValueError(f"{word} is not allowed")
@@ -240,10 +240,10 @@ class Lock:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
-            told = os.pread(fd, 300, 0).decode("utf-8", "replace").strip()
+            holder = os.pread(fd, 300, 0).decode("utf-8", "replace").strip()
             raise RunBusy(
                 "another process is using this run directory",
-                where=f"{self.path.parent} ({told})" if told else str(self.path.parent),
+                where=f"{self.path.parent} ({holder})" if holder else str(self.path.parent),
                 last_good="nothing was changed",
                 fix="wait for it, stop it, or choose another --run",
             ) from error

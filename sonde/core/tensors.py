@@ -78,8 +78,8 @@ def encoded_size(tensors: Mapping[str, Tensor]) -> int:
 def decode(data: bytes | bytearray) -> dict[str, Tensor]:
     """Tensors of a file; ValueError says what is wrong with it.  Values are copied out of `data`."""
     stored = Stored(data)
-    found = {name: stored[name] for name in stored.entries}
-    return found | {name: found[origin] for name, origin in stored.aliases.items()}
+    tensors = {name: stored[name] for name in stored.entries}
+    return tensors | {name: tensors[origin] for name, origin in stored.aliases.items()}
 
 
 @final

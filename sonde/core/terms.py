@@ -86,11 +86,11 @@ class Terms(Mapping[str, Term]):
 
     def factors(self, counts: Mapping[str, float] | None = None) -> list[tuple[Term, float]]:
         """Each term with weight * scale / count."""
-        found = []
+        pairs = []
         for name, term in self.terms.items():
             count = float(term.count if counts is None else counts[name])
-            found.append((term, term.weight * term.scale / max(count, 1e-30)))
-        return found
+            pairs.append((term, term.weight * term.scale / max(count, 1e-30)))
+        return pairs
 
     def detach(self) -> Terms:
         return Terms(**{name: Term(t.sum.detach(), t.count, t.weight) for name, t in self.terms.items()})

@@ -105,8 +105,8 @@ def cifar10(seed: int = 0, valid: Part = 0.1, standardise: bool = True) -> Data:
     data = _image_set("cifar10", parts, THINGS, seed, valid, standardise)
     if len(parts[0][0]) == CIFAR_TRAIN:
         return data
-    told = f"{len(parts[0][0])} of {CIFAR_TRAIN} training and {len(parts[1][0])} test images"
-    return replace(data, report={**data.report, "only a part of the set": told})
+    summary = f"{len(parts[0][0])} of {CIFAR_TRAIN} training and {len(parts[1][0])} test images"
+    return replace(data, report={**data.report, "only a part of the set": summary})
 
 
 def _image_set(
@@ -155,28 +155,28 @@ def _cifar_batches() -> list[tuple[np.ndarray, np.ndarray]] | None:
 
 def _cifar_tar(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Members are read by name and never written to the disk, so a tar file cannot place files anywhere."""
-    found: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(_stored(path))) as tar:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
                 file = tar.extractfile(member) if name in CIFAR.sha256 and member.size < LARGEST else None
                 if file is not None:
-                    found[name] = file.read()
+                    blobs[name] = file.read()
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataUnusable(
             f"'{path.name}' is a damaged tar file: {error}", where=str(path), fix="remove this file and get it again"
         ) from error
-    return _batches(found, path)
+    return _batches(blobs, path)
 
 
-def _batches(found: dict[str, bytes], where: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+def _batches(blobs: dict[str, bytes], where: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows of 1 label and 3 x 32 x 32 pixels -> (images, labels) of train and test."""
     rows = []
     for file, sha256 in CIFAR.sha256.items():
-        if file not in found:
+        if file not in blobs:
             raise DataUnusable(f"'{where.name}' lacks {file}", where=str(where), fix=f"put the whole {CIFAR_TAR} there")
-        rows.append(np.frombuffer(fetch.checked(found[file], sha256, where / file), np.uint8).reshape(-1, 3073))
+        rows.append(np.frombuffer(fetch.checked(blobs[file], sha256, where / file), np.uint8).reshape(-1, 3073))
     return [(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0]) for part in (np.concatenate(rows[:-1]), rows[-1])]
 
 
@@ -187,15 +187,15 @@ def _download_cifar() -> Path:
 
 def _cifar_mosaic() -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Part of the set as pictures train-*.png and test-*.png of 100 tiles a row, and labels.json; None where not there."""
-    told = fetch.find(*(f"{name}/labels.json" for name in CIFAR.folders))
-    if told is None:
+    labels_path = fetch.find(*(f"{name}/labels.json" for name in CIFAR.folders))
+    if labels_path is None:
         return None
-    with reading(told, "is not a list of labels"):
-        labels = parse_json(contents(told))
+    with reading(labels_path, "is not a list of labels"):
+        labels = parse_json(contents(labels_path))
         wanted = {part: np.array(labels[part], np.int64) for part in ("train", "test")}
     parts = []
     for part, y in wanted.items():
-        path = told.with_name(f"{part}-{len(y)}.png")
+        path = labels_path.with_name(f"{part}-{len(y)}.png")
         pixels = read_picture(path, colour=True) if path.exists() else np.zeros((3, 0, 0), np.uint8)
         _, height, width = pixels.shape
         if width != 3200 or height % 32 or height // 32 * 100 < len(y):

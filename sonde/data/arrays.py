@@ -165,9 +165,9 @@ class ArrayReader:
         skip_corrupt: leave out pictures that cannot be read, and name them
         """
         path = paths[0]
-        found = self._read(paths, skip_corrupt)
-        flat = found.x.ndim == 2 and len(self.shape) > 1 and found.x.shape[1] == math.prod(self.shape)
-        x = torch.as_tensor(found.x).reshape(-1, *self.shape) if flat else layout(self._batched(found.x), path.name)
+        arrays = self._read(paths, skip_corrupt)
+        flat = arrays.x.ndim == 2 and len(self.shape) > 1 and arrays.x.shape[1] == math.prod(self.shape)
+        x = torch.as_tensor(arrays.x).reshape(-1, *self.shape) if flat else layout(self._batched(arrays.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
             wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
             raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")
@@ -175,14 +175,14 @@ class ArrayReader:
             raise BadInput(f"'{path.name}' has no examples")
         x, _ = finite(x, Rules(missing="error"), path.name)
         if x.is_floating_point() and self.to_float is not None and self.to_float.scale != 1 and _fractions(x):
-            told = f"'{path.name}' holds fractions from 0 to 1, the model was trained on whole numbers from 0 to {self.top:g}"
-            raise BadInput(told, fix=f"multiply them by {self.top:g}")
-        if x.dtype == torch.uint8 and found.top != self.top:
-            x = x.float() * (self.top / found.top)
+            message = f"'{path.name}' holds fractions from 0 to 1, the model was trained on whole numbers from 0 to {self.top:g}"
+            raise BadInput(message, fix=f"multiply them by {self.top:g}")
+        if x.dtype == torch.uint8 and arrays.top != self.top:
+            x = x.float() * (self.top / arrays.top)
         fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
-        if found.y is not None and len(found.y) == len(x):
-            fields["y"] = encode(found.y, self.target, path.name)
-        return Named(Batch(**fields), found.names, found.corrupt)
+        if arrays.y is not None and len(arrays.y) == len(x):
+            fields["y"] = encode(arrays.y, self.target, path.name)
+        return Named(Batch(**fields), arrays.names, arrays.corrupt)
 
     def _batched(self, x: np.ndarray) -> np.ndarray:
         """One example gets its batch axis, grey images their channel axis."""
@@ -233,31 +233,31 @@ def pictures_of(
         files += own
         names += [file.as_posix() if len(paths) > 1 else file.name if file == path else file.relative_to(path).as_posix() for file in own]
         folders += ["" if file == path else file.relative_to(path).parts[0] for file in own]
-    found = pictures.read(files, colour, size, skip_corrupt, root=paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
-    labels = np.array([folders[i] for i in found.kept], object) if all(folder in classes for folder in folders) else None
-    kept = set(found.kept)
+    images = pictures.read(files, colour, size, skip_corrupt, root=paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
+    labels = np.array([folders[i] for i in images.kept], object) if all(folder in classes for folder in folders) else None
+    kept = set(images.kept)
     corrupt = tuple(name for i, name in enumerate(names) if i not in kept)
-    return Arrays(found.x, labels, names=tuple(names[i] for i in found.kept), corrupt=corrupt)
+    return Arrays(images.x, labels, names=tuple(names[i] for i in images.kept), corrupt=corrupt)
 
 
-def pick(found: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:
+def pick(arrays: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:
     """Examples and targets of an NPZ file: x and y, or x_train, y_train, x_valid, y_valid, x_test, y_test."""
-    lower = {key.lower(): value for key, value in found.items()}
+    lower = {key.lower(): value for key, value in arrays.items()}
     wanted = target.lower() if target is not None else "y"
     if target is not None and wanted not in lower:
-        raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {listed(sorted(found))}")
+        raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {listed(sorted(arrays))}")
     if "x" in lower:
         return Arrays(lower["x"], lower.get(wanted), top=top)
     if "x_train" not in lower:
         raise BadInput(
-            f"'{name}' has no array 'x' or 'x_train', but {listed(sorted(found)) or 'none at all'}",
+            f"'{name}' has no array 'x' or 'x_train', but {listed(sorted(arrays)) or 'none at all'}",
             fix="save it with np.savez(file, x=..., y=...)",
         )
     parts = ("train", "valid", "test")
     there = [part for part in parts if f"x_{part}" in lower]
     xs, ys = ([lower[f"{letter}_{part}"] for part in there if f"{letter}_{part}" in lower] for letter in "xy")
     if len(ys) not in (0, len(xs)):
-        raise BadInput(f"'{name}' has targets for some parts and not for others: {listed(sorted(found))}", fix="save x and y of each part")
+        raise BadInput(f"'{name}' has targets for some parts and not for others: {listed(sorted(arrays))}", fix="save x and y of each part")
     if len({x.shape[1:] for x in xs}) > 1 or len({y.shape[1:] for y in ys}) > 1 or 0 in [x.ndim for x in xs + ys]:
         raise BadInput(f"the parts of '{name}' have examples of different shapes", fix="save parts of one shape")
     sizes = [len(lower[f"x_{part}"]) if part in there else 0 for part in parts]

@@ -22,8 +22,8 @@ def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardise: bool
     test: fraction or count of examples held out for the test
     standardise: mean 0 and deviation 1 over the training images
     """
-    found = _load("digits")
-    arrays = Arrays(found.images.astype(np.uint8), found.target, tuple(map(str, range(10))), top=16.0)
+    bunch = _load("digits")
+    arrays = Arrays(bunch.images.astype(np.uint8), bunch.target, tuple(map(str, range(10))), top=16.0)
     return array_data(arrays, Rules(standardise=standardise), "digits", seed, (valid, test))
 
 
@@ -70,14 +70,14 @@ def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardise: b
 
 
 def _table(name: str, seed: int, parts: tuple[Part, Part], rules: Rules) -> Data:
-    found = _load(name)
-    columns = {str(column): found.data[:, i] for i, column in enumerate(found.feature_names)}
+    bunch = _load(name)
+    columns = {str(column): bunch.data[:, i] for i, column in enumerate(bunch.feature_names)}
     if rules.task == "classes":
-        rules = replace(rules, classes=tuple(map(str, found.target_names)))
-        target = np.empty(len(found.target), object)
-        target[:] = [str(found.target_names[label]) for label in found.target]
+        rules = replace(rules, classes=tuple(map(str, bunch.target_names)))
+        target = np.empty(len(bunch.target), object)
+        target[:] = [str(bunch.target_names[label]) for label in bunch.target]
     else:
-        target = found.target.astype(np.float64)
+        target = bunch.target.astype(np.float64)
     return table_data({**columns, "target": target}, "target", rules, name, seed, parts)
 
 

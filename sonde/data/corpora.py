@@ -109,12 +109,12 @@ def multi30k(
         raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
     files = {part: [find(f"translation/multi30k.{part}.{tongue}.gz") for tongue in (source, target)] for part in PARTS}
     texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
-    made = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
-    learnt, held, last = (_pairs(sides, made, longest) for sides in texts.values())
-    name, reader = f"multi30k {source}-{target}", LinesReader(made, longest, "source")
-    parts = learnt, held.by_size(), last.by_size()
+    tokeniser = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
+    train_source, held, last = (_pairs(sides, tokeniser, longest) for sides in texts.values())
+    name, reader = f"multi30k {source}-{target}", LinesReader(tokeniser, longest, "source")
+    parts = train_source, held.by_size(), last.by_size()
     # both sides share their tokens: what the source says is told by the same names
-    return Data(*parts, name=name, task="other", features=made.tokens, classes=made.tokens, reader=reader)
+    return Data(*parts, name=name, task="other", features=tokeniser.tokens, classes=tokeniser.tokens, reader=reader)
 
 
 PARTS = ("train", "val", "test_2016_flickr")
@@ -134,13 +134,15 @@ def spelt(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, tes
     lines = sorted({line.strip().lower() for line in lines} - {""})
     if len(lines) < 20:
         raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
-    made = train("char", lines, specials=("pad", "start", "end"))
-    start, end, pad = (special(made, mark) for mark in ("start", "end", "pad"))
-    whole = LineSource(Ragged(*made.encode_all(lines)).wrapped(start, end), pad)
+    tokeniser = train("char", lines, specials=("pad", "start", "end"))
+    start, end, pad = (special(tokeniser, mark) for mark in ("start", "end", "pad"))
+    whole = LineSource(Ragged(*tokeniser.encode_all(lines)).wrapped(start, end), pad)
     parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
     assert parts[0] is not None
-    report: dict[str, int | str] = {"names": len(lines), "letters": made.size - 4}
-    return Data(parts[0], parts[1], parts[2], name=name, task="other", classes=made.tokens, report=report, reader=LinesReader(made, 64))
+    report: dict[str, int | str] = {"names": len(lines), "letters": tokeniser.size - 4}
+    return Data(
+        parts[0], parts[1], parts[2], name=name, task="other", classes=tokeniser.tokens, report=report, reader=LinesReader(tokeniser, 64)
+    )
 
 
 def nottingham(
@@ -266,15 +268,15 @@ def reviews(most: int) -> list[str]:
 
 
 def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:
-    made = train(level, parts[0][0], most, MARKS)
+    tokeniser = train(level, parts[0][0], most, MARKS)
     sources = []
     for texts, labels in parts:
-        rows = Ragged(*made.encode_all(texts)).cut(longest)
-        sources.append(DocumentSource(rows, special(made, "pad"), torch.tensor(labels)) if texts else None)
+        rows = Ragged(*tokeniser.encode_all(texts)).cut(longest)
+        sources.append(DocumentSource(rows, special(tokeniser, "pad"), torch.tensor(labels)) if texts else None)
     if sources[0] is None:
         raise BadInput(f"'{name}' leaves no text for training", fix="ask for smaller parts")
-    report: dict[str, int | str] = {"tokens of the vocabulary": made.size}
-    reader = LinesReader(made, longest)
+    report: dict[str, int | str] = {"tokens of the vocabulary": tokeniser.size}
+    reader = LinesReader(tokeniser, longest)
     return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
 
 
@@ -288,8 +290,8 @@ def _taken(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list
     return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
 
 
-def _pairs(sides: Sequence[list[str]], made: Tokeniser, longest: int) -> PairSource:
-    return pairs(sides[0], sides[1], made, made, longest)
+def _pairs(sides: Sequence[list[str]], tokeniser: Tokeniser, longest: int) -> PairSource:
+    return pairs(sides[0], sides[1], tokeniser, tokeniser, longest)
 
 
 def _thirds(texts: Sequence[str], valid: Part, test: Part, between: str) -> tuple[str, str, str]:

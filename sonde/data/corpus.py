@@ -53,9 +53,9 @@ class Shards:
     @cached_property
     def documents(self) -> tuple[np.ndarray, np.ndarray]:
         """End of each document in the long row, and a hash of its tokens."""
-        found = [np.fromfile(self.folder / f"{name}.documents", "<u8").reshape(-1, 2) for name in self.names]
-        ends = [part[:, 0].astype(np.int64) + start for part, start in zip(found, self.offsets[:-1], strict=True)]
-        return np.concatenate(ends), np.concatenate([part[:, 1] for part in found])
+        parts = [np.fromfile(self.folder / f"{name}.documents", "<u8").reshape(-1, 2) for name in self.names]
+        ends = [part[:, 0].astype(np.int64) + start for part, start in zip(parts, self.offsets[:-1], strict=True)]
+        return np.concatenate(ends), np.concatenate([part[:, 1] for part in parts])
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Tokens at some places of the long row."""

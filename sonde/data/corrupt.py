@@ -86,13 +86,13 @@ def span_corruption(tokeniser: Tokeniser, rate: float = 0.15, mean: float = 3.0)
         cut, first = _spans(len(x), x.shape[1], lost, spans, dice)
         mark = marks[(first.cumsum(1) - 1).clamp_min(0)]  # of the span at or before each place
         source = torch.where(first, mark, x)[~cut | first].view(len(x), -1)
-        told = torch.stack([mark, x], 2)[torch.stack([first, cut], 2)].view(len(x), -1)  # a span's sentinel, then its tokens
+        target = torch.stack([mark, x], 2)[torch.stack([first, cut], 2)].view(len(x), -1)  # a span's sentinel, then its tokens
         if end is not None:
-            source, told = (F.pad(side, (0, 1), value=end) for side in (source, told))
-        shifted = F.pad(told[:, :-1], (1, 0), value=start)
+            source, target = (F.pad(side, (0, 1), value=end) for side in (source, target))
+        shifted = F.pad(target[:, :-1], (1, 0), value=start)
         lengths = torch.full((len(x),), source.shape[1])
         others = {name: field for name, field in batch.fields.items() if name == "ids"}
-        return Batch(source=source, lengths=lengths, x=shifted, y=told, mask=torch.ones_like(told, dtype=torch.bool), **others)
+        return Batch(source=source, lengths=lengths, x=shifted, y=target, mask=torch.ones_like(target, dtype=torch.bool), **others)
 
     return change
 
@@ -105,11 +105,11 @@ def span_numbers(length: int, rate: float, mean: float) -> tuple[int, int]:
     return lost, min(max(round(lost / mean), 1), lost, length - lost)
 
 
-def restored(source: Tensor, told: Tensor, tokeniser: Tokeniser) -> Tensor:
+def restored(source: Tensor, target: Tensor, tokeniser: Tokeniser) -> Tensor:
     """The row that one row of `source` and its spans were made from."""
     marks, end = set(sentinels(tokeniser).tolist()), tokeniser.specials.get("end")
     spans: dict[int, list[int]] = {}
-    for token in told.tolist():
+    for token in target.tolist():
         if token in marks:
             spans[token] = []
         elif token != end and spans:

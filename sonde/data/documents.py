@@ -51,8 +51,8 @@ class Ragged:
         places = torch.arange(int(length.max()) if width is None else width)
         if not len(self.values):
             return torch.full((len(rows), len(places)), fill)
-        found = self.values[(start.unsqueeze(1) + places).clamp_max_(len(self.values) - 1)]
-        return torch.where(places < length.unsqueeze(1), found.long(), fill)
+        tokens = self.values[(start.unsqueeze(1) + places).clamp_max_(len(self.values) - 1)]
+        return torch.where(places < length.unsqueeze(1), tokens.long(), fill)
 
     def select(self, rows: Tensor) -> Ragged:
         """Some rows as a set of their own."""
@@ -251,7 +251,7 @@ def check_rows(rows: Ragged, least: int = 1) -> None:
         raise DataUnusable("there are no documents", where="data", fix="give text that is not empty")
     short = (rows.lengths < least).nonzero().flatten()
     if len(short):
-        told = "no token" if least == 1 else f"fewer than {least} tokens"
+        detail = "no token" if least == 1 else f"fewer than {least} tokens"
         raise DataUnusable(
-            f"{len(short)} of {len(rows)} documents have {told}", where=f"first: document {int(short[0])}", fix="leave them out"
+            f"{len(short)} of {len(rows)} documents have {detail}", where=f"first: document {int(short[0])}", fix="leave them out"
         )

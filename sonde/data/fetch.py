@@ -94,8 +94,8 @@ def _blocks(url: str, limit: int) -> Iterator[bytes]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, Progress(*columns, console=Console(stderr=True)) as bar:
-            told = answer.headers.get("Content-Length", "")
-            total = int(told) if told.isdigit() else None
+            content_length = answer.headers.get("Content-Length", "")
+            total = int(content_length) if content_length.isdigit() else None
             task, got = bar.add_task(url.rsplit("/", 1)[1], total=total), 0
             while block := answer.read(BLOCK):
                 got += len(block)

@@ -177,17 +177,17 @@ def image_folder(
     if shape is not None and (len(shape) != 2 or not all(isinstance(side, int) and 1 <= side <= 8192 for side in shape)):
         raise BadInput(f"size must be a number of pixels or (height, width), not {size!r}")
     folder = pictures.by_class(path)
-    found = pictures.read(folder.files, colour, shape, skip_corrupt, root=path)
-    labels = np.array([folder.labels[i] for i in found.kept], object)
-    kept = [folder.parts[i] for i in found.kept] if folder.parts else None
+    images = pictures.read(folder.files, colour, shape, skip_corrupt, root=path)
+    labels = np.array([folder.labels[i] for i in images.kept], object)
+    kept = [folder.parts[i] for i in images.kept] if folder.parts else None
     fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
     if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        told = f"of class {listed(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
-        raise BadInput(told, fix="mend the pictures or remove the folder")
+        message = f"of class {listed(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
+        raise BadInput(message, fix="mend the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
-    arrays = Arrays(found.x, labels, classes, fixed, size=shape)
+    arrays = Arrays(images.x, labels, classes, fixed, size=shape)
     data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))
-    skipped = {"corrupt images skipped": len(found.corrupt)} | ({"skipped": listed(found.corrupt, 20)} if found.corrupt else {})
+    skipped = {"corrupt images skipped": len(images.corrupt)} | ({"skipped": listed(images.corrupt, 20)} if images.corrupt else {})
     return replace(data, report={**data.report, **skipped})
 
 

@@ -119,15 +119,15 @@ def _parse_npy(data: bytes, path: Path) -> np.ndarray:
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an NPZ file by name."""
-    data, found, total = contents(path), {}, 0
+    data, arrays, total = contents(path), {}, 0
     with reading(path, "is not a readable NPZ file"), zipfile.ZipFile(io.BytesIO(data)) as box:
         for member in box.infolist():
             total += member.file_size
             if total > LIMIT:
                 raise BadInput(f"'{path.name}' unpacks to more than {LIMIT >> 30} GiB", fix="cut it into smaller files")
             with box.open(member) as file:
-                found[member.filename.removesuffix(".npy")] = _parse_npy(file.read(member.file_size + 1), path)
-    return found
+                arrays[member.filename.removesuffix(".npy")] = _parse_npy(file.read(member.file_size + 1), path)
+    return arrays
 
 
 def _check_size(path: Path, there: int, shape: Sequence[int], dtype: np.dtype) -> None:
@@ -208,7 +208,7 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
         import pyarrow.parquet
     except ImportError as error:
         raise BadInput(f"'{path.name}' is a Parquet file and pyarrow is not installed", fix="pip install pyarrow") from error
-    data, found = contents(path), {}
+    data, columns = contents(path), {}
     with reading(path, "is not a readable Parquet file"):
         table = pyarrow.parquet.ParquetFile(io.BytesIO(data)).read()
         if len(set(table.column_names)) < len(table.column_names):
@@ -218,12 +218,12 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
             kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
             if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind):
                 values = column.cast(pyarrow.int8()) if kinds.is_boolean(kind) else column
-                found[name] = values.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
+                columns[name] = values.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
             elif kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_temporal(kind):
-                found[name] = _texts([None if cell is None else str(cell) for cell in column.to_pylist()])
+                columns[name] = _texts([None if cell is None else str(cell) for cell in column.to_pylist()])
             else:
                 raise ValueError(f"column '{name}' holds values of type {kind}")
-    return found
+    return columns
 
 
 def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] | None = None) -> np.ndarray:
@@ -242,10 +242,10 @@ def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] |
         warnings.simplefilter("ignore")  # of oddities that leave the picture whole
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # a picture that would unpack to gigabytes
         try:
-            found = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data))
         except UnidentifiedImageError:  # its own words tell the address of the bytes
             raise ValueError("no known format begins like this") from None
-        with found as opened:
+        with image as opened:
             if colour is None:
                 colour = opened.mode.split(";")[0] not in ("1", "L", "LA", "La", "I", "F")
             opened.load()
@@ -269,8 +269,8 @@ def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
     if values.dtype.itemsize == 2 or stretched:
         values = np.round(values / 257)
     elif not ((values >= 0) & (values <= 255) & (values == np.round(values))).all():
-        told = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"
-        raise BadInput(told, fix="save it with 8 or 16 bits, or give the numbers as NPY")
+        message = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"
+        raise BadInput(message, fix="save it with 8 or 16 bits, or give the numbers as NPY")
     return fromarray(values.astype(np.uint8))
 
 

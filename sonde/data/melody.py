@@ -70,7 +70,7 @@ class Note(NamedTuple):
 
 def notes(abc: str) -> list[Note]:
     """The notes of a tune in ABC."""
-    found: list[Note] = []
+    melody: list[Note] = []
     unit: Fraction | None = None
     usual, factor, scaled, tied = Fraction(1, 8), Fraction(1), 0, False
     key, local, next_longer = signature("C"), dict[str, int](), Fraction(1)
@@ -87,19 +87,19 @@ def notes(abc: str) -> list[Note]:
             factor, scaled = TUPLETS[many], int(many)
         elif token["bar"]:
             local = {}  # a sign holds to the end of its bar
-        elif (broken := token["broken"]) and found:
+        elif (broken := token["broken"]) and melody:
             short = Fraction(1, 2 ** min(len(broken), 3))
             this, next_longer = (2 - short, short) if broken[0] == ">" else (short, 2 - short)
-            found[-1] = Note(found[-1].pitch, found[-1].length * this)
+            melody[-1] = Note(melody[-1].pitch, melody[-1].length * this)
         elif token["note"]:
             length = (unit or usual) * _times(token["length"]) * next_longer * (factor if scaled else 1)
             pitch = _pitch(token, key, local)
-            if tied and found[-1].pitch == pitch:
-                found[-1] = Note(pitch, found[-1].length + length)
+            if tied and melody[-1].pitch == pitch:
+                melody[-1] = Note(pitch, melody[-1].length + length)
             else:
-                found.append(Note(pitch, length))
+                melody.append(Note(pitch, length))
             next_longer, scaled, tied = Fraction(1), max(scaled - 1, 0), bool(token["tie"])
-    return found
+    return melody
 
 
 def signature(key: str) -> dict[str, int]:
@@ -123,12 +123,12 @@ def midi(melody: Sequence[Note], tempo: float = 120.0, program: int = 73) -> byt
     if not 4 <= tempo <= 1000 or not 0 <= program <= 127:
         raise BadInput(f"tempo {tempo:g} and program {program} cannot be", where="midi", fix="tempo 4 to 1000, program 0 to 127")
     events = [b"\x00\xff\x51\x03" + round(60_000_000 / tempo).to_bytes(3, "big"), b"\x00\xc0" + bytes([program])]
-    at, told = Fraction(0), 0  # rounding each end, not each length, keeps a long melody in time
+    at, last_tick = Fraction(0), 0  # rounding each end, not each length, keeps a long melody in time
     for pitch, length in melody:
         begins, ends = round(at * 4 * TICKS), round((at + length) * 4 * TICKS)
         if pitch is not None:
-            events += [_varying(begins - told) + bytes([0x90, pitch, 90]), _varying(ends - begins) + bytes([0x80, pitch, 0])]
-            told = ends
+            events += [_varying(begins - last_tick) + bytes([0x90, pitch, 90]), _varying(ends - begins) + bytes([0x80, pitch, 0])]
+            last_tick = ends
         at += length
     track = b"".join([*events, b"\x00\xff\x2f\x00"])
     head = b"MThd" + (6).to_bytes(4, "big") + b"".join(n.to_bytes(2, "big") for n in (0, 1, TICKS))

@@ -36,8 +36,8 @@ class Folder(NamedTuple):
 
 def inside(folder: Path) -> list[Path]:
     """All pictures in a folder and below, in the order of their names, also links that lead nowhere; hidden files do not count."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and (path.is_file() or not path.exists()))
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and (path.is_file() or not path.exists()))
+    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
 def by_class(folder: Path) -> Folder:
@@ -50,8 +50,8 @@ def by_class(folder: Path) -> Folder:
         roots = [(-1, folder)]
     for root in {folder, *(root for _, root in roots)}:
         if _folders(root) and (beside := [path.name for path in inside(root) if path.parent == root]):
-            told = f"beside the folders in '{root.name}' lie pictures of no class: {listed(beside)}"
-            raise BadInput(told, fix="move each into the folder of its class, or elsewhere")
+            message = f"beside the folders in '{root.name}' lie pictures of no class: {listed(beside)}"
+            raise BadInput(message, fix="move each into the folder of its class, or elsewhere")
     files, labels, parts = [], [], []
     for part, root in roots:
         empty = []
@@ -64,8 +64,8 @@ def by_class(folder: Path) -> Folder:
         if empty:
             raise BadInput(f"class folder {listed(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
         if untrained := sorted(set(labels) - {label for label, of in zip(labels, parts, strict=True) if of == roots[0][0]}):
-            told = f"class folder {listed(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
-            raise BadInput(told, fix="mend its name, or add pictures to train on")
+            message = f"class folder {listed(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
+            raise BadInput(message, fix="mend its name, or add pictures to train on")
     if len(set(labels)) < 2:
         raise BadInput(
             f"folder '{folder.name}' holds pictures of {'only one class' if labels else 'no class'}, two or more are needed",
@@ -94,10 +94,10 @@ def read(
 
     console = Console(stderr=True)
     quiet = len(files) < LONG_WORK or not console.is_terminal
-    found, kept, corrupt = [], [], []
+    images, kept, corrupt = [], [], []
     for i, path in enumerate(track(files, "reading pictures", console=console, transient=True, disable=quiet)):
         try:
-            found.append(read_picture(path, colour, size))
+            images.append(read_picture(path, colour, size))
             kept.append(i)
         except BadInput as error:
             if not skip_corrupt:
@@ -107,19 +107,19 @@ def read(
                     fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error
             corrupt.append(name(path))
-    if not found:
+    if not images:
         raise BadInput(f"none of {len(files)} pictures can be read: {listed(corrupt)}", fix="give pictures that other programs can show")
-    if len({picture.shape[0] for picture in found}) > 1:
-        found = [np.repeat(picture, 3, 0) if len(picture) == 1 else picture for picture in found]
-    sizes = Counter(picture.shape[1:] for picture in found)
+    if len({picture.shape[0] for picture in images}) > 1:
+        images = [np.repeat(picture, 3, 0) if len(picture) == 1 else picture for picture in images]
+    sizes = Counter(picture.shape[1:] for picture in images)
     if len(sizes) > 1:
         shown = listed([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
-        odd = next(files[kept[i]] for i, picture in enumerate(found) if picture.shape[1:] != sizes.most_common(1)[0][0])
+        odd = next(files[kept[i]] for i, picture in enumerate(images) if picture.shape[1:] != sizes.most_common(1)[0][0])
         raise BadInput(
             f"pictures differ in size: {shown}, such as '{name(odd)}'",
             fix="give size=N where they are loaded, or bring them to one size",
         )
-    return Pictures(np.stack(found), kept, corrupt)
+    return Pictures(np.stack(images), kept, corrupt)
 
 
 def _folders(folder: Path) -> list[Path]:

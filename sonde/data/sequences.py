@@ -41,8 +41,8 @@ def recall(seed: int = 0, n: Count = 20_000, pairs: Few = 8, keys: Few = 32) -> 
         key = torch.rand(n, keys, generator=dice).argsort(1)[:, :pairs]
         value = keys + torch.randint(keys, (n, pairs), generator=dice)
         order = torch.rand(n, pairs, generator=dice).argsort(1)
-        told = torch.stack([key, value], 2).flatten(1)
-        return _asked(told, key.gather(1, order), value.gather(1, order))
+        context = torch.stack([key, value], 2).flatten(1)
+        return _asked(context, key.gather(1, order), value.gather(1, order))
 
     return _data("recall", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(keys)])
 
@@ -64,8 +64,8 @@ def copying(seed: int = 0, n: Count = 20_000, length: Length = 64, items: Few = 
         place = torch.arange(items).expand(n, -1)
         if selective:
             place = torch.rand(n, length, generator=dice).argsort(1)[:, :items].sort(1).values
-        told = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
-        return _asked(told, torch.ones_like(symbol), symbol)
+        context = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
+        return _asked(context, torch.ones_like(symbol), symbol)
 
     return _data("copying", seed, n, draw, ["blank", "mark", *(f"symbol {i}" for i in range(symbols))])
 
@@ -126,8 +126,8 @@ def in_context(seed: int = 0, n: Count = 20_000, shots: Few = 12, keys: Few = 6,
         key[:, -1] = key[:, :-1].gather(1, torch.randint(shots - 1, (n, 1), generator=dice)).squeeze(1)
         value = rule.gather(1, key)
         same = (key.unsqueeze(2) == key.unsqueeze(1)).tril(-1).any(2)  # (n, shots): the key came before
-        asked = torch.stack([same, torch.zeros_like(same)], 2).flatten(1)
-        return torch.stack([key, value], 2).flatten(1), torch.stack([value, torch.zeros_like(value)], 2).flatten(1), asked
+        mask = torch.stack([same, torch.zeros_like(same)], 2).flatten(1)
+        return torch.stack([key, value], 2).flatten(1), torch.stack([value, torch.zeros_like(value)], 2).flatten(1), mask
 
     return _data("in_context", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(values)])
 
@@ -148,10 +148,10 @@ def tagging(seed: int = 0, n: Count = 20_000, length: Length = 16, symbols: Few 
     return _data("tagging", seed, n, draw, [*map(str, range(symbols)), "not smaller", "smaller"])
 
 
-def _asked(told: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
+def _asked(context: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
     """What is told, then questions; only these have answers."""
-    x = torch.cat([told, questions], 1)
-    return x, torch.cat([torch.zeros_like(told), answers], 1), (torch.arange(x.shape[1]) >= told.shape[1]).expand_as(x)
+    x = torch.cat([context, questions], 1)
+    return x, torch.cat([torch.zeros_like(context), answers], 1), (torch.arange(x.shape[1]) >= context.shape[1]).expand_as(x)
 
 
 def _data(

@@ -57,10 +57,10 @@ def values(name: str) -> Tensor:
     path = find(name)
     with reading(path, "is not a table of dates and numbers"):
         column = list(read_columns(path, ",", True).values())[1]
-        found = torch.tensor([float(cell) for cell in column], dtype=torch.float64)
-    if not torch.isfinite(found).all():
+        numbers = torch.tensor([float(cell) for cell in column], dtype=torch.float64)
+    if not torch.isfinite(numbers).all():
         raise DataUnusable(f"'{path.name}' has a value that is no number", where=str(path), fix="put a good copy there")
-    return found
+    return numbers
 
 
 def forecast(name: str, row: Tensor, valid: Part, test: Part, length: int, ahead: int) -> Data:

@@ -106,8 +106,8 @@ def scattered(n: int, many: int, dice: Generator) -> Things:
 
 def captions(things: Things, colour: bool) -> list[str]:
     """A sentence about the last thing of each picture: 'a large red disc on the left'."""
-    told = []
+    sentences = []
     for kind, tint, x, radius in zip(*(value[:, -1].tolist() for value in (things.kind, things.colour, things.x, things.radius))):
         words = ["a", SIZES[radius > 0.35], [*COLOURS][tint] if colour else "", KINDS[kind], "on the", SIDES[x > 0]]
-        told.append(" ".join(filter(None, words)))
-    return told
+        sentences.append(" ".join(filter(None, words)))
+    return sentences

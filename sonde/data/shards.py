@@ -69,20 +69,20 @@ class Stretch:
     """the file ends with it, and so does a document"""
 
 
-def prepare(files: Sequence[Path], out: Path, asked: Asked, processes: int = 1, tell: Callable[[int, int], None] | None = None) -> dict:
+def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1, tell: Callable[[int, int], None] | None = None) -> dict:
     """Make the shards that are not there yet and return the manifest; `tell(done, all)` hears of bytes of text."""
-    plan = _plan(files, asked)
+    plan = _plan(files, options)
     lock = _claim(out, plan)
     try:
-        tokeniser = _tokeniser(files, out, asked)
-        jobs = [stretch for file in files for stretch in _stretches(file, asked)]
+        tokeniser = _tokeniser(files, out, options)
+        jobs = [stretch for file in files for stretch in _stretches(file, options)]
         sizes = [_bytes(job) for job in jobs]
         records: list[Any] = [_whole(out, number) for number in range(len(jobs))]
         done = sum(size for size, record in zip(sizes, records) if record)
         if tell:
             tell(done, sum(sizes))
         left = [number for number, record in enumerate(records) if record is None]
-        for number, record in _made(left, jobs, out, asked, processes):
+        for number, record in _made(left, jobs, out, options, processes):
             records[number], done = record, done + sizes[number]
             if tell:
                 tell(done, sum(sizes))
@@ -105,17 +105,17 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
             yield text
 
 
-def _plan(files: Sequence[Path], asked: Asked) -> dict:
+def _plan(files: Sequence[Path], options: Asked) -> dict:
     if not files:
         raise BadInput("there is no file to make tokens of", fix="give one or more text files")
-    found = []
+    entries = []
     for file in files:
         if not file.is_file():
             raise BadInput(f"no file '{file}'", fix="give text files; those packed as .gz, .xz or .bz2 will do")
         about = file.stat()
-        found.append({"name": file.name, "bytes": about.st_size, "changed": about.st_mtime_ns})
-    plan = {"format": FORMAT, "files": found, **asdict(asked)}
-    return {**plan, "specials": list(asked.specials)}
+        entries.append({"name": file.name, "bytes": about.st_size, "changed": about.st_mtime_ns})
+    plan = {"format": FORMAT, "files": entries, **asdict(options)}
+    return {**plan, "specials": list(options.specials)}
 
 
 def _claim(out: Path, plan: dict) -> Lock:
@@ -130,35 +130,39 @@ def _claim(out: Path, plan: dict) -> Lock:
             replace_file(out / "plan.json", dump_json(plan))
         elif (old := read_json(out / "plan.json")) != plan:
             differs = next((name for name in plan if not isinstance(old, dict) or old.get(name) != plan[name]), "plan")
-            told = "the text files are others, or changed" if differs == "files" else f"it was begun with another '{differs}'"
-            raise BadInput(f"'{out}' cannot go on: {told}", fix="choose another --out, or remove this folder to begin again")
+            reason = "the text files are others, or changed" if differs == "files" else f"it was begun with another '{differs}'"
+            raise BadInput(f"'{out}' cannot go on: {reason}", fix="choose another --out, or remove this folder to begin again")
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _tokeniser(files: Sequence[Path], out: Path, asked: Asked) -> Tokeniser:
+def _tokeniser(files: Sequence[Path], out: Path, options: Asked) -> Tokeniser:
     """The tokeniser of the folder: the one there, else the one named, else one trained on the text."""
     path = out / "tokenizer.json"
     if not path.is_file():
-        made = train(asked.tokeniser, texts(files), asked.size, asked.specials) if asked.tokeniser in KINDS else load(asked.tokeniser)
-        save(made, path)
+        tokeniser = (
+            train(options.tokeniser, texts(files), options.size, options.specials)
+            if options.tokeniser in KINDS
+            else load(options.tokeniser)
+        )
+        save(tokeniser, path)
     return load(path)
 
 
-def _stretches(file: Path, asked: Asked) -> Iterator[Stretch]:
+def _stretches(file: Path, options: Asked) -> Iterator[Stretch]:
     """The parts of a file that make a shard each; where they begin depends on the text around that place alone."""
     size = file.stat().st_size
-    if file.suffix.lower() in PACKED or size <= asked.shard:
+    if file.suffix.lower() in PACKED or size <= options.shard:
         yield Stretch(file.name, str(file), 0, 0, True)
         return
     start = 0
     with open(file, "rb") as text:
-        for near in range(asked.shard, size, asked.shard):
-            stop = _cut_after(text, near, CUTS[asked.documents], size)
+        for near in range(options.shard, size, options.shard):
+            stop = _cut_after(text, near, CUTS[options.documents], size)
             if start < stop < size:
-                yield Stretch(file.name, str(file), start, stop, asked.documents != "file")
+                yield Stretch(file.name, str(file), start, stop, options.documents != "file")
                 start = stop
     yield Stretch(file.name, str(file), start, size, True)
 
@@ -168,9 +172,9 @@ def _cut_after(text: Any, near: int, cut: re.Pattern[bytes], size: int) -> int:
     seen = b""
     while block := text.read(1 << 16):
         seen += block
-        found = cut.search(seen)
-        if found:
-            return near + found.end()
+        match = cut.search(seen)
+        if match:
+            return near + match.end()
     return size
 
 
@@ -178,8 +182,8 @@ def _bytes(job: Stretch) -> int:
     return (job.stop or Path(job.path).stat().st_size) - job.start
 
 
-def _made(left: Sequence[int], jobs: Sequence[Stretch], out: Path, asked: Asked, processes: int) -> Iterator[tuple[int, dict]]:
-    make = partial(_shard, out=out, how=asked.documents)
+def _made(left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: Asked, processes: int) -> Iterator[tuple[int, dict]]:
+    make = partial(_shard, out=out, how=options.documents)
     if processes < 2 or len(left) < 2:
         tokeniser = load(out / "tokenizer.json")
         for number in left:
@@ -214,7 +218,7 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokeniser: T
     def chunks() -> Iterator[bytes]:
         nonlocal tokens
         digest = hashlib.blake2b(digest_size=8)
-        begun = False
+        has_tokens = False
         for text, parts in _blocks(job, how):
             values, bounds = tokeniser.encode_all(parts if how != "file" else [text])
             row = values.numpy().astype(kind)
@@ -222,12 +226,12 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokeniser: T
                 stretch = row[int(bounds[i]) : int(bounds[i + 1])].tobytes()
                 digest.update(stretch)
                 tokens += len(stretch) // kind.itemsize
-                begun = begun or bool(stretch)
+                has_tokens = has_tokens or bool(stretch)
                 yield stretch
-                if how != "file" and begun:
+                if how != "file" and has_tokens:
                     yield from finish(digest)
-                    digest, begun = hashlib.blake2b(digest_size=8), False
-        if how == "file" and job.last and (begun or job.start):
+                    digest, has_tokens = hashlib.blake2b(digest_size=8), False
+        if how == "file" and job.last and (has_tokens or job.start):
             yield from finish(digest)
 
     def finish(digest: Any) -> Iterator[bytes]:
@@ -322,8 +326,8 @@ def _blocks(job: Stretch, how: Documents) -> Iterator[tuple[str, list[str]]]:
 def _last(cut: re.Pattern[bytes], text: bytes, near: int) -> int | None:
     """End of the last cut in a text; only what comes from `near` on is new."""
     for start in (max(len(text) - 4096, 0), max(near - 2, 0)):
-        if found := [match.end() for match in cut.finditer(text, start)]:
-            return found[-1]
+        if ends := [match.end() for match in cut.finditer(text, start)]:
+            return ends[-1]
     return None
 
 

@@ -225,15 +225,15 @@ class Encoder:
         for column, cells in columns.items():
             there = cells[~missing(cells)]
             if cells.dtype == object:
-                found = sorted(set(there.tolist()))
-                if len(found) > 1:
-                    levels[column] = tuple(found)
+                strings = sorted(set(there.tolist()))
+                if len(strings) > 1:
+                    levels[column] = tuple(strings)
             elif len(there) and there.min() < there.max():
                 with np.errstate(all="ignore"):
                     moments[column] = (float(there.mean()), float(there.std()))
                 if not (np.isfinite(moments[column]).all() and moments[column][1] > 0):
                     raise BadInput(f"the numbers in column '{column}' of '{name}' are too large or too close", fix="rescale that column")
-        many = [f"'{column}' ({len(found)})" for column, found in levels.items() if len(found) > max(10, min(MANY_LEVELS, n // 2))]
+        many = [f"'{column}' ({len(strings)})" for column, strings in levels.items() if len(strings) > max(10, min(MANY_LEVELS, n // 2))]
         if many:
             raise BadInput(
                 f"too many different texts to encode in column {listed(many)} of '{name}'", fix="leave such columns out with ignore=[...]"
@@ -339,14 +339,14 @@ class Target:
     def __call__(self, cells: np.ndarray, name: str) -> Tensor:
         if self.classes:
             place = {label: i for i, label in enumerate(self.classes)}
-            found = list(_each(_class_name, cells))
-            unknown = [label for label in found if label not in place]
+            labels = list(_each(_class_name, cells))
+            unknown = [label for label in labels if label not in place]
             if unknown:
                 raise BadInput(
-                    f"{len(unknown)} of {len(found)} labels ('{self.column}' of '{name}') are unknown: {listed(sorted(set(unknown)))}",
+                    f"{len(unknown)} of {len(labels)} labels ('{self.column}' of '{name}') are unknown: {listed(sorted(set(unknown)))}",
                     fix=f"the classes are {listed(self.classes)}",
                 )
-            return torch.tensor([place[label] for label in found], dtype=torch.int64)
+            return torch.tensor([place[label] for label in labels], dtype=torch.int64)
         with np.errstate(all="ignore"):
             y = ((cells - self.mean) / self.std).astype(np.float32)
         if not np.isfinite(y).all():

@@ -49,11 +49,11 @@ def windows(
     report: dict[str, int | str] = {f"{part} tokens": len(row) for part, row in zip(("train", "valid", "test"), rows, strict=True)}
     if level == "char":
         report["characters not in training text"] = sum(int((row == 0).sum()) for row in rows[1:])
-    learnt, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
-    if learnt is None:
+    train_source, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
+    if train_source is None:
         raise BadInput(f"'{name}' holds no text for training")
     reader = TextReader(vocabulary, length)
-    return Data(learnt, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
+    return Data(train_source, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
 
 
 def text_file(  # noqa: PLR0913  the options of a kind of file
@@ -171,11 +171,11 @@ def stdlib_text(
 def library() -> Iterator[tuple[str, str]]:
     """(name, text) of each source file of the standard library, sorted by name; tests and machine settings left out."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = []
+    names = []
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name not in LEFT_OUT]  # installed packages can be many times the library
-        found += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
-    for name in sorted(found):
+        names += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
+    for name in sorted(names):
         if name.startswith("_sysconfigdata"):
             continue
         try:

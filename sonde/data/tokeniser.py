@@ -150,13 +150,16 @@ class Vocabulary:
 
         plain, last = self.tokens[: self.size - len(self.named)], self.tokens[self.size - len(self.named) :]
         if self.level == "byte":
-            made = Tokenizer(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
-            made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
+            tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
+            tokenizer.pre_tokenizer, tokenizer.decoder = (
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+                decoders.ByteLevel(),
+            )
         else:
-            made = Tokenizer(models.WordLevel({char: i for i, char in enumerate(plain)}, unk_token=UNKNOWN))
-            made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex(ANY), "isolated"), decoders.Fuse()
-        made.add_special_tokens([AddedToken(token, normalized=False) for token in last])
-        return made.to_str(pretty=True)
+            tokenizer = Tokenizer(models.WordLevel({char: i for i, char in enumerate(plain)}, unk_token=UNKNOWN))
+            tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Split(Regex(ANY), "isolated"), decoders.Fuse()
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in last])
+        return tokenizer.to_str(pretty=True)
 
 
 ANY = r"[\s\S]"
@@ -188,8 +191,8 @@ class Subwords:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        found = {number: token for token, number in self.tokenizer.get_vocab().items()}
-        return tuple(found.get(number, f"<unused {number}>") for number in range(max(found, default=-1) + 1))
+        id_to_token = {number: token for token, number in self.tokenizer.get_vocab().items()}
+        return tuple(id_to_token.get(number, f"<unused {number}>") for number in range(max(id_to_token, default=-1) + 1))
 
     @property
     def size(self) -> int:
@@ -198,9 +201,9 @@ class Subwords:
     @cached_property
     def specials(self) -> Mapping[str, int]:
         number = self.tokenizer.token_to_id
-        found = {name: next((n for n in map(number, spelt) if n is not None), None) for name, spelt in SPELT.items()}
+        ids = {name: next((n for n in map(number, spellings) if n is not None), None) for name, spellings in SPELT.items()}
         sentinels = {f"sentinel {i}": number(SENTINEL.format(i)) for i in range(100)}
-        return {name: n for name, n in (found | sentinels).items() if n is not None}
+        return {name: n for name, n in (ids | sentinels).items() if n is not None}
 
     def encode(self, text: str) -> Tensor:
         return self.encode_all([text])[0]
@@ -210,13 +213,13 @@ class Subwords:
         bounds, at = [np.zeros(1, np.int64)], 0
         for group, last in self._groups(texts):
             try:
-                found = [one.ids for one in self.tokenizer.encode_batch_fast(group, add_special_tokens=False)]
+                id_lists = [one.ids for one in self.tokenizer.encode_batch_fast(group, add_special_tokens=False)]
             except TypeError:  # the package says this of text that cannot be UTF-8
                 with _characters():
                     "".join(group).encode()
                 raise
-            stops = at + np.fromiter(map(len, found), np.int64, len(found)).cumsum()
-            rows.append(np.fromiter(chain.from_iterable(found), np.int32, int(stops[-1]) - at))
+            stops = at + np.fromiter(map(len, id_lists), np.int64, len(id_lists)).cumsum()
+            rows.append(np.fromiter(chain.from_iterable(id_lists), np.int32, int(stops[-1]) - at))
             bounds.append(stops[last])
             at = int(stops[-1])
         return torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(bounds))
@@ -271,21 +274,21 @@ def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenize
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
-    made = Tokenizer(models.WordLevel(unk_token=_spell("unknown")))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.train_from_iterator(texts, trainers.WordLevelTrainer(vocab_size=size, special_tokens=marks, show_progress=False))
-    return made
+    tokenizer = Tokenizer(models.WordLevel(unk_token=_spell("unknown")))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(vocab_size=size, special_tokens=marks, show_progress=False))
+    return tokenizer
 
 
 def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     marks = [_spell(name) for name in specials if name != "unknown"]  # every byte is a token: nothing is unknown
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(_byte_letters()), special_tokens=marks, show_progress=False)
-    made.train_from_iterator(texts, trainer)
-    return made
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
@@ -305,12 +308,12 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Toke
         raise BadInput(
             f"{len(letters)} different letters need {len(first)} tokens, not {size}", fix=f"set its size to {len(first)} or more"
         )
-    made = Tokenizer(models.WordPiece(unk_token=marks[0]))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordPiece(unk_token=marks[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
-    made.train_from_iterator((" ".join([word] * many) for word, many in words.items()), trainer)
+    tokenizer.train_from_iterator((" ".join([word] * many) for word, many in words.items()), trainer)
     return _dressed(
-        models.WordPiece(made.get_vocab(with_added_tokens=True), unk_token=marks[0]),
+        models.WordPiece(tokenizer.get_vocab(with_added_tokens=True), unk_token=marks[0]),
         marks,
         normalizer=normal,
         pre_tokenizer=split,
@@ -323,12 +326,12 @@ def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokeni
 
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     space = pre_tokenizers.Metaspace(prepend_scheme="never")
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer = split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\n"), "isolated"), space])
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\n"), "isolated"), space])
     trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=marks, unk_token=marks[0], show_progress=False)
-    made.train_from_iterator(texts, trainer)
-    found = json.loads(made.to_str())["model"]["vocab"]
-    pieces = {piece: score for piece, score in found if piece not in marks}
+    tokenizer.train_from_iterator(texts, trainer)
+    vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
+    pieces = {piece: score for piece, score in vocab if piece not in marks}
     # Letters too rare to be worth a piece are given scores 0.0001 apart in the order of a hash table; here in that of the alphabet.
     floor = min(pieces.values(), default=0.0)
     rare = sorted(piece for piece, score in pieces.items() if len(piece) == 1 and score - floor < 1e-4 * len(pieces))
@@ -349,11 +352,11 @@ _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
 def _dressed(model: Any, marks: Sequence[str], **parts: Any) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    made = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     for name, part in parts.items():
-        setattr(made, name, part)
-    made.add_special_tokens(list(marks))
-    return made
+        setattr(tokenizer, name, part)
+    tokenizer.add_special_tokens(list(marks))
+    return tokenizer
 
 
 def save(tokeniser: Tokeniser, path: str | Path) -> None:
@@ -366,9 +369,9 @@ def load(path: str | Path) -> Tokeniser:
     try:
         return from_json(read_file(Path(path), 8 * JSON_LIMIT).decode("utf-8"))
     except (OSError, ValueError) as error:
-        told = f"'{Path(path).name}' is no tokenizer.json: {getattr(error, 'strerror', None) or error}"
+        message = f"'{Path(path).name}' is no tokenizer.json: {getattr(error, 'strerror', None) or error}"
         raise DataUnusable(
-            told, where=str(path), fix="give the tokenizer.json of a model, or one that `sonde data tokens` wrote"
+            message, where=str(path), fix="give the tokenizer.json of a model, or one that `sonde data tokens` wrote"
         ) from error
 
 
@@ -377,9 +380,9 @@ def from_json(text: str) -> Tokeniser:
     from tokenizers import Tokenizer
 
     try:
-        found, made = json.loads(text), Tokenizer.from_str(text)
-        model, split = found["model"], found["pre_tokenizer"] or {}
-        added = {token["content"]: token["id"] for token in found["added_tokens"]}
+        config, tokenizer = json.loads(text), Tokenizer.from_str(text)
+        model, split = config["model"], config["pre_tokenizer"] or {}
+        added = {token["content"]: token["id"] for token in config["added_tokens"]}
     except ValueError:
         raise
     except RecursionError:
@@ -391,7 +394,7 @@ def from_json(text: str) -> Tokeniser:
         return Vocabulary((*sorted(model["vocab"], key=lambda token: model["vocab"][token]), *map(_spell, names)), "char", names)
     if model["type"] == "BPE" and not model["merges"] and list(model["vocab"]) == _byte_letters():
         return Vocabulary.of("", "byte", names)
-    return Subwords(made)
+    return Subwords(tokenizer)
 
 
 def fingerprint(tokeniser: Tokeniser) -> str:
@@ -417,19 +420,19 @@ def special(tokeniser: Tokeniser, name: str) -> int:
 
 def sentinels(tokeniser: Tokeniser) -> Tensor:
     """Numbers of the sentinels, in their order."""
-    found = [number for name, number in tokeniser.specials.items() if name.startswith("sentinel ")]
-    if not found:
+    ids = [number for name, number in tokeniser.specials.items() if name.startswith("sentinel ")]
+    if not ids:
         special(tokeniser, "sentinel 0")
-    return torch.tensor(found)
+    return torch.tensor(ids)
 
 
 def marked(tokeniser: Tokeniser, text: str) -> Tensor:
     """Tokens of a text in which special tokens are spelt out, as in 'Paris is the [MASK] of France'."""
-    spelt = {tokeniser.tokens[number]: number for name, number in tokeniser.specials.items() if name != "unknown"}
-    if not spelt:
+    special_ids = {tokeniser.tokens[number]: number for name, number in tokeniser.specials.items() if name != "unknown"}
+    if not special_ids:
         return tokeniser.encode(text).long()
-    parts = re.split("(" + "|".join(map(re.escape, spelt)) + ")", text)
-    rows = [torch.tensor([spelt[part]]) if part in spelt else tokeniser.encode(part).long() for part in parts if part]
+    parts = re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text)
+    rows = [torch.tensor([special_ids[part]]) if part in special_ids else tokeniser.encode(part).long() for part in parts if part]
     return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
 
 
@@ -456,7 +459,7 @@ def _named(token: str) -> str:
     match = re.fullmatch(r"<extra_id_(\d+)>", token)
     if match:
         return f"sentinel {match.group(1)}"
-    return next((name for name, spelt in SPELT.items() if token in spelt), token)
+    return next((name for name, spellings in SPELT.items() if token in spellings), token)
 
 
 def _byte_letters() -> list[str]:
@@ -466,9 +469,9 @@ def _byte_letters() -> list[str]:
     return [chr(byte if byte in plain else next(others)) for byte in range(256)]
 
 
-def _may_cut(found: Mapping[str, Any]) -> bool:
+def _may_cut(config: Mapping[str, Any]) -> bool:
     """True where a text may be cut before a space: what comes before and after are then words of their own, whatever they are."""
-    split, normal = found["pre_tokenizer"], found["normalizer"]
+    split, normal = config["pre_tokenizer"], config["normalizer"]
     steps = [] if split is None else split.get("pretokenizers", [split])
     harmless = normal is None or normal["type"] in ("BertNormalizer", "Lowercase")
     return harmless and all(map(_at_spaces, steps)) and bool(steps) and steps[-1]["type"] != "Split"
@@ -487,11 +490,11 @@ def _pieces(text: str) -> Iterator[str]:
     """Parts of a text of about `PIECE` characters, cut before a single space between two words."""
     start = 0
     while len(text) - start > PIECE:
-        found = _CUT.search(text, start + PIECE)
-        if found is None:
+        match = _CUT.search(text, start + PIECE)
+        if match is None:
             break
-        yield text[start : found.start() + 1]
-        start = found.start() + 1
+        yield text[start : match.start() + 1]
+        start = match.start() + 1
     yield text[start:]
 
 

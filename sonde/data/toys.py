@@ -30,15 +30,17 @@ def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Dat
     """
     phrases = list(itertools.product(ARTICLES, ADJECTIVES, NOUNS))
     every = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
-    told = []
+    translations = []
     for number in every.tolist():
         rest, verb = divmod(number, len(VERBS))
-        told.append(translated(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
-    sources, targets = map(list, zip(*told))
-    made = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
-    whole = pairs(sources, targets, made, made)
+        translations.append(translated(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
+    sources, targets = map(list, zip(*translations))
+    tokeniser = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
+    whole = pairs(sources, targets, tokeniser, tokeniser)
     parts = [whole.subset(part) for part in split(len(whole), seed=seed)]
-    return Data(parts[0], parts[1], parts[2], name="bilingual", task="other", classes=made.tokens, reader=LinesReader(made, 64, "source"))
+    return Data(
+        parts[0], parts[1], parts[2], name="bilingual", task="other", classes=tokeniser.tokens, reader=LinesReader(tokeniser, 64, "source")
+    )
 
 
 def translated(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:

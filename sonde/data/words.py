@@ -38,16 +38,16 @@ def similarity(which: str | Path) -> list[Judged]:
     path = find(f"word-vectors/{SIMILARITY[which]}") if isinstance(which, str) and which in SIMILARITY else Path(which)
     with reading(path, "is not a list of two words and a number"):
         rows = [line.split() for line in decode(path).splitlines() if line.strip()]
-        found = [Judged(first.lower(), second.lower(), float(score)) for first, second, score in rows]
-    if not found:
+        pairs = [Judged(first.lower(), second.lower(), float(score)) for first, second, score in rows]
+    if not pairs:
         raise BadInput(f"'{path.name}' holds no pairs", fix="give two words and a number in each line")
-    return found
+    return pairs
 
 
 def analogies(file: Path | None = None) -> dict[str, list[tuple[str, str, str, str]]]:
     """Questions 'a is to b as c is to d' by group, in small letters; by default the 19,544 of word2vec."""
     path = file or find("word-vectors/questions-words.txt")
-    found: dict[str, list[tuple[str, str, str, str]]] = {}
+    questions: dict[str, list[tuple[str, str, str, str]]] = {}
     with reading(path, "is not a list of analogies"):
         group = ""
         for line in decode(path).splitlines():
@@ -55,5 +55,5 @@ def analogies(file: Path | None = None) -> dict[str, list[tuple[str, str, str, s
                 group = line[1:].strip()
             elif line.strip():
                 a, b, c, d = line.lower().split()
-                found.setdefault(group, []).append((a, b, c, d))
-    return found
+                questions.setdefault(group, []).append((a, b, c, d))
+    return questions

@@ -47,11 +47,11 @@ class Plan:
     file: Path | None = None
 
 
-def plan(recipe: str | Path | Recipe | Callable[..., Recipe], given: dict[str, Any]) -> Plan:
+def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[str, Any]) -> Plan:
     """Find a recipe and check its dials; nothing is built yet."""
     if isinstance(recipe, Recipe):
-        if given:
-            raise BadInput(f"a Recipe object has no dial '{next(iter(given))}'", fix="change it with recipe.replace(...)")
+        if overrides:
+            raise BadInput(f"a Recipe object has no dial '{next(iter(overrides))}'", fix="change it with recipe.replace(...)")
         return Plan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
     file = None
     function: Any
@@ -66,28 +66,28 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], given: dict[str, A
     else:
         name = shelf.check("recipes", str(recipe))
         function, source = shelf.load("recipes", name).recipe, {"name": name}
-    return Plan(_maker(function, given, f"recipe '{name}'"), source, name, _dials(function, given, f"recipe '{name}'"), file)
+    return Plan(_maker(function, overrides, f"recipe '{name}'"), source, name, _dials(function, overrides, f"recipe '{name}'"), file)
 
 
-def _dials(function: Callable[..., Recipe], given: dict[str, Any], owner: str) -> dict[str, Any]:
+def _dials(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> dict[str, Any]:
     """All dials but the seed, which is an option of the run."""
-    if "seed" in given:
+    if "seed" in overrides:
         raise BadInput(f"{owner} has no dial 'seed'", fix="the seed is an option of the run: --seed")
     known = dials(function, owner)
-    values = resolve(function, {**({"seed": 0} if "seed" in known else {}), **given}, owner)
+    values = resolve(function, {**({"seed": 0} if "seed" in known else {}), **overrides}, owner)
     return {name: value for name, value in values.items() if name != "seed"}
 
 
-def _maker(function: Callable[..., Recipe], given: dict[str, Any], owner: str) -> Callable[[int], Recipe]:
-    values = _dials(function, given, owner)
+def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> Callable[[int], Recipe]:
+    values = _dials(function, overrides, owner)
     seeded = "seed" in dials(function, owner)
 
     def make(seed: int) -> Recipe:
         with building(owner):
-            made = function(**values, **({"seed": seed} if seeded else {}))
-        if not isinstance(made, Recipe):
-            raise BadInput(f"{owner} returned {type(made).__name__}", fix="return a sonde.Recipe")
-        return made
+            recipe = function(**values, **({"seed": seed} if seeded else {}))
+        if not isinstance(recipe, Recipe):
+            raise BadInput(f"{owner} returned {type(recipe).__name__}", fix="return a sonde.Recipe")
+        return recipe
 
     return make
 
@@ -110,7 +110,7 @@ def train(
     hang_timeout: float | None = None,
     restarts: int | None = None,
     quiet: bool = False,
-    **given: Any,
+    **overrides: Any,
 ) -> Run:
     """Train a recipe, by name, file, function or object; other keyword arguments are its dials.
 
@@ -124,31 +124,31 @@ def train(
     switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}
     options = Options.of({**explicit, **switches})
     if resume:
-        if given or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
+        if overrides or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
             raise BadInput("a resumed run keeps its recipe and dials", fix="leave them out, or start a new run")
         old = rundir.latest() if resume is True else rundir.find(resume)
         run = old.path
-        asked = _plan_of(old, recipe)
+        run_plan = _plan_of(old, recipe)
     elif recipe is None:
         raise BadInput("no recipe given", fix="choose from " + ", ".join(shelf.names("recipes")))
     else:
-        asked = plan(recipe, given)
+        run_plan = plan(recipe, overrides)
     world = World.alone()
     if World.under_torchrun():
         world = World.from_torchrun(options.device)
         explicit["processes"] = world.size
         options = replace(options, processes=world.size)
-    with _claimed(run, asked.name, world) as path:
+    with _claimed(run, run_plan.name, world) as path:
         directory = RunDirectory(path)
-        recorded, done = _shared(world, lambda: (_recorded(directory, asked, options, explicit), directory.is_done))
+        recorded, done = _shared(world, lambda: (_recorded(directory, run_plan, options, explicit), directory.is_done))
         if done:
             if not quiet and world.is_main:
                 print(f"{directory.path.name} is already finished")
-            return Run(path, asked)
+            return Run(path, run_plan)
         settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
         if settled.processes > world.size:
             launch(
-                lambda world: execute(asked, settled, path, world),
+                lambda world: execute(run_plan, settled, path, world),
                 settled.processes,
                 progress=lambda: max(checkpoint.steps(directory.checkpoints), default=None),
                 threads=settled.threads or 1,
@@ -157,9 +157,9 @@ def train(
                 on_event=partial(_lost_worker, directory),
             )
         else:
-            execute(asked, settled, path, world)
+            execute(run_plan, settled, path, world)
     world.close()
-    return Run(path, asked)
+    return Run(path, run_plan)
 
 
 def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
@@ -184,14 +184,14 @@ def _claimed(run: str | Path | None, name: str, world: World):
         yield Path(_shared(world, str))
         return
     if run is not None:
-        path, made = Path(run), []
+        path, new_directories = Path(run), []
     else:
-        made = [] if rundir.ROOT.exists() else [rundir.ROOT]
+        new_directories = [] if rundir.ROOT.exists() else [rundir.ROOT]
         while True:
             path = rundir.fresh(name)
             try:
                 path.mkdir(parents=True)
-                made.insert(0, path)
+                new_directories.insert(0, path)
                 break
             except FileExistsError:
                 continue
@@ -205,7 +205,7 @@ def _claimed(run: str | Path | None, name: str, world: World):
     try:
         yield path
     except BaseException:
-        for directory in made:
+        for directory in new_directories:
             try:
                 directory.rmdir()
             except OSError:
@@ -213,7 +213,7 @@ def _claimed(run: str | Path | None, name: str, world: World):
         raise
 
 
-def _recorded(directory: RunDirectory, asked: Plan, options: Options, explicit: dict[str, Any]) -> dict[str, Any] | None:
+def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explicit: dict[str, Any]) -> dict[str, Any] | None:
     """Options of the run that is already in the directory, after making sure it is the same run; None for a new one."""
     if not directory.exists:
         return None
@@ -221,11 +221,11 @@ def _recorded(directory: RunDirectory, asked: Plan, options: Options, explicit: 
     here = f"run '{directory.path.name}'"
     fix = "use another --run for a new run, or --resume to go on with this one as it was"
     for part in ("name", "object"):
-        if info["recipe"].get(part) != asked.source.get(part):
-            raise BadInput(f"{here} was made with recipe {_say_source(info['recipe'])}, not {_say_source(asked.source)}", fix=fix)
-    if info["recipe"].get("sha256") != asked.source.get("sha256"):
-        raise BadInput(f"{here} was made with another version of {asked.name}.py", fix=fix)
-    was, now = info["dials"], _jsonable(asked.dials)
+        if info["recipe"].get(part) != run_plan.source.get(part):
+            raise BadInput(f"{here} was made with recipe {_say_source(info['recipe'])}, not {_say_source(run_plan.source)}", fix=fix)
+    if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
+        raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
+    was, now = info["dials"], _jsonable(run_plan.dials)
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
@@ -260,12 +260,12 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
                 last_good="its checkpoints",
                 fix="restore the file; it is code, and only the recorded one is run",
             )
-        asked = plan(copy, info["dials"])
-        return replace(asked, source=source, name=Path(source["file"]).stem)
+        run_plan = plan(copy, info["dials"])
+        return replace(run_plan, source=source, name=Path(source["file"]).stem)
     return plan(shelf.check("recipes", str(source["name"])), info["dials"])
 
 
-def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
+def execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
     """One process of a run, from building the recipe to the last figure."""
     caller = random_states()
     assert options.threads is not None
@@ -273,15 +273,15 @@ def execute(asked: Plan, options: Options, path: Path, world: World) -> None:
     alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
     with settled_torch(options.threads, options.device), blas_threads(options.threads), alone, hushed(options.quiet or not world.is_main):
         try:
-            _execute(asked, options, path, world)
+            _execute(run_plan, options, path, world)
         finally:
             restore_random_states(caller)
 
 
-def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
+def _execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
     world.beat(0, "start")
     directory = RunDirectory(path)
-    job = Job(lambda: asked.make(options.seed), options, world)
+    job = Job(lambda: run_plan.make(options.seed), options, world)
     if world.is_main and not directory.exists:
         job.check()
     job.prepare_training()
@@ -296,7 +296,7 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
         warning = ""
         if world.is_main:
             directory.open_for_writing()
-            info, warning = _register(directory, asked, options, job, marks)
+            info, warning = _register(directory, run_plan, options, job, marks)
         record.open()
         if options.tensorboard and world.is_main:
             from .tensorboard import TensorBoard
@@ -323,13 +323,13 @@ def _execute(asked: Plan, options: Options, path: Path, world: World) -> None:
         directory.close()
 
 
-def _register(directory: RunDirectory, asked: Plan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _register(directory: RunDirectory, run_plan: Plan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Write run.json for a new run, or compare it with this one; returns what it is to hold from now on, and what to warn of."""
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
-        if asked.file is not None:
-            files.replace_file(directory.path / "recipe.py", asked.file.read_bytes())
-        directory.write("run.json", _about(asked, options, job, marks, hashes))
+        if run_plan.file is not None:
+            files.replace_file(directory.path / "recipe.py", run_plan.file.read_bytes())
+        directory.write("run.json", _about(run_plan, options, job, marks, hashes))
         return directory.info(), ""
     info = directory.info()
     changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
@@ -355,14 +355,14 @@ def _update(directory: RunDirectory, info: dict[str, Any]) -> None:
         directory.write("run.json", info)
 
 
-def _about(asked: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
+def _about(run_plan: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
     import platform
 
     trainable = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
     return {
         "format": rundir.FORMAT,
-        "recipe": asked.source,
-        "dials": _jsonable(asked.dials),
+        "recipe": run_plan.source,
+        "dials": _jsonable(run_plan.dials),
         "seed": options.seed,
         "options": options.record(),
         "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
@@ -425,14 +425,14 @@ def open_run(path: str | Path, recipe: Recipe | Callable[..., Recipe] | None = N
 class Run:
     """A run on disk: what was asked, what happened, what was learned."""
 
-    def __init__(self, path: str | Path, asked: Plan | None = None) -> None:
+    def __init__(self, path: str | Path, run_plan: Plan | None = None) -> None:
         self.directory = RunDirectory(path)
         self.path, self.name = self.directory.path, self.directory.path.name
-        self._asked = asked
+        self._asked = run_plan
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("figures", {}).items() if value is not None)
-        return f"Run({str(self.path)!r}: {told or 'unfinished'})"
+        summary = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("figures", {}).items() if value is not None)
+        return f"Run({str(self.path)!r}: {summary or 'unfinished'})"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -457,11 +457,11 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, rebuilt from its record."""
-        asked = self._asked or _plan_of(self.directory, None)
+        run_plan = self._asked or _plan_of(self.directory, None)
         caller = random_states()
         try:
             seed_everything(self.info["seed"], "recipe")
-            return asked.make(self.info["seed"])
+            return run_plan.make(self.info["seed"])
         finally:
             restore_random_states(caller)
 
@@ -502,16 +502,16 @@ class Run:
             raise BadInput(f"run '{self.name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
         if isinstance(which, str) and which not in ("final", "best", "last"):
             raise BadInput(f"no model '{which}' of a run", fix=nearest(which, ("final", "best", "last")))
-        found = checkpoint.read(checkpoint.path_of(self.directory.checkpoints, which if isinstance(which, int) else kept[-1]))
-        final_is_best = self.result.get("model_step", found.step) != found.step
-        return checkpoint.best_weights(found) if which == "best" or (which == "final" and final_is_best) else found.parts["model"]
+        snapshot = checkpoint.read(checkpoint.path_of(self.directory.checkpoints, which if isinstance(which, int) else kept[-1]))
+        final_is_best = self.result.get("model_step", snapshot.step) != snapshot.step
+        return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]
 
     @torch.no_grad()
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
         if not isinstance(batch, Batch):
-            told = f"predict takes a Batch, not {type(batch).__name__}"
-            raise BadInput(told, where="Run.predict", fix="a file is read by run.data.reader(path), a tensor goes in as Batch(x=tensor)")
+            message = f"predict takes a Batch, not {type(batch).__name__}"
+            raise BadInput(message, where="Run.predict", fix="a file is read by run.data.reader(path), a tensor goes in as Batch(x=tensor)")
         model = self.model(which)
         n = self.recipe.evaluate_batch
         output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])
@@ -535,8 +535,8 @@ class Run:
     def look(self, lens: str, *, split: str | None = None, first: int = 512, **options: Any) -> list[Reading]:
         """Look through a lens at the `first` so many examples of a part of the data."""
         module = shelf.load("lenses", lens)
-        found = module.read(self.subject(split, first), **resolve_lens(module.read, options, lens))
-        return found if isinstance(found, list) else [found]
+        readings = module.read(self.subject(split, first), **resolve_lens(module.read, options, lens))
+        return readings if isinstance(readings, list) else [readings]
 
     def report(self) -> Path:
         """Write report.html and its figures; returns its path."""

@@ -177,22 +177,22 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
         try:
-            found = read(path)
+            snapshot = read(path)
         except DataUnusable as error:
             refused.append(error.what)
             tell(error.what)
             set_aside(path)
             continue
         try:
-            fits(found)
+            fits(snapshot)
         except DataUnusable as error:  # sound, but of another model; if all are, none is touched
             strange[path] = f"checkpoint {path.name} does not fit the model: {error.what}"
             refused.append(strange[path])
             continue
-        for path, told in strange.items():
-            tell(told)
+        for path, message in strange.items():
+            tell(message)
             set_aside(path)
-        return found
+        return snapshot
     if refused or any(folder.glob("bad-*")):
         raise NoCheckpoint(
             "no checkpoint of this run can be loaded" + (f": {refused[-1]}" if refused else ""),
@@ -236,6 +236,6 @@ def retain(folder: Path, keep: int) -> None:
     sweep(folder)
 
 
-def best_weights(found: Checkpoint) -> Mapping[str, Tensor]:
+def best_weights(snapshot: Checkpoint) -> Mapping[str, Tensor]:
     """The best weights a checkpoint knows of."""
-    return found.parts["best"] or found.parts["model"]
+    return snapshot.parts["best"] or snapshot.parts["model"]

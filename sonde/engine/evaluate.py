@@ -64,8 +64,8 @@ def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> T
 def figures(total: Terms) -> dict[str, float]:
     """What a reader is told of all sums together."""
     losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
-    told = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}
-    return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in told.items()}}
+    means = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}
+    return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in means.items()}}
 
 
 def _gather(rows: list[Terms], batches: int, world: Any) -> Terms:

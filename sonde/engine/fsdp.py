@@ -80,13 +80,13 @@ class SpreadReplica:
         return self.optimiser.param_groups[0]["lr"]
 
     def _moments(self) -> dict[str, Tensor]:
-        found = {}
+        moments = {}
         for group in self.optimiser.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 for moment, value in self.optimiser.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
-                        found[f"{name}.{moment}"] = value
-        return found
+                        moments[f"{name}.{moment}"] = value
+        return moments
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Whole tensors, put together from all processes."""

@@ -112,13 +112,13 @@ def diagnose(model: nn.Module, objective: Any, batch: Batch, before: Callable[[]
     for name, tensor in batch.fields.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return f"field '{name}' of the batch is not finite in {_examples(tensor, batch)}"
-    found: list[str] = []
+    faults: list[str] = []
 
     def hook(name: str) -> Callable:
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
             for tensor in _tensors(output):
-                if not found and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                    found.append(f"first bad output: module '{name}' ({type(module).__name__}), {_examples(tensor, batch)}")
+                if not faults and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    faults.append(f"first bad output: module '{name}' ({type(module).__name__}), {_examples(tensor, batch)}")
 
         return look
 
@@ -134,8 +134,8 @@ def diagnose(model: nn.Module, objective: Any, batch: Batch, before: Callable[[]
             handle.remove()
         for buffer, value in kept:
             buffer.copy_(value)
-    if found:
-        return found[0]
+    if faults:
+        return faults[0]
     for name, term in terms.items():
         if not bool(torch.isfinite(term.sum)):
             return f"every module's output is finite, but the sum '{name}' of the objective is not"

@@ -94,8 +94,8 @@ class Job:
             from .fsdp import SpreadReplica
 
             if phased(self.objective):
-                told = "an objective whose phases move different weights cannot be trained with a model that is spread"
-                raise BadInput(told, where="parallel", fix="leave --parallel fsdp out")
+                message = "an objective whose phases move different weights cannot be trained with a model that is spread"
+                raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
             self.replica: Any = SpreadReplica(self.model, self.recipe.optimiser, self.world)
         else:
             self.replica = Replica(self.model, self.recipe.optimiser, self.world, not self.recipe.callbacks, self.objective)

@@ -254,8 +254,8 @@ class _Attempt:
         finally:
             self._end()
         if self.signals.stop and (loss or self.signals.at_once or any(worker.code for worker in self.workers)):
-            told = min(self.workers, key=_weight).error if loss is None else None
-            raise self.signals.stopped(progress()) if told is None or isinstance(told, PeerLost) else told
+            error = min(self.workers, key=_weight).error if loss is None else None
+            raise self.signals.stopped(progress()) if error is None or isinstance(error, PeerLost) else error
         if loss is not None:
             return loss
         if self.first is None:
@@ -454,9 +454,9 @@ def _rebuild(message: bytes) -> SondeError | None:
     """The error in a worker's report; None where it had no time to write one."""
     if not message:
         return None
-    told = json.loads(message)
-    error = getattr(errors, told["kind"])(**told["parts"])
-    error.add_note(told["note"])
+    report = json.loads(message)
+    error = getattr(errors, report["kind"])(**report["parts"])
+    error.add_note(report["note"])
     return error
 
 

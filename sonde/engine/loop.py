@@ -73,14 +73,14 @@ class Loop:
             "callbacks": [callback.state() for callback in self.job.recipe.callbacks],
         }
 
-    def fits(self, found: Checkpoint) -> None:
+    def fits(self, snapshot: Checkpoint) -> None:
         """Raise DataUnusable unless all of a checkpoint can be loaded; nothing is loaded yet."""
-        self.job.replica.fits(found.parts)
+        self.job.replica.fits(snapshot.parts)
         try:
-            Best(self.job.recipe.watch).load(found.state["best"])
-            for _, saved in self._guarded(found.state):
+            Best(self.job.recipe.watch).load(snapshot.state["best"])
+            for _, saved in self._guarded(snapshot.state):
                 Guard().load(saved)
-            for _ in zip(self.job.recipe.callbacks, found.state["callbacks"], strict=True):
+            for _ in zip(self.job.recipe.callbacks, snapshot.state["callbacks"], strict=True):
                 continue
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataUnusable(f"state.json cannot be taken up: {type(error).__name__}: {error}") from error
@@ -159,23 +159,23 @@ class Loop:
         valid = job.data.valid if self.step % job.evaluate_every == 0 or finished else None
         every = job.options.checkpoint_every
         due = self.step % every == 0 if every else self.record.save_is_due()
-        asked = stop.signal
+        stop_signal = stop.signal
         if job.world.size > 1:  # all processes stop, and save, at the same step
-            agreed = job.world.max_vector([float(due), float(asked)])
-            due, asked = bool(agreed[0]), int(agreed[1])
-        if (valid or due or finished or asked) and not job.replica.finite():
+            agreed = job.world.max_vector([float(due), float(stop_signal)])
+            due, stop_signal = bool(agreed[0]), int(agreed[1])
+        if (valid or due or finished or stop_signal) and not job.replica.finite():
             return self._bad_step(Fault("the last update made weights that are not finite"), {}, [])
         if valid is not None:
             self._evaluate(valid)
             if self._patience_spent():
                 self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
                 finished = True
-        if due or finished or asked:
-            self.record.save(self, must=finished or bool(asked))
-        if asked and not finished:
+        if due or finished or stop_signal:
+            self.record.save(self, must=finished or bool(stop_signal))
+        if stop_signal and not finished:
             path = self.record.path
             fix = f"the same command goes on from there, or: sonde train --resume {path}"
-            raise stopped(asked, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
+            raise stopped(stop_signal, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
         return finished
 
     def _evaluate(self, valid: Source) -> None:
@@ -226,10 +226,10 @@ class Loop:
     def _cause(self, batch: dict[int, Batch]) -> str:
         """The first rank that knows where a bad number comes from, and what it knows."""
         job, before = self.job, self.job.before(self.step)
-        found = bad_weights(job.model)
+        cause = bad_weights(job.model)
         for shard, part in batch.items():
-            if not found and len(part):
-                found = diagnose(job.model, job.objective, part, partial(before, shard))
+            if not cause and len(part):
+                cause = diagnose(job.model, job.objective, part, partial(before, shard))
         own = f"rank {job.world.rank}: "
-        causes = job.world.gather_texts(own + found if found else "")
+        causes = job.world.gather_texts(own + cause if cause else "")
         return next(filter(None, causes), own + (bad_gradient(job.model) or "every number is finite"))

@@ -46,13 +46,13 @@ class Options:
     """what run.json records and a resume takes up again"""
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
+    def of(cls, values: dict[str, Any]) -> Options:
         """Options from loose values, checked like dials."""
         known = dials(cls, "train")
-        for name in given:
+        for name in values:
             if name not in known:
                 raise BadInput(f"train has no option '{name}'", fix=nearest(name, known))
-        return cls(**{name: known[name].check(value) for name, value in given.items()})
+        return cls(**{name: known[name].check(value) for name, value in values.items()})
 
     def record(self) -> dict[str, Any]:
         return {name: asdict(self)[name] for name in self.KEPT}

@@ -91,11 +91,11 @@ class Record:
 
     def keep_bad_batch(self, step: int, batch: Mapping[int, Batch]) -> None:
         """The batch that broke a step, for a closer look.  Failing to keep it must not hide the fault itself."""
-        found = {f"{shard}.{name}": tensor for shard, part in batch.items() for name, tensor in part.fields.items()}
+        fields = {f"{shard}.{name}": tensor for shard, part in batch.items() for name, tensor in part.fields.items()}
         path = self.path / f"bad-batch-{step}-rank-{self.world.rank}.safetensors"
-        if self.owner and found and not path.exists():
+        if self.owner and fields and not path.exists():
             try:
-                files.replace_file(path, b"".join(tensors.encode(found)))
+                files.replace_file(path, b"".join(tensors.encode(fields)))
             except OSError as error:
                 self.warn(f"the bad batch could not be kept: {error.strerror}", step)
 
@@ -129,12 +129,12 @@ class Record:
 
     def restore(self, loop: Loop) -> bool:
         """Bring the loop to the newest good checkpoint; False where the run has none and begins at step 0."""
-        found = None
+        snapshot = None
         if self.owner:
-            found = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
-            self._compare(found)
+            snapshot = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
+            self._compare(snapshot)
             self.skips = self._read_skips()
-        parts, state = self.share(found)
+        parts, state = self.share(snapshot)
         if self.owner:
             self.metrics.close()
             self.metrics.open(int(state["metrics"]) if state else 0)
@@ -149,47 +149,47 @@ class Record:
             checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
         return True
 
-    def _compare(self, found: checkpoint.Checkpoint | None) -> None:
+    def _compare(self, snapshot: checkpoint.Checkpoint | None) -> None:
         """Say once what decides bits and is not as it was where the checkpoint was saved, or the run began; refuse where they must be kept.
 
         The checkpoint is asked, not run.json: what another machine computed and never saved is computed again.
         """
-        before = found.manifest.get("fingerprint") if found is not None else self.directory.info()["fingerprint"]
+        before = snapshot.manifest.get("fingerprint") if snapshot is not None else self.directory.info()["fingerprint"]
         changes = differences(before if isinstance(before, dict) else {}, self.about["fingerprint"])
         if not changes:
             return
-        step = found.step if found is not None else 0
+        step = snapshot.step if snapshot is not None else 0
         if self.options.exact:
             raise BadInput(f"bits cannot be kept: {listed(changes)}", where=self.name, fix="resume as before, or leave out --exact")
         text = f"you resume with different arithmetic ({listed(changes)}): bits may differ from step {step} on"
         self.event("arithmetic", step, differs=changes, text=text)
         self.say(f"warning: {text}")
 
-    def _fits(self, loop: Loop, found: checkpoint.Checkpoint) -> None:
+    def _fits(self, loop: Loop, snapshot: checkpoint.Checkpoint) -> None:
         """Raise DataUnusable unless the checkpoint can be loaded here, all of it."""
-        loop.fits(found)
-        for rank in range(max(1, sum(name.endswith(".torch") for name in found.parts["rng"]))):
-            misfit_random_states(_of_rank(rank, found.parts["rng"]))
-        if type(found.state.get("metrics")) is not int or found.state["metrics"] < 0:
+        loop.fits(snapshot)
+        for rank in range(max(1, sum(name.endswith(".torch") for name in snapshot.parts["rng"]))):
+            misfit_random_states(_of_rank(rank, snapshot.parts["rng"]))
+        if type(snapshot.state.get("metrics")) is not int or snapshot.state["metrics"] < 0:
             raise DataUnusable("state.json does not say how many rows there were")
 
     def _read_skips(self) -> set[int]:
         path = self.path / "skips.json"
-        found = files.read_json(path) if path.is_file() else []
-        if not isinstance(found, list) or not all(type(step) is int for step in found):
+        skips = files.read_json(path) if path.is_file() else []
+        if not isinstance(skips, list) or not all(type(step) is int for step in skips):
             raise DataUnusable("skips.json is not a list of steps", where=str(path), fix="restore the file")
-        return set(found)
+        return set(skips)
 
-    def share(self, found: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    def share(self, snapshot: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What rank 0 has read, on every rank: a run directory need not be visible to the others."""
         if self.world.size == 1:
-            return ({name: dict(part) for name, part in found.parts.items()}, found.state) if found else ({}, {})
-        sent = files.dump_json({"state": found.state if found else {}, "skips": sorted(self.skips)}) if self.owner else None
+            return ({name: dict(part) for name, part in snapshot.parts.items()}, snapshot.state) if snapshot else ({}, {})
+        sent = files.dump_json({"state": snapshot.state if snapshot else {}, "skips": sorted(self.skips)}) if self.owner else None
         received = files.parse_json(self.world.broadcast_bytes(sent))
         self.skips = set(received["skips"])
         parts = {}
         for name in checkpoint.PARTS if received["state"] else ():
-            data = b"".join(tensors.encode(found.parts[name])) if found is not None else None
+            data = b"".join(tensors.encode(snapshot.parts[name])) if snapshot is not None else None
             parts[name] = tensors.decode(self.world.broadcast_bytes(data))
         return parts, received["state"]
 
@@ -202,16 +202,16 @@ class Record:
         numbers = [float(len(gauss)), *(gauss.tolist() or [0.0])]
         for name in ("torch", "python", "numpy", "numpy.gauss"):
             numbers += own[name].double().tolist()
-        found = {}
+        states = {}
         for rank, row in enumerate(self.world.gather_floats(numbers)):
             values = torch.tensor(row, dtype=torch.float64)
-            found[f"rank-{rank}.python.gauss"] = values[1 : 1 + int(row[0])].clone()
+            states[f"rank-{rank}.python.gauss"] = values[1 : 1 + int(row[0])].clone()
             position = 2
             for name in ("torch", "python", "numpy", "numpy.gauss"):
                 part = values[position : position + own[name].numel()]
-                found[f"rank-{rank}.{name}"] = part.to(own[name].dtype)
+                states[f"rank-{rank}.{name}"] = part.to(own[name].dtype)
                 position += own[name].numel()
-        return found
+        return states
 
     def _restore_random_states(self, saved: Mapping[str, Tensor]) -> None:
         own = _of_rank(self.world.rank, saved)

@@ -139,15 +139,15 @@ def checked(objective: Any, model: nn.Module) -> Callable[[str], int]:
         )
     if not hasattr(objective, "phase_of"):
         raise BadInput("the objective has phases but no 'phase_of'", where=where, fix="say by the name of a parameter when it moves")
-    found = {name: objective.phase_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, phase in found.items():
+    phase_by_name = {name: objective.phase_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, phase in phase_by_name.items():
         if not whole(phase):
             raise BadInput(f"phase_of('{name}') is {phase!r}", where=where, fix="give a whole number from 0")
     for phase in phases:
-        if phase not in found.values():
-            told = f"phase {phase} of the objective has no weights that train"
-            raise BadInput(told, where=where, fix="leave the phase out, or let its weights require gradients")
-    return found.__getitem__
+        if phase not in phase_by_name.values():
+            message = f"phase {phase} of the objective has no weights that train"
+            raise BadInput(message, where=where, fix="leave the phase out, or let its weights require gradients")
+    return phase_by_name.__getitem__
 
 
 def build_optimiser(optimiser: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

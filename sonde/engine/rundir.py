@@ -41,29 +41,29 @@ class RunDirectory:
 
     def info(self) -> dict[str, Any]:
         """run.json, checked for its format."""
-        found = files.read_json(self.path / "run.json")
-        if not isinstance(found, dict) or type(found.get("format")) is not int:
+        info = files.read_json(self.path / "run.json")
+        if not isinstance(info, dict) or type(info.get("format")) is not int:
             raise DataUnusable("run.json is not the record of a run", where=str(self.path), fix="choose another run")
-        if found["format"] != FORMAT:
-            age = "a newer" if found["format"] > FORMAT else "an older"
+        if info["format"] != FORMAT:
+            age = "a newer" if info["format"] > FORMAT else "an older"
             raise BadInput(
-                f"run '{self.path.name}' was made by {age} version of Sonde (format {found['format']})", fix=f"this version reads {FORMAT}"
+                f"run '{self.path.name}' was made by {age} version of Sonde (format {info['format']})", fix=f"this version reads {FORMAT}"
             )
         for part, kind in PARTS.items():
-            if not isinstance(found.get(part), kind):
+            if not isinstance(info.get(part), kind):
                 raise DataUnusable(f"run.json has no proper '{part}'", where=str(self.path), fix="choose another run")
-        for split, about in found["data"].items():
+        for split, about in info["data"].items():
             if not isinstance(about, dict) or type(about.get("n")) is not int or not isinstance(about.get("sha256"), str):
                 raise DataUnusable(f"run.json has no proper record of the data '{split}'", where=str(self.path), fix="choose another run")
-        return found
+        return info
 
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        found = files.read_json(path) if os.path.isfile(path) else {}
-        figures = found.get("figures", {}) if isinstance(found, dict) else None
+        result = files.read_json(path) if os.path.isfile(path) else {}
+        figures = result.get("figures", {}) if isinstance(result, dict) else None
         if not isinstance(figures, dict) or not all(value is None or type(value) in (int, float) for value in figures.values()):
             raise DataUnusable("result.json is not the result of a run", where=str(path), fix="remove it, and the run finishes again")
-        return found
+        return result
 
     @property
     def is_done(self) -> bool:

@@ -16,9 +16,9 @@ from ..gradients.flat import Flat
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and all buffers by name, also buffers that `state_dict` leaves out but a forward pass may change."""
-    found = dict(model.state_dict())
-    found.update({name: buffer for name, buffer in model.named_buffers() if name not in found})
-    return {name: tensor.detach() for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    tensors = dict(model.state_dict())
+    tensors.update({name: buffer for name, buffer in model.named_buffers() if name not in tensors})
+    return {name: tensor.detach() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
 
 
 def load_model_(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
@@ -35,8 +35,8 @@ def misfit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str)
             raise DataUnusable(f"{what} '{name}' is {'missing in' if name in wanted else 'only in'} the checkpoint")
         ours, theirs = wanted[name], saved[name]
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            told = f"{tuple(theirs.shape)} {theirs.dtype} in the checkpoint, {tuple(ours.shape)} {ours.dtype} in the model"
-            raise DataUnusable(f"{what} '{name}' is {told}")
+            mismatch = f"{tuple(theirs.shape)} {theirs.dtype} in the checkpoint, {tuple(ours.shape)} {ours.dtype} in the model"
+            raise DataUnusable(f"{what} '{name}' is {mismatch}")
 
 
 def misfit_model(wanted: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -58,7 +58,7 @@ class Moments:
         self.optimiser, self.flat, self.elementwise = optimiser, flat, elementwise
 
     def _views(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        views: dict[str, Tensor] = {}
         for group, parameter, names in self._owners():
             for moment, value in self.optimiser.state.get(parameter, {}).items():
                 if isinstance(value, (int, float)):  # a plain counter becomes a tensor in its place, so it can be copied into
@@ -71,10 +71,10 @@ class Moments:
                         fix="use tensors or numbers",
                     )
                 if self.elementwise and value.dim() and value.numel() == parameter.numel():
-                    found.update({f"{name}.{moment}": part for name, part in self.flat.split(group, value)})
+                    views.update({f"{name}.{moment}": part for name, part in self.flat.split(group, value)})
                 else:
-                    found.update({f"{name}.{moment}": value for name in names})
-        return found
+                    views.update({f"{name}.{moment}": value for name in names})
+        return views
 
     def _owners(self) -> Iterator[tuple[int, Tensor, list[str]]]:
         """(group, what the optimiser holds, names of the model's parameters in it)."""

@@ -79,8 +79,8 @@ class Sweep:
         body = []
         for rank, row in enumerate(self.rows, 1):
             cells = [_say(row.setting[dial]) for dial in dials]
-            told = row.failures[0].split("\n")[0] if row.failures else _pm(row, name)
-            body.append([str(rank), *cells, told, *(_pm(row, figure) for figure in others), str(len(row.runs))])
+            outcome = row.failures[0].split("\n")[0] if row.failures else _pm(row, name)
+            body.append([str(rank), *cells, outcome, *(_pm(row, figure) for figure in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [head, *body]]
         return "\n".join(
@@ -144,12 +144,12 @@ def sweep(
     sign = -1.0 if runner.watch.startswith("-") else 1.0
     watched = runner.watch.removeprefix("-")
     rows.sort(key=lambda row: sign * row.mean(watched) if not row.failures else math.inf)
-    found = Sweep(place, runner.watch, rows, values, runner.notices)
+    result = Sweep(place, runner.watch, rows, values, runner.notices)
     listing = [
         {"setting": _jsonable(r.setting), "figures": r.figures, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
-    files.replace_file(place / "result.json", files.dump_json({"watch": found.watch, "rows": listing}))
-    return found
+    files.replace_file(place / "result.json", files.dump_json({"watch": result.watch, "rows": listing}))
+    return result
 
 
 def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int | None, fixed: Mapping[str, Any]) -> None:
@@ -166,15 +166,15 @@ def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int |
     Options.of({"seed": values["seed"][0]} if "seed" in values else {})
 
 
-def _same_sweep(place: Path, asked: dict[str, Any]) -> None:
+def _same_sweep(place: Path, config: dict[str, Any]) -> None:
     record = place / "sweep.json"
-    asked = files.parse_json(files.dump_json({**asked, "axes": {n: _jsonable({"v": v})["v"] for n, v in asked["axes"].items()}}))
+    config = files.parse_json(files.dump_json({**config, "axes": {n: _jsonable({"v": v})["v"] for n, v in config["axes"].items()}}))
     if record.is_file():
         there = files.read_json(record)
         for part in ("recipe", "method", "fixed"):
-            if there.get(part) != asked[part]:
+            if there.get(part) != config[part]:
                 raise BadInput(f"folder '{place.name}' holds another sweep ({part} {there.get(part)})", fix="choose another folder")
-    files.replace_file(record, files.dump_json(asked))
+    files.replace_file(record, files.dump_json(config))
 
 
 def _grid(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
@@ -262,8 +262,8 @@ class _Runner:
                 row.figures.setdefault(name, []).append(value)
 
     def _path(self, setting: Mapping[str, Any], seed: int) -> Path:
-        told = ",".join(f"{name}={_say(value)}" for name, value in setting.items())
-        return self.folder / f"{told + ',' if told else ''}seed={seed}".replace("/", "_")
+        label = ",".join(f"{name}={_say(value)}" for name, value in setting.items())
+        return self.folder / f"{label + ',' if label else ''}seed={seed}".replace("/", "_")
 
     def _done(self, setting: Mapping[str, Any], seed: int) -> bool:
         return RunDirectory(self._path(setting, seed)).is_done
@@ -278,10 +278,10 @@ class _Runner:
             with settled_torch(threads, "cpu"), blas_threads(threads):
                 jobs, plans = [], []
                 for setting, seed in members:
-                    asked = plan(self.recipe, {**self.fixed, **setting})
+                    run_plan = plan(self.recipe, {**self.fixed, **setting})
                     options = Options(seed=seed, shards=1, threads=threads, checkpoint_every=2**40, quiet=True)
-                    jobs.append(Job(partial(asked.make, seed), options, World.alone()))
-                    plans.append(asked)
+                    jobs.append(Job(partial(run_plan.make, seed), options, World.alone()))
+                    plans.append(run_plan)
                 against = reason_against(jobs)
                 if against:
                     self.notices.append(f"trained one by one: {against}")
@@ -297,11 +297,11 @@ class _Runner:
 
         jobs[0].check()
         loops = []
-        for job, asked, (setting, seed) in zip(jobs, plans, members, strict=True):
+        for job, run_plan, (setting, seed) in zip(jobs, plans, members, strict=True):
             directory = RunDirectory(self._path(setting, seed))
             marks = fingerprint(threads=job.options.threads, shards=1, precision="float32", device="cpu", members=len(jobs))
             directory.open_for_writing()
-            _update(directory, _register(directory, asked, job.options, job, marks)[0])
+            _update(directory, _register(directory, run_plan, job.options, job, marks)[0])
             record = Record(directory, job.options, job.world, {"run": directory.path.name, "fingerprint": marks})
             record.open()
             record.metrics.open(0)

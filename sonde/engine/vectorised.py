@@ -101,15 +101,15 @@ def _settings(job: Job) -> list[Any]:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers, words, tensors by value, and functions by identity; modules and what a module keeps for itself are left out."""
-    found: dict[str, Any] = {}
+    plain_values: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Tensor):
-            found[name] = value.tolist()
+            plain_values[name] = value.tolist()
         elif value is None or isinstance(value, (bool, int, float, str, tuple, list, torch.dtype)):
-            found[name] = repr(value)
+            plain_values[name] = repr(value)
         elif isinstance(value, FunctionType):
-            found[name] = value.__qualname__
-    return found
+            plain_values[name] = value.__qualname__
+    return plain_values
 
 
 def _constants(job: Job) -> list[Tensor]:
@@ -127,14 +127,14 @@ def _disproof(jobs: list[Job]) -> str:
     fields = together.batch(0)
     for _ in range(2):  # the second time it is a replay
         losses = together.gradient(fields)
-    for row, (loss, gradients, told) in enumerate(alone):
+    for row, (loss, gradients, split_figures) in enumerate(alone):
         gaps = [float((home[row] - gradients[name]).abs().max()) for name, home in zip(together.weights, together.homes, strict=True)]
         scale = max(float(gradient.abs().max()) for gradient in gradients.values())
         if not math.isclose(float(losses[row]), loss, rel_tol=1e-3, abs_tol=1e-6) or not max(gaps) <= 1e-3 * scale + 1e-9:
             return "the first gradients would not be those of the runs alone"
-        for split, wanted in told.items():
-            found = together.judge(row, jobs[row].data.splits[split])
-            if found.keys() != wanted.keys() or not all(math.isclose(found[n], wanted[n], rel_tol=1e-3, abs_tol=1e-6) for n in found):
+        for split, wanted in split_figures.items():
+            actual = together.judge(row, jobs[row].data.splits[split])
+            if actual.keys() != wanted.keys() or not all(math.isclose(actual[n], wanted[n], rel_tol=1e-3, abs_tol=1e-6) for n in actual):
                 return "the first figures would not be those of the runs alone"
     return ""
 
@@ -146,8 +146,8 @@ def _alone(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, floa
     trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
     gradients = dict(zip(trained, torch.autograd.grad(terms.loss(), list(trained.values())), strict=True))
     judged = partial(evaluate, job.model, job.objective, batch=job.recipe.evaluate_batch, prepare=job.ready, world=job.world)
-    told = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
-    return float(terms.loss().detach()), gradients, told
+    split_figures = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
+    return float(terms.loss().detach()), gradients, split_figures
 
 
 class Member:
@@ -264,9 +264,9 @@ class Together:
             recorder = Recorder(list(fields.values()), [*self.weights.values(), *self.buffers.values()])
             try:
                 with recorder:
-                    found = function(fields)
-                self.replays[kind] = recorder.finish(found)
-                return found
+                    outputs = function(fields)
+                self.replays[kind] = recorder.finish(outputs)
+                return outputs
             except Unrepeatable:
                 self.replays[kind] = None
         replay = self.replays[kind]
@@ -304,15 +304,15 @@ class Together:
 
     def moments(self, row: int) -> dict[str, Tensor]:
         """Optimiser state of one member by `<parameter>.<moment>`."""
-        found: dict[str, Tensor] = {}
+        moments: dict[str, Tensor] = {}
         for group in self.optimiser.param_groups:
             values = group["params"][0]
             for moment, value in self.optimiser.state.get(values, {}).items():
                 if isinstance(value, Tensor) and value.shape == values.shape:
-                    found.update({f"{name}.{moment}": part for name, part in self.layout.split(group["group"], value[row])})
+                    moments.update({f"{name}.{moment}": part for name, part in self.layout.split(group["group"], value[row])})
                 elif isinstance(value, Tensor):
-                    found.update({f"{slot.name}.{moment}": value for slot in self.layout.slots if slot.group == group["group"]})
-        return found
+                    moments.update({f"{slot.name}.{moment}": value for slot in self.layout.slots if slot.group == group["group"]})
+        return moments
 
     # ------------------------------------------------------------------------------------------------ figures
 
@@ -334,10 +334,10 @@ class Together:
             chosen = torch.arange(start, min(start + size, len(source)))
             parts = [job.data.splits[split][chosen] for job in (self.jobs[:1] if self.same[split] else self.jobs)]
             fields = {name: torch.stack([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
-            found = torch.stack(self._replayed(split, partial(self._sums, split), fields)).double()
+            raw_sums = torch.stack(self._replayed(split, partial(self._sums, split), fields)).double()
             about = self.about[split, len(chosen)]
             for row in range(len(self.jobs)):
-                terms = {name: Term(value, *about) for value, (name, about) in zip(found[:, row], about.items(), strict=True)}
+                terms = {name: Term(value, *about) for value, (name, about) in zip(raw_sums[:, row], about.items(), strict=True)}
                 totals[row] = totals[row] + Terms(**terms)
         self.model.train()
         return [figures(total) for total in totals]
@@ -373,13 +373,13 @@ class Guards:
             calm = bool((losses <= self.limits[0]).all() and (norms <= self.limits[1]).all() and np.isfinite(losses + norms).all())
         if calm and len(self.pending) < Guard.EVERY:
             return {}
-        found = {} if calm else self._one_by_one(*self.pending.pop())
+        faults = {} if calm else self._one_by_one(*self.pending.pop())
         self.settle()
-        return found
+        return faults
 
     def _one_by_one(self, losses: np.ndarray, norms: np.ndarray) -> dict[int, str]:
-        asked = ((row, guard.fault(float(losses[row]), float(norms[row]))) for row, guard in enumerate(self.guards))
-        return {row: fault.what for row, fault in asked if fault}
+        faults = ((row, guard.fault(float(losses[row]), float(norms[row]))) for row, guard in enumerate(self.guards))
+        return {row: fault.what for row, fault in faults if fault}
 
     def settle(self) -> None:
         """Tell every guard of the calm steps since the last time, and find out the new limits."""
@@ -433,8 +433,8 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
                 continue
             if ends:
                 guards.settle()
-            told = zip(loops, losses.tolist(), rates.tolist(), norms.tolist(), strict=True)
-            for row, (loop, loss, rate, norm) in enumerate(told):
+            members = zip(loops, losses.tolist(), rates.tolist(), norms.tolist(), strict=True)
+            for row, (loop, loss, rate, norm) in enumerate(members):
                 if failed[row]:
                     continue
                 loop.step = step

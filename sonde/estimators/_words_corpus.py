@@ -79,9 +79,9 @@ def _spool(sentences: Iterator[Iterable[Any]], file: IO[bytes]) -> tuple[list[An
 
     def flush() -> None:
         nonlocal counts, block
-        found = np.bincount(np.frombuffer(block, np.int32), minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        totals = np.bincount(np.frombuffer(block, np.int32), minlength=len(counts))
+        totals[: len(counts)] += counts
+        counts = totals
         file.write(block)
         block = array("i")
 

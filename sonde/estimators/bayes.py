@@ -42,10 +42,10 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         noise = float(self.sigma) ** 2
         self.lambda_ = noise / float(self.tau) ** 2
         table = Table(X, y[:, None], weights(sample_weight, X), centre=self.fit_intercept)
-        found = solve(table, self.lambda_)
-        self.coef_ = found.weights[:, 0]
+        solution = solve(table, self.lambda_)
+        self.coef_ = solution.weights[:, 0]
         self.intercept_ = float(table.target[0] - self.coef_ @ table.mean)
-        self.covariance_ = noise * _inverse(table, self.lambda_, found)
+        self.covariance_ = noise * _inverse(table, self.lambda_, solution)
         self._mean, self._level_variance = table.mean, noise / table.n if self.fit_intercept else 0.0
         finite(self, "coef_", "intercept_", "covariance_")
         return self
@@ -60,10 +60,10 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         return mean, np.sqrt(self.sigma**2 + self._level_variance + np.einsum("nd,de,ne->n", away, self.covariance_, away, optimize=True))
 
 
-def _inverse(table: Table, penalty: float, found: Solution) -> np.ndarray:
+def _inverse(table: Table, penalty: float, solution: Solution) -> np.ndarray:
     """(X^T X + penalty I)^-1, from the factor that is there, else by singular values, which a tiny penalty is not lost beside."""
     N, D = table.X.shape
-    if found.solver == "cholesky" and N >= D:
-        return cho_solve((found.factor, True), np.eye(D))
+    if solution.solver == "cholesky" and N >= D:
+        return cho_solve((solution.factor, True), np.eye(D))
     _, values, Vt = np.linalg.svd(np.vstack([table.design, np.zeros((max(D - N, 0), D))]), full_matrices=False)
     return Vt.T / (np.where(values > EPS * max(N, D) * values[0], values, 0.0) ** 2 + penalty) @ Vt

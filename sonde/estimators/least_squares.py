@@ -133,14 +133,14 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
 def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
     """The centred problem by the named factorisation, or by the first of the three that is exact enough."""
     if solver != "auto":
-        found = FACTORISATIONS[solver](table, alpha, EPS * max(table.X.shape))
-        if found is None:
+        solution = FACTORISATIONS[solver](table, alpha, EPS * max(table.X.shape))
+        if solution is None:
             raise BadValue(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
-        return found
+        return solution
     for factorise in FACTORISATIONS.values():
-        found = factorise(table, alpha, SAFE)
-        if found is not None:
-            return found
+        solution = factorise(table, alpha, SAFE)
+        if solution is not None:
+            return solution
     raise AssertionError("the last of them takes every matrix")
 
 

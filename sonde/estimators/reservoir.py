@@ -91,12 +91,12 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if np.atleast_2d(self.coef_).shape[0] != X.shape[1]:
             raise BadValue(f"answers cannot be inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
         h = self._states(X)[-1:]
-        x, found = self._read(X[-1:], h).reshape(1, -1), []
+        x, predictions = self._read(X[-1:], h).reshape(1, -1), []
         for _ in range(steps):
-            found.append(x[0])
+            predictions.append(x[0])
             h = self._states(x, h[0])
             x = self._read(x, h).reshape(1, -1)
-        return np.array(found).reshape(steps, *np.shape(self.intercept_))
+        return np.array(predictions).reshape(steps, *np.shape(self.intercept_))
 
     def _draw(self, inputs: int) -> None:
         """The fixed weights."""
@@ -113,9 +113,9 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.W_: Any = sparse.csr_array(W) if self.density < 0.5 else W
 
     def _states(self, X: np.ndarray, h: np.ndarray | None = None) -> np.ndarray:
-        given, states = X @ self.W_in_.T + self.bias_, np.empty((len(X), len(self.bias_)))
+        drive, states = X @ self.W_in_.T + self.bias_, np.empty((len(X), len(self.bias_)))
         h = np.zeros(len(self.bias_)) if h is None else h
-        for t, now in enumerate(given):
+        for t, now in enumerate(drive):
             h = (1 - self.leak) * h + self.leak * np.tanh(now + self.W_ @ h)
             states[t] = h
         return states

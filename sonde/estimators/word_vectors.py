@@ -42,8 +42,8 @@ class Analogies:
 
     @property
     def accuracy(self) -> float:
-        right, asked = (sum(part) for part in zip(*self.groups.values(), strict=True))
-        return right / max(asked, 1)
+        right, total = (sum(part) for part in zip(*self.groups.values(), strict=True))
+        return right / max(total, 1)
 
 
 @final
@@ -91,12 +91,12 @@ class WordVectors:
         plus, minus = ([side] if isinstance(side, str) else list(side) for side in (positive, negative))
         if not plus + minus:
             raise BadInput("nothing is asked for", fix="give at least one word")
-        asked = [self.index(word) for word in plus + minus]
+        indices = [self.index(word) for word in plus + minus]
         signs = np.repeat([1.0, -1.0], [len(plus), len(minus)]).astype(self.vectors.dtype)
-        goal = signs @ self.unit[asked]
+        goal = signs @ self.unit[indices]
         cosine = self.unit @ (goal / (np.linalg.norm(goal) or 1.0))
-        cosine[asked] = -np.inf
-        top = min(top, len(self) - len(set(asked)))
+        cosine[indices] = -np.inf
+        top = min(top, len(self) - len(set(indices)))
         best = np.argpartition(-cosine, top - 1)[:top] if top > 0 else np.zeros(0, np.int64)
         return [(self.words[i], float(cosine[i])) for i in best[np.argsort(-cosine[best], kind="stable")]]
 
@@ -124,7 +124,7 @@ class WordVectors:
 
     def answer(self, path: str | Path, most: int = 300_000) -> Analogies:
         """Against questions: a file of lines 'a b c d', in groups that begin with ': name'.  Among the `most` commonest words."""
-        asked: dict[str, list[list[int]]] = {}
+        questions: dict[str, list[list[int]]] = {}
         group, missing = "", 0
         for at, line in _rows(Path(path)):
             if line[0] == ":":
@@ -132,14 +132,14 @@ class WordVectors:
                 continue
             if len(line) != 4:
                 raise BadInput(f"'{Path(path).name}' has no four words in line {at}", fix="give rows 'a b c d' and ': name' of a group")
-            found = [self._known(word) for word in line]
-            if any(i is None or i >= most for i in found):
+            indices = [self._known(word) for word in line]
+            if any(i is None or i >= most for i in indices):
                 missing += 1
             else:
-                asked.setdefault(group, []).append([i for i in found if i is not None])
-        if not asked:
+                questions.setdefault(group, []).append([i for i in indices if i is not None])
+        if not questions:
             raise BadInput(f"no question of '{Path(path).name}' has vectors for its words", fix="use questions about words of the text")
-        return Analogies({name: (self._right(np.array(rows), most), len(rows)) for name, rows in asked.items()}, missing)
+        return Analogies({name: (self._right(np.array(rows), most), len(rows)) for name, rows in questions.items()}, missing)
 
     def _right(self, questions: np.ndarray, most: int, block: int = 256) -> int:
         """How many rows (a, b, c, d) have d as the word nearest to b - a + c."""
@@ -177,5 +177,5 @@ def documents(estimator: Any, X: Any) -> np.ndarray:
     table = estimator.vectors_
     if isinstance(X, str):
         raise BadInput("one string is not a list of documents", fix="give a list of them")
-    found = [[i for w in tokens_of(text, estimator.split or words) if (i := table._index.get(str(w))) is not None] for text in X]
-    return np.array([table.vectors[ids].mean(0) if ids else np.zeros(table.vectors.shape[1]) for ids in found], np.float32)
+    id_lists = [[i for w in tokens_of(text, estimator.split or words) if (i := table._index.get(str(w))) is not None] for text in X]
+    return np.array([table.vectors[ids].mean(0) if ids else np.zeros(table.vectors.shape[1]) for ids in id_lists], np.float32)

@@ -28,9 +28,9 @@ def bleu(hypotheses: Tokens, references: Tokens) -> float:
     same, total = [0] * ORDER, [0] * ORDER
     for hypothesis, reference in zip(hypotheses, references):
         for n in range(ORDER):
-            found, wanted = _grams(hypothesis, n + 1), _grams(reference, n + 1)
-            same[n] += (found & wanted).total()
-            total[n] += found.total()
+            candidate_ngrams, wanted = _grams(hypothesis, n + 1), _grams(reference, n + 1)
+            same[n] += (candidate_ngrams & wanted).total()
+            total[n] += candidate_ngrams.total()
     if not all(same):
         return 0.0
     shorter = 1 - sum(map(len, references)) / sum(map(len, hypotheses))

@@ -46,8 +46,8 @@ def ranked(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, mean: b
     with at_rest(model):
         B, C, place = len(prompts), len(answers), read(model, prompts)
         each = Place(place.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in place.state.items()})
-        found = _follow(model, each, list(answers) * B).sum(1).view(B, C)
-    return found / lengths if mean else found
+        log_probs = _follow(model, each, list(answers) * B).sum(1).view(B, C)
+    return log_probs / lengths if mean else log_probs
 
 
 def _follow(model: Advances, place: Place, answers: Rows) -> Tensor:
@@ -56,10 +56,10 @@ def _follow(model: Advances, place: Place, answers: Rows) -> Tensor:
     expected = [place.logits.unsqueeze(1)]
     if rows.shape[1] > 1:  # the last token is only predicted, never read
         expected += [logits for _, _, logits, _ in pieces(model.advance, rows[:, :-1], lengths - 1, place.state)]
-    found, start = [], 0
+    log_probs, start = [], 0
     for logits in expected:
         tokens = rows[:, start : start + logits.shape[1]]
-        found.append(logits.float().log_softmax(-1).gather(2, tokens.long().unsqueeze(-1)).squeeze(-1))
+        log_probs.append(logits.float().log_softmax(-1).gather(2, tokens.long().unsqueeze(-1)).squeeze(-1))
         start += logits.shape[1]
     inside = torch.arange(rows.shape[1], device=rows.device) < lengths.unsqueeze(1)
-    return torch.where(inside, torch.cat(found, 1), 0)
+    return torch.where(inside, torch.cat(log_probs, 1), 0)

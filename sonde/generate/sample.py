@@ -85,12 +85,12 @@ def generate(
     weights: 'int8' reads a quarter of the memory for each token, at slightly other values
     sampling: the dials of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
     """
-    found = []
+    tokens = []
     for step in steps(model, prompts, new, state=state, stop=stop, weights=weights, **sampling):
-        found.append(step.tokens)
+        tokens.append(step.tokens)
         if stream is not None:
             stream(step.tokens)
-    return torch.stack(found, 1) if found else torch.empty(len(prompts), 0, dtype=torch.long)
+    return torch.stack(tokens, 1) if tokens else torch.empty(len(prompts), 0, dtype=torch.long)
 
 
 @torch.no_grad()
@@ -198,9 +198,9 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
         raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
     longest, most = int(padded(prompts)[1].max()) + _before(state), places(model)
     if most is not None and longest + new - 1 > most:  # the last token is never read
-        told = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
+        detail = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
         raise BadInput(
-            f"{told} not fit into the {most} places of the model", where="generate", fix="use less text, or train with more places"
+            f"{detail} not fit into the {most} places of the model", where="generate", fix="use less text, or train with more places"
         )
 
 

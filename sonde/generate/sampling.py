@@ -30,6 +30,6 @@ class Sampling:
     seed: int = 0
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Sampling:
+    def of(cls, values: Mapping[str, Any]) -> Sampling:
         """From loose values, checked like all dials."""
-        return cls(**resolve(cls, given, "generate"))
+        return cls(**resolve(cls, values, "generate"))

@@ -63,7 +63,7 @@ def beam(
         tokens = torch.empty(B, beams, 0, dtype=torch.long, device=device)
         scores = torch.full((B, beams), OUT, dtype=torch.float64, device=device)
         scores[:, 0] = 0  # all beams of a prompt begin alike: one of them is enough
-        found = Beams(
+        hypotheses = Beams(
             torch.full((B, beams, new), stop.pad, device=device),
             torch.full_like(scores, OUT),
             torch.zeros(B, beams, dtype=torch.long, device=device),
@@ -78,9 +78,9 @@ def beam(
             grown = torch.cat([_of(tokens, parent), (where % V).unsqueeze(-1)], -1)
             over = stop.reached(grown.flatten(0, 1)).view(B, width) | (n == new)
             ended = over & live.unsqueeze(1) & (torch.arange(width, device=device) < beams)
-            found = _merged(found, grown, torch.where(ended, best / n**power, OUT))
+            hypotheses = _merged(hypotheses, grown, torch.where(ended, best / n**power, OUT))
             scores, going = best.masked_fill(over, OUT).topk(beams)
-            live = live & (scores[:, 0] / (new if power > 0 else n) ** power > found.scores[:, -1])
+            live = live & (scores[:, 0] / (new if power > 0 else n) ** power > hypotheses.scores[:, -1])
             if beams == 1:
                 live = live & ~ended[:, 0]  # greedy: there is one text, and it has ended
             if not bool(live.any()):
@@ -90,19 +90,19 @@ def beam(
             if not torch.equal(order, mine):  # a copy of all that was read, so only where it is needed
                 place = _picked(place, order)
             place = last(fast, tokens[:, :, -1].reshape(-1, 1), place.state)
-    longest = int(found.lengths.max())
-    return found._replace(tokens=found.tokens[:, :, :longest])
+    longest = int(hypotheses.lengths.max())
+    return hypotheses._replace(tokens=hypotheses.tokens[:, :, :longest])
 
 
-def _merged(found: Beams, grown: Tensor, scores: Tensor) -> Beams:
+def _merged(hypotheses: Beams, grown: Tensor, scores: Tensor) -> Beams:
     """The K best of the texts found so far and those that ended now; grown (B, W, n), scores (B, W)."""
     n, W = grown.shape[-1], grown.shape[1]
-    rest = found.tokens[:, :1, n:].expand(-1, W, -1)  # nothing found is longer than n, so these are pad
-    lengths = torch.cat([found.lengths, found.lengths.new_full((len(grown), W), n)], 1)
-    best, kept = torch.cat([found.scores, scores], 1).topk(found.scores.shape[1])
+    rest = hypotheses.tokens[:, :1, n:].expand(-1, W, -1)  # nothing found is longer than n, so these are pad
+    lengths = torch.cat([hypotheses.lengths, hypotheses.lengths.new_full((len(grown), W), n)], 1)
+    best, kept = torch.cat([hypotheses.scores, scores], 1).topk(hypotheses.scores.shape[1])
     lengths = lengths.gather(1, kept).masked_fill(best == OUT, 0)
-    tokens = _of(torch.cat([found.tokens, torch.cat([grown, rest], -1)], 1), kept)
-    return Beams(torch.where((best == OUT).unsqueeze(-1), found.tokens, tokens), best, lengths)
+    tokens = _of(torch.cat([hypotheses.tokens, torch.cat([grown, rest], -1)], 1), kept)
+    return Beams(torch.where((best == OUT).unsqueeze(-1), hypotheses.tokens, tokens), best, lengths)
 
 
 def _of(tokens: Tensor, rows: Tensor) -> Tensor:

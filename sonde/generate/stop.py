@@ -62,7 +62,7 @@ class Stop:
         if self.strings:
             assert self.tokeniser is not None
             texts = [self.tokeniser.decode(row) for row in tokens[:, -self.reach :]]
-            over |= torch.tensor([any(text in told for text in self.strings) for told in texts], device=tokens.device)
+            over |= torch.tensor([any(text in tail for text in self.strings) for tail in texts], device=tokens.device)
         return over
 
 

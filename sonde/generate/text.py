@@ -56,8 +56,8 @@ class Writer:
         self._held += self._spelt(whole)
         places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
         self.ended = bool(places)
-        begun = 0 if whole else max(map(self._begun, self._stop.strings), default=0)
-        count = min(places) if places else len(self._held) - begun
+        overlap = 0 if whole else max(map(self._begun, self._stop.strings), default=0)
+        count = min(places) if places else len(self._held) - overlap
         text, self._held = self._held[:count], self._held[count:]
         return text
 
@@ -153,8 +153,8 @@ def translate(
     source, target = tokenisers
     starts, state = begun(model, texts, source, target)
     stop = Stop(end=special(target, "end"), barred=no_text(target))
-    found = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
-    return [spelt(target, first, best[0], stop) for first, best in zip(starts, found.tokens)]
+    hypotheses = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
+    return [spelt(target, first, best[0], stop) for first, best in zip(starts, hypotheses.tokens)]
 
 
 @torch.no_grad()

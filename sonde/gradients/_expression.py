@@ -110,10 +110,10 @@ def _plain(a: Sum) -> float | None:
 
 
 def add(a: Sum, b: Sum) -> Sum:
-    found = dict(a)
+    factors = dict(a)
     for term, factor in b:
-        found[term] = found.get(term, 0.0) + factor
-    return tuple((term, factor) for term, factor in found.items() if factor)
+        factors[term] = factors.get(term, 0.0) + factor
+    return tuple((term, factor) for term, factor in factors.items() if factor)
 
 
 def scale(a: Sum, factor: float) -> Sum:

@@ -62,7 +62,7 @@ def shown(graph: Any) -> dict[str, list[str]]:
     stands: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
     for node in graph:
-        used = list(dict.fromkeys(name for given in node.inputs for name in stands[given]))
+        used = list(dict.fromkeys(name for operand in node.inputs for name in stands[operand]))
         if node.kind in MOVES and len(used) == 1:
             stands[node.name] = used
         else:
@@ -164,8 +164,8 @@ def _box(node: Any, place: tuple[float, float], output: bool) -> list[str]:
     for row, label in enumerate(lines):
         base = y + HIGH / 2 + 4 + (row - (len(lines) - 1) / 2) * 14
         weight, ink = ("600", "#1c2430") if row == 0 else ("400", "#667080")
-        said = escape(_cut(label))
-        parts.append(f'<text x="{x:.0f}" y="{base:.0f}" text-anchor="middle" font-weight="{weight}" fill="{ink}">{said}</text>')
+        text = escape(_cut(label))
+        parts.append(f'<text x="{x:.0f}" y="{base:.0f}" text-anchor="middle" font-weight="{weight}" fill="{ink}">{text}</text>')
     return parts
 
 

@@ -68,37 +68,37 @@ def gradcheck(
         raise BadInput("differences need float64: smaller numbers drown in rounding", fix="pass x.double()")
     if not any(part.numel() for part in flat):
         raise BadInput("x holds no number to move", fix="give a tensor that is not empty")
-    said = _claimed(claim(x), x) if claim else _flat(gradient(f, x))[1]
-    for label, part, value in zip(labels, flat, said, strict=True):
+    analytic = _claimed(claim(x), x) if claim else _flat(gradient(f, x))[1]
+    for label, part, value in zip(labels, flat, analytic, strict=True):
         if part.shape != value.shape:
             raise BadInput(f"the gradient of {label} has size {tuple(value.shape)}, not {tuple(part.shape)}", fix="check its axes")
     measured, steps, level, passes = _differences(lambda parts: float(f(_join(x, names, tuple(parts)))), flat, sides)
-    if not all(bool(part.isfinite().all()) for part in (*said, *measured)):
+    if not all(bool(part.isfinite().all()) for part in (*analytic, *measured)):
         raise BadInput("the gradient or its differences are not finite", fix="choose a point inside the domain")
     # What differences cannot tell: curvature of the size of the largest entry, and a few roundings of the value.
-    largest = max(float(part.abs().max()) for part in (*said, *measured) if part.numel())
+    largest = max(float(part.abs().max()) for part in (*analytic, *measured) if part.numel())
     bent = 10 * _step(sides) ** sides * largest
     blurs = [bent + 4 * EPS * level / h for h in steps]
-    elements = zip(labels, said, measured, [blur / tolerance for blur in blurs], strict=True)
-    label, error, a, b = max((_worst(*element) for element in elements), key=lambda found: found[1])
-    found = Check(error, label, a, b, passes, *_price(f, x, passes))
+    elements = zip(labels, analytic, measured, [blur / tolerance for blur in blurs], strict=True)
+    label, error, a, b = max((_worst(*element) for element in elements), key=lambda report: report[1])
+    report = Check(error, label, a, b, passes, *_price(f, x, passes))
     if error > tolerance:
         raise BadInput(
             f"the gradient is wrong at {label}: it says {a:.8g}, differences say {b:.8g} (relative error {error:.2g})",
             fix="check the derivative of this element",
         )
-    return found
+    return report
 
 
-def _claimed(given: Any, x: Point) -> list[Tensor]:
+def _claimed(claim: Any, x: Point) -> list[Tensor]:
     """The parts of a claimed gradient in the order of x."""
     if isinstance(x, Tensor):
-        parts = {"x": given}
-    elif not isinstance(given, Mapping) or given.keys() != x.keys():
-        told = ", ".join(map(str, given)) if isinstance(given, Mapping) else f"a {type(given).__name__}"
-        raise BadInput(f"the gradient must name {', '.join(x)}, not {told}", fix="give one tensor for each name in x")
+        parts = {"x": claim}
+    elif not isinstance(claim, Mapping) or claim.keys() != x.keys():
+        detail = ", ".join(map(str, claim)) if isinstance(claim, Mapping) else f"a {type(claim).__name__}"
+        raise BadInput(f"the gradient must name {', '.join(x)}, not {detail}", fix="give one tensor for each name in x")
     else:
-        parts = {name: given[name] for name in x}
+        parts = {name: claim[name] for name in x}
     for name, part in parts.items():
         if not isinstance(part, Tensor):
             raise BadInput(f"the gradient of {name} is a {type(part).__name__}", fix="give a tensor")
@@ -118,9 +118,9 @@ def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: 
 
     parts = [part.detach().clone(memory_format=torch.contiguous_format) for part in flat]
     middle = at(parts) if sides == 1 else 0.0
-    found = [torch.zeros_like(part) for part in parts]
+    quotients = [torch.zeros_like(part) for part in parts]
     steps = [_step(sides) * part.abs().clamp(min=1.0) for part in parts]
-    for part, quotient, wide in zip(parts, found, steps, strict=True):
+    for part, quotient, wide in zip(parts, quotients, steps, strict=True):
         line, out = part.view(-1), quotient.view(-1)
         for i in range(line.numel()):
             here, h = float(line[i]), float(wide.view(-1)[i])
@@ -132,7 +132,7 @@ def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: 
                 line[i] = here - h
                 out[i] = (up - at(parts)) / (above - float(line[i]))
             line[i] = here
-    return found, steps, level, passes
+    return quotients, steps, level, passes
 
 
 def _step(sides: int) -> float:
@@ -140,13 +140,13 @@ def _step(sides: int) -> float:
     return math.pow(EPS, 1 / (1 + sides))
 
 
-def _worst(label: str, said: Tensor, measured: Tensor, least: Tensor) -> tuple[str, float, float, float]:
-    if not said.numel():
+def _worst(label: str, analytic: Tensor, measured: Tensor, least: Tensor) -> tuple[str, float, float, float]:
+    if not analytic.numel():
         return label, 0.0, 0.0, 0.0
-    errors = (said - measured).abs() / said.abs().maximum(measured.abs()).maximum(least).clamp(min=1e-300)
+    errors = (analytic - measured).abs() / analytic.abs().maximum(measured.abs()).maximum(least).clamp(min=1e-300)
     place = int(errors.argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(place), said.shape)]
-    return f"{label}{index or ''}", float(errors.reshape(-1)[place]), float(said.reshape(-1)[place]), float(measured.reshape(-1)[place])
+    index = [int(i) for i in torch.unravel_index(torch.tensor(place), analytic.shape)]
+    return f"{label}{index or ''}", float(errors.reshape(-1)[place]), float(analytic.reshape(-1)[place]), float(measured.reshape(-1)[place])
 
 
 def _price(f: Callable[..., Tensor], x: Point, passes: int) -> tuple[int, int]:

@@ -48,8 +48,8 @@ class Flat:
                 raise BadInput(f"parameter '{name}' has no shape yet", where=type(model).__name__, fix="give lazy layers their sizes")
         kinds = {(p.dtype, p.device) for _, p in trainable}
         if len(kinds) > 1:
-            told = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise BadInput(f"parameters are of several kinds: {told}", fix="keep one dtype and device for all trainable parameters")
+            listing = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise BadInput(f"parameters are of several kinds: {listing}", fix="keep one dtype and device for all trainable parameters")
         self.slots: list[Slot] = []
         self.bounds: list[tuple[int, int]] = []
         """first and last element of each group: of phase n, group 2 n is decayed and 2 n + 1 is not"""
@@ -79,13 +79,13 @@ class Flat:
 
     def groups(self) -> list[tuple[int, nn.Parameter]]:
         """(group, one flat parameter with its gradient) for each group that is not empty."""
-        found = []
+        groups = []
         for group, (begin, end) in enumerate(self.bounds):
             if end > begin:
                 parameter = nn.Parameter(self.values[begin:end])
                 parameter.grad = self.grad[begin:end]
-                found.append((group, parameter))
-        return found
+                groups.append((group, parameter))
+        return groups
 
     def norm(self) -> Tensor:
         """Global 2-norm of the gradient."""

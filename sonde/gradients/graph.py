@@ -112,8 +112,8 @@ class Graph:
     def __call__(self, *inputs: Tensor) -> Any:
         """What the function gives: one tensor, or a tuple of them."""
         values = self.run(*inputs)
-        found = tuple(values[name] for name in self.outputs)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(values[name] for name in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def forward(self, *inputs: Tensor) -> Any:
         """Run, and store the value of every node."""
@@ -121,8 +121,8 @@ class Graph:
             values = self.run(*inputs)
         for node in self:
             node.value, node.adjoint = values[node.name], None
-        found = tuple(values[name] for name in self.outputs)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(values[name] for name in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     # Backward
 
@@ -132,15 +132,15 @@ class Graph:
         seed: the adjoint of the output itself; 1 for a single number
         """
         output = output or self.outputs[0]
-        found: dict[str, Any] = {output: _seed(values[output], seed)}
+        adjoints: dict[str, Any] = {output: _seed(values[output], seed)}
         moving = self._moving(values)
         for node in reversed(self.nodes.values()):
-            gradient = found.get(node.name)
+            gradient = adjoints.get(node.name)
             if gradient is None or node.op in LEAVES or node.name not in moving:
                 continue
             if node.op == "getitem":
                 parent, place = node.args
-                parts = found.setdefault(parent.name, [None] * len(values[parent.name]))
+                parts = adjoints.setdefault(parent.name, [None] * len(values[parent.name]))
                 parts[place] = gradient if parts[place] is None else parts[place] + gradient
                 continue
             if any(_complex(values[name]) for name in (node.name, *node.inputs)):
@@ -155,17 +155,17 @@ class Graph:
                 for ref, share in zip(arg, part, strict=True) if isinstance(part, list) else ((arg, part),):
                     if isinstance(ref, Ref) and share is not None and ref.name in moving:
                         share = _fit(share, values[ref.name])
-                        found[ref.name] = found[ref.name] + share if ref.name in found else share
-        return found
+                        adjoints[ref.name] = adjoints[ref.name] + share if ref.name in adjoints else share
+        return adjoints
 
     def backward(self, seed: Tensor | None = None, output: str | None = None) -> dict[str, Tensor]:
         """Walk back from an output, store the adjoint of every node, and give those of the floating-point leaves."""
         values = self._values()
         with torch.no_grad():
-            found = self.adjoints(values, seed, output)
+            adjoints = self.adjoints(values, seed, output)
         for node in self:
-            node.adjoint = found.get(node.name)
-        return {name: self._zero_or(name, found, values) for name in self.inputs if _floating(values[name])}
+            node.adjoint = adjoints.get(node.name)
+        return {name: self._zero_or(name, adjoints, values) for name in self.inputs if _floating(values[name])}
 
     def gradient(self, *names: str) -> Graph:
         """The gradient with respect to the named leaves (all of them if none is named) as a new graph."""
@@ -177,8 +177,8 @@ class Graph:
 
         def pulled(*inputs: Tensor) -> tuple[Tensor, ...]:
             now = self.run(*inputs)
-            found = self.adjoints(now)
-            return tuple(self._zero_or(name, found, now) for name in names)
+            adjoints = self.adjoints(now)
+            return tuple(self._zero_or(name, adjoints, now) for name in names)
 
         leaves = [(name, self[name].op, values[name]) for name in self.inputs]
         return _lowered(pulled, leaves)
@@ -189,8 +189,8 @@ class Graph:
             raise BadInput(f"node '{missing[0]}' has no value yet", fix="call forward(...) first")
         return {node.name: node.value for node in self}
 
-    def _zero_or(self, name: str, found: Mapping[str, Any], values: Mapping[str, Any]) -> Tensor:
-        return found[name] if name in found else torch.zeros_like(values[name])
+    def _zero_or(self, name: str, adjoints: Mapping[str, Any], values: Mapping[str, Any]) -> Tensor:
+        return adjoints[name] if name in adjoints else torch.zeros_like(values[name])
 
     def _moving(self, values: Mapping[str, Any]) -> set[str]:
         """Nodes that move when a floating-point leaf moves; constants and what is cut off are left out."""
@@ -313,8 +313,8 @@ def _leaves(f: Callable[..., Any], inputs: Sequence[Tensor], names: list[str]) -
         own |= {name: ("parameter", tensor) for name, tensor in f.named_parameters()}
         own |= {name: ("buffer", tensor) for name, tensor in f.named_buffers()}
     try:
-        told = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters.values()
-        names = names or [p.name for p in told if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        parameters = inspect.signature(f.forward if isinstance(f, nn.Module) else f).parameters.values()
+        names = names or [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):  # functions written in C have no signature
         names = ["x", "y", "z"]
     names = (names + [f"x{i}" for i in range(len(names), len(inputs))])[: len(inputs)]
@@ -352,8 +352,8 @@ def _made(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
     try:
         with _plain_kernels(), _one_fake_mode(), torch.random.fork_rng(devices=[]):
             # by default make_fx stops where Python asks for a value; here values are real and may be asked for
-            made = make_fx(flat, decomposition_table=_decompositions(), tracing_mode="real", _error_on_data_dependent_ops=False)
-            return made(*tensors)
+            tracer = make_fx(flat, decomposition_table=_decompositions(), tracing_mode="real", _error_on_data_dependent_ops=False)
+            return tracer(*tensors)
     except BadInput:
         raise
     except Exception as error:
@@ -363,16 +363,16 @@ def _made(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
 
 def _lifted(program: Any) -> list[tuple[str, str, Tensor]]:
     """Make the constants of a program its last inputs: torch functionalises nothing that it was not given."""
-    found = []
+    constants = []
     last = [node for node in program.graph.nodes if node.op == "placeholder"][-1]
     for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
         with program.graph.inserting_after(last):
             last = program.graph.placeholder(f"{node.name}_given")
         node.replace_all_uses_with(last)
-        found.append((node.name, "constant", operator.attrgetter(node.target)(program)))
+        constants.append((node.name, "constant", operator.attrgetter(node.target)(program)))
         program.graph.erase_node(node)
     program.recompile()
-    return found
+    return constants
 
 
 def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
@@ -401,23 +401,23 @@ def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
             args = map_arg(item.args, lambda other: Ref(names[other]))
             nodes[name] = Node(name, op, tuple(args), dict(map_arg(item.kwargs, lambda other: Ref(names[other]))))
         elif item.op == "output":
-            given = [value for value in item.args[0] if isinstance(value, FxNode)]
-            if not given:
+            outputs = [value for value in item.args[0] if isinstance(value, FxNode)]
+            if not outputs:
                 raise BadInput("the function gives no tensor that depends on its inputs", fix="return a tensor")
-            return Graph(nodes.values(), [names[value] for value in given])
+            return Graph(nodes.values(), [names[value] for value in outputs])
     raise AssertionError("an fx graph ends with its output")
 
 
 def _needed(graph: Any) -> set[Any]:
     """Nodes the output depends on; what was only looked at, or written back into an input, is left out."""
-    found: set[Any] = set()
+    visited: set[Any] = set()
     waiting = [node for node in graph.nodes if node.op == "output"]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in visited:
+            visited.add(node)
             waiting += node.all_input_nodes
-    return found
+    return visited
 
 
 @cache

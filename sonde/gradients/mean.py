@@ -156,10 +156,10 @@ def _counts(model: nn.Module, objective: Any, shard: int, batch: Batch, before: 
     buffers = [b.clone() for b in model.buffers()]
     before(shard)
     with torch.no_grad():
-        found = objective(model, batch).counts()
+        counts = objective(model, batch).counts()
         for buffer, value in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(value)
-    return found
+    return counts
 
 
 def clip(flat: Flat, norm: Tensor, largest: float) -> None:

@@ -71,8 +71,8 @@ def plan(f: Callable[..., Any], x: Point) -> Plan:
     try:
         by_columns = trace(tangents, *flat, *map(torch.ones_like, flat))
     except BadInput as error:  # the function itself ran above, so what fails is its forward mode
-        told = str(error.__cause__ or error).split(". ")[0]
-        why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(told.split())[:160]}"
+        reason = str(error.__cause__ or error).split(". ")[0]
+        why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(reason.split())[:160]}"
         return Plan(n, m, math.inf, row, math.inf, reverse, "reverse", why)
     column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
     forward = values + n * column
@@ -94,9 +94,9 @@ def jvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
 def vjp(f: Callable[..., Any], x: Point, u: Tensor) -> Any:
     """u^T J: the gradient of u . f(x); one pass of reverse mode."""
     with _differentiable():
-        found = torch.func.vjp(_guarded(f, x), x)
-        _alike("weights u", u, found[0])
-        return found[1](u)[0]
+        output_and_vjp = torch.func.vjp(_guarded(f, x), x)
+        _alike("weights u", u, output_and_vjp[0])
+        return output_and_vjp[1](u)[0]
 
 
 def gradient(f: Callable[..., Any], x: Point) -> Any:
@@ -148,11 +148,11 @@ def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tupl
     """
     now = {name: parameter.detach() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
-    asked = _Asked(model, loss)
+    wrapper = _Asked(model, loss)
 
     def function(parameters: Mapping[str, Tensor]) -> Tensor:
         held = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
-        return torch.func.functional_call(asked, {f"model.{name}": tensor for name, tensor in held.items()})
+        return torch.func.functional_call(wrapper, {f"model.{name}": tensor for name, tensor in held.items()})
 
     return function, now
 
@@ -178,8 +178,8 @@ def _differentiable() -> Iterator[None]:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     except (RuntimeError, NotImplementedError) as error:
-        told = " ".join(str(error).split())[:160]
-        raise BadInput(f"torch cannot differentiate this function: {told}", fix="use operations that have a derivative") from error
+        reason = " ".join(str(error).split())[:160]
+        raise BadInput(f"torch cannot differentiate this function: {reason}", fix="use operations that have a derivative") from error
 
 
 @contextmanager
@@ -190,12 +190,12 @@ def _own_statistics() -> Iterator[None]:
 
     held: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
 
-    def still(module: nn.Module, given: Any) -> None:
+    def still(module: nn.Module, inputs: Any) -> None:
         if isinstance(module, _NormBase) and module.training and module.track_running_stats:
             held[module] = module.running_mean, module.running_var
             module.track_running_stats, module.running_mean, module.running_var = False, None, None
 
-    def again(module: nn.Module, given: Any, made: Any) -> None:
+    def again(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(module, _NormBase) and module in held:
             module.track_running_stats, (module.running_mean, module.running_var) = True, held.pop(module)
 
@@ -235,9 +235,9 @@ def _guarded(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
         except BadInput:
             raise
         except Exception as error:
-            told = " ".join(str(error).split())[:160]
+            reason = " ".join(str(error).split())[:160]
             raise BadInput(
-                f"the function cannot be run on {_sizes(x)}: {told}", fix="check the size of x, and that it writes to nothing but its own"
+                f"the function cannot be run on {_sizes(x)}: {reason}", fix="check the size of x, and that it writes to nothing but its own"
             ) from error
         if not isinstance(y, Tensor) or not y.is_floating_point():
             kind = str(y.dtype).removeprefix("torch.") if isinstance(y, Tensor) else type(y).__name__
@@ -260,13 +260,13 @@ def _one_number(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
     return single
 
 
-def _alike(what: str, given: Any, wanted: Point) -> None:
+def _alike(what: str, actual: Any, wanted: Point) -> None:
     """The same names, sizes and kind of number."""
-    if isinstance(wanted, Mapping) != isinstance(given, Mapping) or not isinstance(given, (Tensor, Mapping)):
-        raise BadInput(f"{what} is a {type(given).__name__}", fix=f"give it the form of {_sizes(wanted)}")
-    if _sizes(given) != _sizes(wanted):
-        raise BadInput(f"{what} has {_sizes(given)}, not {_sizes(wanted)}", fix="give both the same sizes")
-    for one, other in zip(_flat(given)[1], _flat(wanted)[1], strict=True):
+    if isinstance(wanted, Mapping) != isinstance(actual, Mapping) or not isinstance(actual, (Tensor, Mapping)):
+        raise BadInput(f"{what} is a {type(actual).__name__}", fix=f"give it the form of {_sizes(wanted)}")
+    if _sizes(actual) != _sizes(wanted):
+        raise BadInput(f"{what} has {_sizes(actual)}, not {_sizes(wanted)}", fix="give both the same sizes")
+    for one, other in zip(_flat(actual)[1], _flat(wanted)[1], strict=True):
         if one.dtype != other.dtype:
             raise BadInput(f"{what} holds {one.dtype}, not {other.dtype}".replace("torch.", ""), fix="convert one of them")
 

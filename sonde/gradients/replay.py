@@ -298,9 +298,9 @@ class _Step:
         self.replay, self.factors, self.proofs = replay, factors, 0
 
     def __call__(self, batch: Batch) -> tuple[float, list[Tensor]]:
-        found = self.replay(*batch.fields.values())
+        outputs = self.replay(*batch.fields.values())
         split = len(self.factors)
-        return sum(raw.item() * factor for raw, factor in zip(found[:split], self.factors, strict=True)), found[split:]
+        return sum(raw.item() * factor for raw, factor in zip(outputs[:split], self.factors, strict=True)), outputs[split:]
 
 
 def repeatable(model: nn.Module, objective: Any) -> bool:

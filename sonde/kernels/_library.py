@@ -52,10 +52,10 @@ def view(tensor: Tensor | None, *, width: bool = True) -> View:
     return View(tensor.data_ptr(), *(strides[:-1] if width else strides))
 
 
-def check(given: dict[str, Tensor | None], layout: dict[str, str]) -> None:
+def check(tensors: dict[str, Tensor | None], layout: dict[str, str]) -> None:
     """Every tensor has a dtype and a device the kernels know and the axes of its layout, in sizes that agree."""
     sizes: dict[str, int] = {}
-    for name, x in given.items():
+    for name, x in tensors.items():
         if x is None:
             continue
         axes, shape = layout[name], x.shape
@@ -67,7 +67,7 @@ def check(given: dict[str, Tensor | None], layout: dict[str, str]) -> None:
             raise BadInput(f"'{name}' has {len(shape)} axes {tuple(shape)}", fix=f"give [{', '.join(axes)}]")
         for axis, size in zip(axes, shape):
             if sizes.setdefault(axis, size) != size:
-                giver = next(other for other, y in given.items() if y is not None and axis in layout[other])
+                giver = next(other for other, y in tensors.items() if y is not None and axis in layout[other])
                 raise BadInput(
                     f"'{name}' has {AXES[axis]} {size}, but '{giver}' has {sizes[axis]}",
                     fix=f"make axis {axis} of '{name}' [{', '.join(axes)}] {sizes[axis]}",
@@ -89,9 +89,9 @@ def check_step(buffers: dict[str, Tensor | None], layout: dict[str, str]) -> Non
             raise BadInput(f"the last axis of '{name}' is not contiguous", fix="pass a buffer whose last axis is")
 
 
-def cast(given: Iterable[Tensor | None]) -> list[Tensor | None]:
+def cast(inputs: Iterable[Tensor | None]) -> list[Tensor | None]:
     """The tensors in the dtype to compute in: float64 when any of them is, else float32."""
-    tensors = list(given)
+    tensors = list(inputs)
     kind = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in tensors) else torch.float32
     return [x if x is None or x.dtype == kind else x.to(kind) for x in tensors]
 
@@ -132,8 +132,8 @@ def _other(x: Tensor) -> bool:
 def unseen(tensors: Iterable[Tensor | None]) -> bool:
     """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
     its hundred microseconds."""
-    given = list(tensors)
-    return not (watched(given) or torch.autograd.profiler._is_profiler_enabled or records(given))
+    inputs = list(tensors)
+    return not (watched(inputs) or torch.autograd.profiler._is_profiler_enabled or records(inputs))
 
 
 def once_only(kernel: str) -> Callable[..., Any]:

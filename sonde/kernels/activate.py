@@ -62,8 +62,8 @@ class _Activate(torch.autograd.Function):
         x, up = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             wanted = [one for one in (x, up) if one is not None and one.requires_grad]
-            found = iter(torch.autograd.grad(_written_out(x, ctx.kind, up), wanted, dy, create_graph=True))
-            return *(next(found) if one is not None and one.requires_grad else None for one in (x, up)), None
+            gradients = iter(torch.autograd.grad(_written_out(x, ctx.kind, up), wanted, dy, create_graph=True))
+            return *(next(gradients) if one is not None and one.requires_grad else None for one in (x, up)), None
         dy, dx = dy.contiguous(), torch.empty_like(x)
         dup = None if up is None else torch.empty_like(x)
         _call("activate_backward", ctx.kind, x, up, dy, None, dx, dup)

@@ -85,11 +85,11 @@ class _Attend(torch.autograd.Function):
         q, k, v, log_sum = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             wanted = [x for x in (q, k, v) if x.requires_grad]
-            found = iter(torch.autograd.grad(_written_out(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
-            return *(next(found) if x.requires_grad else None for x in (q, k, v)), None, None
-        made = {"dq": _empty(q, q.shape[-1]), "dk": _empty(k, k.shape[-1]), "dv": _empty(v, v.shape[-1])}
-        _call("attend_backward", {"q": q, "k": k, "v": v, "dout": dout} | made, log_sum, ctx.scale, ctx.causal)
-        return *made.values(), None, None
+            gradients = iter(torch.autograd.grad(_written_out(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
+            return *(next(gradients) if x.requires_grad else None for x in (q, k, v)), None, None
+        outputs = {"dq": _empty(q, q.shape[-1]), "dk": _empty(k, k.shape[-1]), "dv": _empty(v, v.shape[-1])}
+        _call("attend_backward", {"q": q, "k": k, "v": v, "dout": dout} | outputs, log_sum, ctx.scale, ctx.causal)
+        return *outputs.values(), None, None
 
 
 def _written_out(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:

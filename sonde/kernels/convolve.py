@@ -79,8 +79,8 @@ class Prepared:
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """x (B, C, H, W) and other (B, K, H, W) -> (B, K, H, W)."""
         x, y = channels_last(x), _images(x, self.out)
-        given = {"x": x, "bias": self.bias, "other": None if other is None else channels_last(other), "y": y, "u": self.u}
-        _call("convolve_forward", given, _sizes(x, y), relu=self.relu)
+        tensors = {"x": x, "bias": self.bias, "other": None if other is None else channels_last(other), "y": y, "u": self.u}
+        _call("convolve_forward", tensors, _sizes(x, y), relu=self.relu)
         return y
 
 
@@ -102,9 +102,9 @@ def _call(
     steps: of the weight along channels out, channels in, rows and columns
     offset: where its first window begins
     """
-    given = {field: one for field, one in tensors.items() if one is not None}
-    first = next(iter(given.values()))
-    pointers = {field: one.data_ptr() for field, one in given.items()}
+    present = {field: one for field, one in tensors.items() if one is not None}
+    first = next(iter(present.values()))
+    pointers = {field: one.data_ptr() for field, one in present.items()}
     if offset:
         pointers["weight"] += offset * first.element_size()
     numbers = dict(zip(_SIZES, (*sizes, relu, torch.get_num_threads(), *steps), strict=True))

@@ -229,21 +229,21 @@ class Program:
     # ---- parts ----
 
     def _append(self, kind: str, *, size: int, **fields: Any) -> Operation:
-        made = Operation(kind=KINDS.index(kind), **{"wait": int(kind not in ("norm", "angles")), **fields})
-        setattr(made, "in", size)
-        self._operations.append(made)
+        operation = Operation(kind=KINDS.index(kind), **{"wait": int(kind not in ("norm", "angles")), **fields})
+        setattr(operation, "in", size)
+        self._operations.append(operation)
         self._table = (ctypes.c_void_p * len(self._operations))(*map(ctypes.addressof, self._operations))
         self._arguments.operations, self._arguments.count = ctypes.addressof(self._table), len(self._table)
-        return made
+        return operation
 
     def _pointer(self, x: Tensor | None) -> int | None:
         """Where a parameter lies, which has to be as the program reads it."""
         if x is None:
             return None
         if x.dtype != self.dtype or not x.is_cpu or not x.is_contiguous():
-            found = f"{str(x.dtype).removeprefix('torch.')} on {x.device}" + ("" if x.is_contiguous() else ", not contiguous")
+            actual = f"{str(x.dtype).removeprefix('torch.')} on {x.device}" + ("" if x.is_contiguous() else ", not contiguous")
             wanted = str(self.dtype).removeprefix("torch.")
-            raise BadInput(f"a weight is {found}", where="decode", fix=f"make it {wanted}, contiguous, on the CPU")
+            raise BadInput(f"a weight is {actual}", where="decode", fix=f"make it {wanted}, contiguous, on the CPU")
         self._held.append(x)
         return x.data_ptr()
 

@@ -40,9 +40,9 @@ def delta(
     q, k: [B, G, L, K]; v: [B, H, L, V]; beta, log_head: [B, H, L]; state: [B, H, K, V].  Computes in
     float32 (float64 if any input is), which is also the dtype of the state; `out` has the dtype of v.
     """
-    given = {"q": q, "k": k, "v": v, "beta": beta, "log_head": log_head, "state": state}
-    check(given, _LAYOUT)
-    out, last, _, _ = call(_run, _delta, cast(given.values()))
+    tensors = {"q": q, "k": k, "v": v, "beta": beta, "log_head": log_head, "state": state}
+    check(tensors, _LAYOUT)
+    out, last, _, _ = call(_run, _delta, cast(tensors.values()))
     return out.to(v.dtype), last
 
 

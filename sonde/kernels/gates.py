@@ -96,12 +96,12 @@ def _run(  # noqa: PLR0913 - the terms of one formula
 def _check(kind: Kind, p: Tensor, weight: Tensor, h: Tensor) -> None:
     """The sizes agree: the kernel reads memory by them."""
     H, gates = h.shape[-1], 1 if kind <= Kind.RNN_RELU else 3 if kind <= Kind.GRU_AFTER else 4
-    given = gates - (kind == Kind.LSTM_CELL)
-    if p.dim() != 3 or p.shape[0] != h.shape[0] or p.shape[2] != given * H or weight.shape != (gates * H, H):
+    input_gates = gates - (kind == Kind.LSTM_CELL)
+    if p.dim() != 3 or p.shape[0] != h.shape[0] or p.shape[2] != input_gates * H or weight.shape != (gates * H, H):
         raise BadInput(
             f"p is {tuple(p.shape)}, the weights {tuple(weight.shape)}, the state {tuple(h.shape)}",
             where=f"kernel {kind.name.lower()}",
-            fix=f"give p (batch, time, {given} H), weights ({gates} H, H) and a state (batch, H)",
+            fix=f"give p (batch, time, {input_gates} H), weights ({gates} H, H) and a state (batch, H)",
         )
 
 
@@ -135,10 +135,10 @@ def _run_forward(  # noqa: PLR0913 - the terms of one formula
     lengths: Tensor | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    given = [x if x is None else x.contiguous() for x in (p, weight, inner, vector, h, c)]
-    made = _empty_outputs(kind, p, h, keep)
-    _call("gates_forward", kind, lengths, dict(zip(_FIELDS, (*given, *made))))
-    return made
+    inputs = [x if x is None else x.contiguous() for x in (p, weight, inner, vector, h, c)]
+    outputs = _empty_outputs(kind, p, h, keep)
+    _call("gates_forward", kind, lengths, dict(zip(_FIELDS, (*inputs, *outputs))))
+    return outputs
 
 
 _forward = torch.library.custom_op("sonde::gates", _run_forward, mutates_args=(), device_types="cpu")
@@ -169,8 +169,8 @@ def _backward(  # noqa: PLR0913 - the inputs of the forward, what it kept, and t
     """Gradients of p, weight, inner, vector (empty where absent), h and c."""
     B, T, H = out.shape
     (dp, dh, dc), dheld = (torch.empty_like(x) for x in (p, h, h if c is None else c)), p.new_empty(B, T, H * _holds(kind))
-    given = [x if x is None else x.contiguous() for x in (p, weight, inner, vector, h, c, dout, dlast_h, dlast_c)]
-    named = dict(zip((*_FIELDS[:6], *_GRADIENT), (*given, dp, dheld, dh, dc)))
+    inputs = [x if x is None else x.contiguous() for x in (p, weight, inner, vector, h, c, dout, dlast_h, dlast_c)]
+    named = dict(zip((*_FIELDS[:6], *_GRADIENT), (*inputs, dp, dheld, dh, dc)))
     _call("gates_backward", kind, lengths, {**named, "out": out, "gates": gates, "cells": cells})
     # Sums over all steps are matrix products again.
     d, held, before = dp.flatten(0, 1), dheld.flatten(0, 1), torch.cat([h.unsqueeze(1), out[:, :-1]], 1).flatten(0, 1)
@@ -209,8 +209,8 @@ def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
 
 def _differentiate(ctx: Any, dout: Tensor, dlast_h: Tensor, dlast_c: Tensor, *_kept: Any) -> tuple:
     inputs = ctx.saved_tensors[:6]
-    found = _backward(ctx.kind, *ctx.saved_tensors, dout, dlast_h, dlast_c)
-    return None, *(d if x is not None else None for d, x in zip(found, inputs)), None, None
+    gradients = _backward(ctx.kind, *ctx.saved_tensors, dout, dlast_h, dlast_c)
+    return None, *(d if x is not None else None for d, x in zip(gradients, inputs)), None, None
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)

@@ -55,9 +55,9 @@ def hadamard(  # noqa: PLR0913 - the seven arrays of the formula
     A `q`, `k` or `weight` of None is all ones, a `state` of None is zero.  A `log_value` that is constant in time should
     come as an expanded view: its decays are then computed once.  Half precision is computed in float32.
     """
-    given = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state}
-    check(given, LAYOUT)
-    out, last, _ = call(_run, _forward, cast(given.values()))
+    tensors = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state}
+    check(tensors, LAYOUT)
+    out, last, _ = call(_run, _forward, cast(tensors.values()))
     return out.to(v.dtype), last
 
 
@@ -76,9 +76,9 @@ class HadamardStep:
         state: Tensor,
         out: Tensor,
     ) -> None:
-        given = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state, "out": out}
-        check_step(given, LAYOUT)
-        self._held = given, arguments = given, _step_arguments(given)
+        tensors = {"q": q, "k": k, "v": v, "log_value": log_value, "rate": rate, "weight": weight, "state": state, "out": out}
+        check_step(tensors, LAYOUT)
+        self._held = tensors, arguments = tensors, _step_arguments(tensors)
         self._run, self._address = function("hadamard_step", v.dtype), ctypes.addressof(arguments)
 
     def __call__(self) -> None:

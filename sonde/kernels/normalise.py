@@ -90,8 +90,8 @@ class _Normalise(torch.autograd.Function):
         y, kept = torch.empty_like(x), x.new_empty(4, x.shape[1])
         ctx.relu, ctx.kind, ctx.eps = relu, int(relu) + (other is not None), running.eps
         averages = {"running_mean": running.mean, "running_variance": running.variance}
-        given = {"x": x, "weight": weight, "bias": bias, "other": other, "y": y, "kept": kept, **averages}
-        _call("normalise_forward", given, ctx.kind, running.momentum, running.eps)
+        tensors = {"x": x, "weight": weight, "bias": bias, "other": other, "y": y, "kept": kept, **averages}
+        _call("normalise_forward", tensors, ctx.kind, running.momentum, running.eps)
         torch.autograd.graph.increment_version((running.mean, running.variance))
         ctx.save_for_backward(x, weight, bias, kept, None if other is None else y)  # without `other`, x says where y is 0
         return y
@@ -109,11 +109,11 @@ class _Normalise(torch.autograd.Function):
                 norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
                 g = dy * ((norm if y is None else y) > 0) if ctx.relu else dy
                 wanted = [one for one, needed in zip((x, weight, bias), ctx.needs_input_grad) if needed]
-                found = iter(torch.autograd.grad(norm, wanted, g, create_graph=again) if wanted else ())
-            return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None if y is None else g, None, None
+                gradients = iter(torch.autograd.grad(norm, wanted, g, create_graph=again) if wanted else ())
+            return *(next(gradients) if needed else None for needed in ctx.needs_input_grad[:3]), None if y is None else g, None, None
         x, y = channels_last(x), None if y is None else channels_last(y)
-        made = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
+        outputs = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
         dother = None if y is None else torch.empty_like(x)
-        given = {"x": x, "dy": channels_last(dy), "y": y, "kept": kept, "dother": dother}
-        _call("normalise_backward", given | made, ctx.kind)
-        return *made.values(), dother, None, None
+        inputs = {"x": x, "dy": channels_last(dy), "y": y, "kept": kept, "dother": dother}
+        _call("normalise_backward", inputs | outputs, ctx.kind)
+        return *outputs.values(), dother, None, None

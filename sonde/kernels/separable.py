@@ -49,9 +49,9 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     state [B, H, K, V]; log decays are at most 0, -inf forgets all.  Computes in float32 (float64 if any input is),
     which is also the dtype of the state; `out` has the dtype of v.  Any order of axes in memory is taken as it is.
     """
-    given = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
-    check(given, _LAYOUT)
-    inputs: Any = cast(given.values())
+    tensors = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
+    check(tensors, _LAYOUT)
+    inputs: Any = cast(tensors.values())
     # Inside vmap nothing seems to want a gradient, and yet may get one.
     wanted = records(inputs) or torch._C._are_functorch_transforms_active()
     run: Any = _run_forward if unseen(inputs) else _forward
@@ -132,13 +132,13 @@ def _backward(  # noqa: PLR0913 - the terms of one formula
     dout: Tensor,
     dfinal: Tensor,
 ) -> list[Tensor]:
-    given = (rows(q), rows(k), rows(v), log_head, rows(log_key), rows(log_value), rows(state))
+    inputs = (rows(q), rows(k), rows(v), log_head, rows(log_key), rows(log_value), rows(state))
     gates = [log_head is not None, log_key is not None, log_value is not None]
-    made = _empty_gradients(k, v, gates)
-    results = [x if x.shape[-1] else None for x in made]
-    tensors = dict(zip((*_SEQUENCE[:7], "past", *_GRADIENT), (*given, past, rows(dout), rows(dfinal), *results)))
+    gradients = _empty_gradients(k, v, gates)
+    results = [x if x.shape[-1] else None for x in gradients]
+    tensors = dict(zip((*_SEQUENCE[:7], "past", *_GRADIENT), (*inputs, past, rows(dout), rows(dfinal), *results)))
     _call("separable_backward", tensors, before)
-    return made
+    return gradients
 
 
 @_backward.register_fake

@@ -249,21 +249,21 @@ def count(tokens: np.ndarray, words: int, window: int, capacity: int) -> Iterato
 
 
 def _count_slowly(tokens: np.ndarray, words: int, window: int, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    found: dict[int, float] = {}
+    counts: dict[int, float] = {}
     for sentence in _sentences(tokens):
         for at, word in enumerate(sentence):
             for distance, other in enumerate(reversed(sentence[max(at - window, 0) : at]), 1):
                 pair = min(word, other) * words + max(word, other)
-                found[pair] = found.get(pair, 0.0) + 1 / distance
-            if len(found) > capacity // 2 - window:
-                yield _run(found)
-                found = {}
-    yield _run(found)
+                counts[pair] = counts.get(pair, 0.0) + 1 / distance
+            if len(counts) > capacity // 2 - window:
+                yield _run(counts)
+                counts = {}
+    yield _run(counts)
 
 
-def _run(found: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    pairs = sorted(found)
-    return np.array(pairs, np.int64), np.array([found[pair] for pair in pairs])
+def _run(counts: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    pairs = sorted(counts)
+    return np.array(pairs, np.int64), np.array([counts[pair] for pair in pairs])
 
 
 @final

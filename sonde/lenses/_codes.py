@@ -31,8 +31,8 @@ def _sides(x: Any) -> tuple[int, ...]:
 
 def codes(subject: Subject, x: Any) -> Any:
     """The code of each example, of a distribution its mean."""
-    found = subject.model.encode(x)
-    return found[0] if isinstance(found, tuple) else found
+    encoding = subject.model.encode(x)
+    return encoding[0] if isinstance(encoding, tuple) else encoding
 
 
 def decoded(subject: Subject, h: Any) -> Any:

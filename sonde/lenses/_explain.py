@@ -56,24 +56,24 @@ def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **opti
     mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
     real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
     device = torch.device("cpu") if real is None or real.type == "meta" else real
-    found: list[Taken] = []
+    forms: list[Taken] = []
 
     def note(name: str, mixer: Any, inputs: Any, _: Any) -> None:
         name, kind, fixed = name or "model", type(mixer).__name__, mixer.form != "auto"
         for steps, form in watch.seen:
             choice = choose(_standing_in(steps, device))
             why = "asked for" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
-            found.append(Taken(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
+            forms.append(Taken(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
         if not watch.seen:
             length = inputs[0].shape[1]
             form, why = (mixer.form, "asked for") if fixed else mixer.auto(length)
-            found.append(Taken(name, kind, length, form, why))
+            forms.append(Taken(name, kind, length, form, why))
         watch.seen.clear()
 
     if mixers:
         with torch.no_grad(), torch.device("meta"), watching() as watch, hooked(mixers, note):
             ask(net, batch)
-    return found
+    return forms
 
 
 def _standing_in(steps: Steps, device: torch.device) -> Steps:
@@ -144,8 +144,8 @@ def _alike(rows: Iterable[R], name: Callable[[R], str], bare: Callable[[R], Any]
 
 def _place(name: str) -> tuple[str, str, str]:
     """'stack.blocks.3.ffn.up' -> 'stack.blocks.', '3', '.ffn.up'."""
-    found = re.match(r"((?:[^.]*[^.\d][^.]*\.)*)(\d+)((?:\..*)?)$", name)
-    return (found[1], found[2], found[3]) if found else (name, "", "")
+    match = re.match(r"((?:[^.]*[^.\d][^.]*\.)*)(\d+)((?:\..*)?)$", name)
+    return (match[1], match[2], match[3]) if match else (name, "", "")
 
 
 def _span(first: str, last: str) -> tuple[str, str]:
@@ -154,7 +154,7 @@ def _span(first: str, last: str) -> tuple[str, str]:
     return f"{head}{start}–{end}", tail
 
 
-def explain(found: Cost, title: str) -> RenderableType:
+def explain(profile: Cost, title: str) -> RenderableType:
     """Rows and totals; the figures are for one example."""
     from rich import box
     from rich.console import Group
@@ -162,12 +162,12 @@ def explain(found: Cost, title: str) -> RenderableType:
     from rich.text import Text
 
     table = Table(title=Text(clean(title), "bold"), title_justify="left", box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
-    totals = ("total", "", "", f"{found.weights:,}", f"{found.biases:,}", _least(found), bytes_(found.memory), "")
+    totals = ("total", "", "", f"{profile.weights:,}", f"{profile.biases:,}", _least(profile), bytes_(profile.memory), "")
     heads = ("layer", "kind", "output", "weights", "biases", "FLOPs", "memory", "field")
     for head, total in zip(heads, totals, strict=True):
         to_right = head in ("weights", "biases", "FLOPs", "memory")
         table.add_column(head, total, justify="right" if to_right else "left", overflow="fold", no_wrap=to_right)
-    for row in _folded(found.rows):
+    for row in _folded(profile.rows):
         kind = row.kind if row.calls == 1 else f"{row.kind} ({row.calls} calls)"
         cells: Sequence[str] = (
             *(row.name, kind, by(row.output) if row.calls else "-"),
@@ -175,8 +175,8 @@ def explain(found: Cost, title: str) -> RenderableType:
             *(si(row.flops).strip(), bytes_(row.memory), by(row.field) if row.field else ""),
         )
         table.add_row(*(Text(clean(cell)) for cell in cells))
-    return Group(table, Text(remark(found) + " One multiply-add counts as 2 FLOPs.", "dim"))
+    return Group(table, Text(remark(profile) + " One multiply-add counts as 2 FLOPs.", "dim"))
 
 
-def _least(found: Cost) -> str:
-    return ("≥ " if found.unknown else "") + si(found.flops).strip()
+def _least(profile: Cost) -> str:
+    return ("≥ " if profile.unknown else "") + si(profile.flops).strip()

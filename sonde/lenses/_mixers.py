@@ -46,9 +46,9 @@ def measure(name: str, mixer: Mixer, form: str, length: int, batch: int = 1, bac
     for turn in range(20):
         if turn >= 2 and time.perf_counter() - started > budget:
             break
-        begun = time.perf_counter()
+        pass_start = time.perf_counter()
         call()
-        seconds = min(seconds, time.perf_counter() - begun)
+        seconds = min(seconds, time.perf_counter() - pass_start)
     kept = sum(s.numel() * s.element_size() for s in state.values()) // batch
     return Row(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
 
@@ -114,7 +114,7 @@ def readings(rows: Sequence[Row], batch: int = 1, setting: str = "") -> list[Rea
     setting: how it was measured, told in the notes
     """
     table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch) for row in rows)))))
-    found = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
+    panels = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
     lengths = sorted({row.length for row in rows})
     members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}
     for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MiB", lambda r: r.peak / 2**20)):
@@ -124,8 +124,8 @@ def readings(rows: Sequence[Row], batch: int = 1, setting: str = "") -> list[Rea
         }
         note = f"{setting}{'. ' if setting else ''}Best form {_winners(members, value)}."
         extra = {"x": lengths, "ticks": lengths, "thin": True, "log": ["x", "y"]}
-        found.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
-    return found
+        panels.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
+    return panels
 
 
 def _winners(members: dict[str, list[Row]], value: Callable[[Row], float]) -> str:
@@ -138,4 +138,4 @@ def _winners(members: dict[str, list[Row]], value: Callable[[Row], float]) -> st
     parts: dict[int, list[str]] = {}
     for (length, form), names in sorted(by_form.items()):
         parts.setdefault(-length, []).append(f"{form} for {', '.join(names)}")
-    return "; ".join(f"at {length:,} steps: {'; '.join(told)}" for length, told in parts.items())
+    return "; ".join(f"at {length:,} steps: {'; '.join(winners)}" for length, winners in parts.items())

@@ -81,10 +81,10 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     """
     from ..core.batch import ask
 
-    found: dict[str, Any] = {}
-    with gathering(model, batch.x, found):
+    fmaps: dict[str, Any] = {}
+    with gathering(model, batch.x, fmaps):
         ask(model, batch)
-    return found
+    return fmaps
 
 
 def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
 
     best: dict[str, Any] = {}
     for part in _given_images(model, batch):
-        found: dict[str, Any] = {}
+        fmaps: dict[str, Any] = {}
         try:
-            with gathering(model, x, found):
+            with gathering(model, x, fmaps):
                 ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
         except Exception:  # whatever layer stops it, the maps before it stand
-            best = max(best, found, key=len)
+            best = max(best, fmaps, key=len)
         else:
-            return max(best, found, key=len)
+            return max(best, fmaps, key=len)
     return best
 
 
@@ -114,11 +114,11 @@ def _given_images(model: Any, batch: Any) -> list[Any]:
 
     from ..core.batch import ask
 
-    one, given = batch[:1], []
+    one, modules = batch[:1], []
 
     def look(module: Any, inputs: tuple[Any, ...]) -> None:
         if inputs and inputs[0] is one.x:
-            given.append(module)
+            modules.append(module)
 
     handles = [module.register_forward_pre_hook(look) for module in model.modules()]
     try:
@@ -127,11 +127,11 @@ def _given_images(model: Any, batch: Any) -> list[Any]:
     finally:
         for handle in handles:
             handle.remove()
-    return given
+    return modules
 
 
 @contextmanager
-def gathering(model: Any, x: Any, found: dict[str, Any]) -> Iterator[None]:
+def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
     """While it lasts, every map of images x is noted in `found`, as `maps` tells; a layer that runs again gets a number."""
     import torch
 
@@ -148,7 +148,7 @@ def gathering(model: Any, x: Any, found: dict[str, Any]) -> Iterator[None]:
         shown = laid_out(own, x.shape[-2:], side) if block and side else own
         if not torch.is_tensor(shown) or shown.dim() != 4 or any(torch.equal(same, shown) for same in (last, last.movedim(1, 3))):
             return None
-        found[f"{name} ({runs[name]})" if runs[name] > 1 else name] = last = shown
+        fmaps[f"{name} ({runs[name]})" if runs[name] > 1 else name] = last = shown
         # What comes after depends on what was noted, and layers that work in place do not change it.
         return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
 
@@ -181,7 +181,7 @@ def patches(size: Sequence[int], side: Any) -> tuple[int, int]:
     return size[0] // high, size[1] // wide
 
 
-def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """How many pixels apart neighbours of each map are, down and across.
 
     From how much a map grows with the image; where the network takes no other size, from the map's share of the image.  Below 1
@@ -197,11 +197,11 @@ def jumps(model: Any, batch: Any, found: dict[str, Any]) -> dict[str, tuple[floa
         x = torch.randn(1, batch.x.shape[1], *size, generator=torch.Generator().manual_seed(0), dtype=batch.x.dtype)
         with torch.no_grad():
             larger = maps_of(model, batch, x)
-        more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in found.items() if name in larger}
-        return {name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis] for name, own in found.items()}
+        more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in fmaps.items() if name in larger}
+        return {name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis] for name, own in fmaps.items()}
 
     down, across = along(-2), along(-1)
-    return {name: (down[name], across[name]) for name in found}
+    return {name: (down[name], across[name]) for name in fmaps}
 
 
 def _apart(more: int) -> float:
@@ -210,24 +210,24 @@ def _apart(more: int) -> float:
     return next(pixels / places for pixels, places in fractions if abs(MORE * places / pixels - more) < 1)
 
 
-def spread_out(found: dict[str, Any]) -> dict[str, Any]:
+def spread_out(fmaps: dict[str, Any]) -> dict[str, Any]:
     """Maps with more than one place; all of them where none has."""
-    return {name: own for name, own in found.items() if own[0, 0].numel() > 1} or found
+    return {name: own for name, own in fmaps.items() if own[0, 0].numel() > 1} or fmaps
 
 
-def chosen(name: str, found: dict[str, Any], default: str) -> str:
+def chosen(name: str, fmaps: dict[str, Any], default: str) -> str:
     """The layer that is asked for, or the default."""
-    if name and name not in found:
-        raise BadInput(f"the model has no layer '{name}' that makes maps", fix=nearest(name, found))
+    if name and name not in fmaps:
+        raise BadInput(f"the model has no layer '{name}' that makes maps", fix=nearest(name, fmaps))
     return name or default
 
 
-def convolved(model: Any, found: dict[str, Any]) -> str:
+def convolved(model: Any, fmaps: dict[str, Any]) -> str:
     """The last convolution among the maps; of a network without any, its last map."""
     from torch import nn
 
     kinds = {name for name, part in model.named_modules() if isinstance(part, nn.Conv2d)}
-    return next((name for name in reversed(found) if name in kinds), list(found)[-1])
+    return next((name for name in reversed(fmaps) if name in kinds), list(fmaps)[-1])
 
 
 @contextmanager

@@ -35,10 +35,10 @@ class Html(str):
 
 def tag(kind: str, /, *inside: Any, **attributes: Any) -> Html:
     """<kind>inside</kind>; whatever is not Html is escaped.  `class_` stands for class, `http_equiv` for http-equiv."""
-    told = "".join(f' {key.rstrip("_").replace("_", "-")}="{_escape(value)}"' for key, value in attributes.items() if value)
+    attrs = "".join(f' {key.rstrip("_").replace("_", "-")}="{_escape(value)}"' for key, value in attributes.items() if value)
     if kind in ("meta", "img", "source"):
-        return Html(f"<{kind}{told}>")
-    return Html(f"<{kind}{told}>{_join(inside)}</{kind}>")
+        return Html(f"<{kind}{attrs}>")
+    return Html(f"<{kind}{attrs}>{_join(inside)}</{kind}>")
 
 
 def _join(parts: Iterable[Any]) -> Html:
@@ -65,7 +65,7 @@ def report(run: Any) -> Path:
         if panels
         else "",
         _section("Figures", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learnt", *learnt) if (learnt := _learnt(run)) else "",
+        _section("What was learnt", *blocks) if (blocks := _learnt(run)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
@@ -115,11 +115,11 @@ class _Look:
             if reason:
                 self.refused.append(f"{lens}: {reason}")
                 return []
-            found = module.read(subject, **dials)
+            readings = module.read(subject, **dials)
         except SondeError as error:
             self.refused.append(f"{lens}: {error.what}")
             return []
-        return found if isinstance(found, list) else [found]
+        return readings if isinstance(readings, list) else [readings]
 
 
 class _Figures:
@@ -158,10 +158,10 @@ def _picture(reading: Reading) -> Html:
 
 def _learnt(run: Any) -> list[Html]:
     """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
-    said = {event["event"]: event.get("text", "") for event in run.events if event.get("learnt")}
+    texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learnt")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
     pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
-    return ([tag("figure", _table(("", ""), list(said.items()), (False, False)), class_="pairs said")] if said else []) + pictures
+    return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs said")] if texts else []) + pictures
 
 
 def _uri(data: bytes, kind: str = "svg+xml") -> str:
@@ -213,14 +213,14 @@ def _plain(value: Any) -> str:
 def _lead(info: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     recipe, about = info.get("recipe", {}), info.get("about_data", {})
     name = recipe.get("name") or Path(str(recipe.get("file") or recipe.get("object") or "a recipe")).name
-    told = [f"Recipe {name}"] + ([f"data {about['name']}"] if about.get("name") else []) + [f"seed {info.get('seed', '-')}"]
+    parts = [f"Recipe {name}"] + ([f"data {about['name']}"] if about.get("name") else []) + [f"seed {info.get('seed', '-')}"]
     if result.get("status") == "done":
-        told.append(f"finished after {number(result.get('steps'))} steps")
+        parts.append(f"finished after {number(result.get('steps'))} steps")
         if result.get("model_step") not in (None, result.get("steps")):
-            told.append(f"weights of step {number(result['model_step'])}")
+            parts.append(f"weights of step {number(result['model_step'])}")
     else:
-        told.append("not finished")
-    return ", ".join(told) + "."
+        parts.append("not finished")
+    return ", ".join(parts) + "."
 
 
 def _tiles(run: Any) -> Html:
@@ -270,11 +270,11 @@ def _asked(info: Mapping[str, Any]) -> dict[str, Any]:
 def _data(info: Mapping[str, Any], looked: _Look) -> Html:
     parts = dict(sorted(info.get("data", {}).items(), key=lambda pair: ("train", "valid", "test", pair[0]).index(pair[0])))
     rows = [(name, number(part.get("n")), str(part.get("sha256", ""))[:16]) for name, part in parts.items() if isinstance(part, Mapping)]
-    told = info.get("about_data", {}).get("report")
-    if told is None and looked.subject is not None:
-        told = dict(looked.run.data.report)
+    counts = info.get("about_data", {}).get("report")
+    if counts is None and looked.subject is not None:
+        counts = dict(looked.run.data.report)
     splits = tag("figure", tag("h3", "Parts"), _table(("part", "examples", "sha256"), rows, (False, True, False)))
-    return tag("div", splits, _pairs("Cleaning, in counts", told or {}), class_="grid")
+    return tag("div", splits, _pairs("Cleaning, in counts", counts or {}), class_="grid")
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html:
@@ -324,26 +324,26 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
 
 def compare_curves(runs: Sequence[Any]) -> list[Reading]:
     """One panel per figure with one line per run; validation first."""
-    found: dict[str, dict[str, Line]] = {}
+    curves: dict[str, dict[str, Line]] = {}
     for name, run in _named(runs).items():
         for key, line in without_copies(series(run.metrics)).items():
             if len(line[0]) > 1:
-                found.setdefault(key, {})[name] = line
-    keys = sorted(found, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
+                curves.setdefault(key, {})[name] = line
+    keys = sorted(curves, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
     colours = {name: place for place, name in enumerate(_named(runs))}
-    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", found[key], colours) for key in keys]
+    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colours) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
     """One row per run: its name, the dials (and recipe, seed) that differ, and final figures that any run has."""
     named = _named(runs)
-    asked = {name: _settings(run.info) for name, run in named.items()}
-    every = list(dict.fromkeys(key for settings in asked.values() for key in settings))
-    differing = [key for key in every if len({repr(settings.get(key)) for settings in asked.values()}) > 1]
+    dials = {name: _settings(run.info) for name, run in named.items()}
+    every = list(dict.fromkeys(key for settings in dials.values() for key in settings))
+    differing = [key for key in every if len({repr(settings.get(key)) for settings in dials.values()}) > 1]
     figures = {name: final_figures(run) for name, run in named.items()}
     keys = list(dict.fromkeys(key for mine in figures.values() for key in mine))
     return [
-        {"run": name, **{key: asked[name].get(key) for key in differing}, **{key: figures[name].get(key) for key in keys}} for name in named
+        {"run": name, **{key: dials[name].get(key) for key in differing}, **{key: figures[name].get(key) for key in keys}} for name in named
     ]
 
 

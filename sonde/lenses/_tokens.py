@@ -52,13 +52,13 @@ def one(batch: Any, row: int, most: int | None = None) -> Any:
 
 def spelt(subject: Subject) -> list[str]:
     """Every token as a reader should see it; [] where tokens have no names."""
-    made = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
-    if made is None:
+    tokeniser = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
+    if tokeniser is None:
         known = getattr(subject.data, "classes", ()) if getattr(subject.data, "task", "") != "classes" else ()
         return [_seen(token) for token in known]
-    if made.level in ("char", "byte"):
-        return [_seen(token) for token in made.tokens]
-    return [_seen(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in made.tokens]
+    if tokeniser.level in ("char", "byte"):
+        return [_seen(token) for token in tokeniser.tokens]
+    return [_seen(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in tokeniser.tokens]
 
 
 def _seen(token: str) -> str:
@@ -123,8 +123,8 @@ def no_logits(subject: Subject) -> str:
     if not getattr(subject.model, "causal", True) and moved(subject.batch):
         return "the model looks at later tokens and the batch hides none of them"
     with untouched(subject.model), torch.no_grad():
-        found = logits(subject.model, one(subject.batch, 0))
-    if found is None or found.shape[-1] <= int(y.max()):
+        scores = logits(subject.model, one(subject.batch, 0))
+    if scores is None or scores.shape[-1] <= int(y.max()):
         return "the model gives no score for each token at each place"
     return ""
 

@@ -111,19 +111,19 @@ def _joined(parts: list[Any], what: str, rows: int) -> Any:
 def predictions(subject: Subject) -> Any:
     """What the objective makes of the output: class probabilities, a mean, a rate."""
     out = outputs(subject)
-    found = subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
-    if isinstance(found, Mapping):
-        told = f"the model has several outputs ({', '.join(found)}), and the objective does not say which is the prediction"
-        raise BadInput(told, where="lens", fix="give an objective with `predict`, such as Joint")
-    return found
+    prediction = subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+    if isinstance(prediction, Mapping):
+        message = f"the model has several outputs ({', '.join(prediction)}), and the objective does not say which is the prediction"
+        raise BadInput(message, where="lens", fix="give an objective with `predict`, such as Joint")
+    return prediction
 
 
-def need(lens: str, subject: Subject, **given: Any) -> None:
+def need(lens: str, subject: Subject, **options: Any) -> None:
     """Stop with one line where a dial is wrong, or where a lens does not apply: why, and which lenses do."""
     name = lens.rsplit(".", 1)[-1]
     module = shelf.load("lenses", name)
     known = dials(module.read, f"lens '{name}'")
-    for dial, value in given.items():
+    for dial, value in options.items():
         known[dial].check(value)
     reason = module.why_not(subject)
     if reason:
@@ -164,8 +164,8 @@ def _no_loss(subject: Subject) -> str:
         with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
             subject.objective(subject.model, subject.batch[:2]).loss()
     except Exception as error:  # whatever stops it here would stop the lens too
-        told = " ".join(str(error).split())
-        return f"the objective cannot be evaluated on the model's output: {told[:160]}"
+        message = " ".join(str(error).split())
+        return f"the objective cannot be evaluated on the model's output: {message[:160]}"
     return ""
 
 
@@ -239,9 +239,9 @@ def answers(subject: Subject) -> Answers:
             where="lens",
             fix="one score per class on the last axis is needed",
         )
-    confidence, said = guess.max(-1)
+    confidence, y_pred = guess.max(-1)
     keep = real(subject.batch, y) & (y >= 0)
     known = list(getattr(subject.data, "classes", ()))
     highest = max(int(guess.shape[-1]), int(y.max()) + 1 if y.numel() else 0)
     names = known + [str(label) for label in range(len(known), highest)]
-    return Answers(y[keep], said[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)
+    return Answers(y[keep], y_pred[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)

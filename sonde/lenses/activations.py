@@ -32,24 +32,24 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     layers = _found(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
     # A copy, before the layer runs: some work in place.
-    hooks = [m.register_forward_pre_hook(lambda _, given, name=name: inputs[name].append(given[0].clone())) for name, m in layers.items()]
+    hooks = [m.register_forward_pre_hook(lambda _, values, name=name: inputs[name].append(values[0].clone())) for name, m in layers.items()]
     try:
         with untouched(subject.model), torch.no_grad():
             ask(subject.model, subject.batch)
     finally:
         for hook in hooks:
             hook.remove()
-    seen = {name: _slopes(layers[name], given, flat) for name, given in inputs.items() if given}
+    seen = {name: _slopes(layers[name], values, flat) for name, values in inputs.items() if values}
     mean, share, dead = zip(*seen.values(), strict=True)
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]
     asleep = [f"{label} ({rate:.0%})" for label, rate in zip(labels, dead, strict=True) if rate > 0]
-    told = f"Units that are flat for all of them: {', '.join(asleep[:4])}." if asleep else "Every unit passes a gradient for some of them."
+    text = f"Units that are flat for all of them: {', '.join(asleep[:4])}." if asleep else "Every unit passes a gradient for some of them."
     return Reading(
         "Activations at work",
         "bars",
         {"mean slope": mean, "flat": share, "dead units": dead},
         axes=["layer"],
-        note=f"Measured on {len(subject.batch)} examples; flat is a slope of at most {flat:g} of the steepest. {told}",
+        note=f"Measured on {len(subject.batch)} examples; flat is a slope of at most {flat:g} of the steepest. {text}",
         extra={"labels": labels},
     )
 
@@ -74,10 +74,10 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
             return torch.autograd.grad(layer(a * 1).sum(), a)[0].abs()
 
     steepest = float(slope(torch.linspace(-16, 16, 3201, device=inputs[0].device)).max())
-    found = [slope(a) for a in inputs]
-    still = [each <= flat * steepest for each in found]
+    slopes = [slope(a) for a in inputs]
+    still = [each <= flat * steepest for each in slopes]
     everywhere = torch.stack([each.movedim(1, 0).flatten(1).all(1) if each.ndim > 1 else each.all()[None] for each in still]).all(0)
-    values = torch.cat([each.flatten() for each in found])
+    values = torch.cat([each.flatten() for each in slopes])
     return float(values.mean()), float(torch.cat([each.flatten() for each in still]).float().mean()), float(everywhere.float().mean())
 
 

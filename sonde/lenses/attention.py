@@ -44,8 +44,8 @@ def read(
     import torch
 
     need(__name__, subject, example=example, tokens=tokens, heads=heads, layers=layers)
-    found, names = maps(subject, example, tokens), spelt(subject)
-    shown = [found[round(i)] for i in torch.linspace(0, len(found) - 1, min(layers, len(found))).tolist()]
+    attentions, names = maps(subject, example, tokens), spelt(subject)
+    shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
         Reading(
             f"Attention of {layer(each.name)}",
@@ -53,7 +53,7 @@ def read(
             {f"head {h + 1}": each.weights[h].round(decimals=3) for h in range(min(heads, len(each.weights)))},
             axes=["from", "to the source"] if each.cross else ["from", "to"],
             note=f"Of example {example}, {len(each.asking)} tokens; {_some(heads, len(each.weights), 'heads')}, "
-            f"{_some(layers, len(found), 'layers')}. Darker is more; a row sums to 1.",
+            f"{_some(layers, len(attentions), 'layers')}. Darker is more; a row sums to 1.",
             extra={"rows": named(each.asking, names), "columns": named(each.asked, names), "share": "row"},
         )
         for each in shown
@@ -75,18 +75,18 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
     batch = one(subject.batch, example, tokens)
-    found: list[Map] = []
+    attentions: list[Map] = []
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         cross = isinstance(module, CrossAttention)
         weights = module.weights(inputs[0], inputs[1]) if cross else module.weights(inputs[0])
         # Of a pair the source is read from both sides, the target is not.
         asking = batch.source[0] if "source" in batch and not cross and not module.causal else batch.x[0]
-        found.append(Map(name, weights[0].double(), asking, batch.source[0] if cross else asking, cross))
+        attentions.append(Map(name, weights[0].double(), asking, batch.source[0] if cross else asking, cross))
 
     with untouched(subject.model), torch.no_grad(), hooked(_layers(subject.model), note):
         ask(subject.model, batch)
-    return found
+    return attentions
 
 
 def _layers(model: Any) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def forward(model: Any, x: Any) -> list[Stored]:
 
     kept: list[Stored] = []
 
-    def keep(name: str, module: Any, given: Any, made: Any) -> None:
-        kept.append(Stored(name, module, given[0] if given else None, made))
+    def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
+        kept.append(Stored(name, module, inputs[0] if inputs else None, output))
 
     with hooked(leaves(model), keep), torch.no_grad():
         model(x)
@@ -65,22 +65,22 @@ def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
 
     from ..gradients.graph import trace
 
-    found = []
-    for name, module, given, _ in reversed(stored):
+    records = []
+    for name, module, x, _ in reversed(stored):
         gradients: dict[str, Any]
         if type(module) is nn.Linear:
-            gradients = {"weight": delta.mT @ given if delta.dim() == 2 else delta.flatten(0, -2).mT @ given.flatten(0, -2)}
+            gradients = {"weight": delta.mT @ x if delta.dim() == 2 else delta.flatten(0, -2).mT @ x.flatten(0, -2)}
             if module.bias is not None:
                 gradients["bias"] = delta.flatten(0, -2).sum(0)
             passed = delta @ module.weight.detach()
         else:
-            graph = trace(module, given)
+            graph = trace(module, x)
             adjoints = graph.backward(seed=delta)
             passed = adjoints.pop(graph.inputs[-1])
             gradients = {key: adjoint for key, adjoint in adjoints.items() if graph[key].op == "parameter"}
-        found.append(Sent(name, delta, gradients, passed))
+        records.append(Sent(name, delta, gradients, passed))
         delta = passed
-    return found
+    return records
 
 
 def why_not(subject: Subject) -> str:
@@ -98,10 +98,10 @@ def why_not(subject: Subject) -> str:
 def _chained(model: Any, x: Any) -> bool:
     """Whether x goes into the first layer, each result into the next layer, and the last one out, with nothing in between."""
     out: list[Any] = []
-    with hooked({"": model}, lambda name, module, given, made: out.append(made)):
+    with hooked({"": model}, lambda name, module, given, outputs: out.append(outputs)):
         stored = forward(model, x)
-    made, wanted = [x, *(layer.made for layer in stored)], [*(layer.given for layer in stored), out[-1]]
-    return bool(stored) and all(one is other for one, other in zip(made, wanted, strict=True))
+    outputs, wanted = [x, *(layer.made for layer in stored)], [*(layer.given for layer in stored), out[-1]]
+    return bool(stored) and all(one is other for one, other in zip(outputs, wanted, strict=True))
 
 
 def read(

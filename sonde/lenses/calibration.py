@@ -43,29 +43,29 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
     bins: of confidence, from 0 to 1
     """
     need(__name__, subject, bins=bins)
-    y, said, confidence, _, _ = answers(subject)
+    y, y_pred, confidence, _, _ = answers(subject)
     if not len(y):
         raise BadInput("no example has a label", where="lens 'calibration'", fix="look at other examples")
     if float(confidence.min()) < 0 or float(confidence.max()) > 1 + 1e-6:
         raise BadInput("the model's answers are not probabilities", where="lens 'calibration'", fix="check the objective's predict")
-    found = curve(confidence.double(), y == said, bins)
-    there = found.answers > 0
-    sure, right = float(confidence.double().mean()), float((y == said).double().mean())
+    stats = curve(confidence.double(), y == y_pred, bins)
+    there = stats.answers > 0
+    sure, right = float(confidence.double().mean()), float((y == y_pred).double().mean())
     manner = "too sure" if sure > right else "not sure enough"
     return [
         Reading(
             "Calibration",
             "lines",
-            {"right": found.right[there], "as sure as right": [0.0, 1.0]},
+            {"right": stats.right[there], "as sure as right": [0.0, 1.0]},
             axes=["confidence", "share that is right"],
-            note=f"Expected calibration error {found.error:.2%}, largest of a bin {found.worst:.2%}; {len(y):,} answers in {bins} bins. "
+            note=f"Expected calibration error {stats.error:.2%}, largest of a bin {stats.worst:.2%}; {len(y):,} answers in {bins} bins. "
             f"On the whole {sure:.2%} sure and {right:.2%} right: {manner if abs(sure - right) >= 5e-5 else 'as sure as right'}.",
-            extra={"x": {"right": found.confidence[there].tolist(), "as sure as right": [0.0, 1.0]}, "error": found.error},
+            extra={"x": {"right": stats.confidence[there].tolist(), "as sure as right": [0.0, 1.0]}, "error": stats.error},
         ),
         Reading(
             "How sure the answers are",
             "bars",
-            {"answers": found.answers},
+            {"answers": stats.answers},
             axes=["confidence", "answers"],
             note=f"{float((confidence >= 0.99).double().mean()):.1%} of the answers are at least 99 % sure.",
             extra={"edges": [i / bins for i in range(bins + 1)]},

@@ -19,9 +19,9 @@ def read(subject: Subject) -> list[Reading]:
     import torch
 
     need(__name__, subject)
-    y, said, _, _, names = answers(subject)
+    y, y_pred, _, _, names = answers(subject)
     k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "places"  # pixels or tokens have a class each
-    counts = torch.bincount(y * k + said, minlength=k * k).reshape(k, k)
+    counts = torch.bincount(y * k + y_pred, minlength=k * k).reshape(k, k)
     right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
     total, correct = int(counts.sum()), int(right.sum())
 

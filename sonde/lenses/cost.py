@@ -140,13 +140,13 @@ def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch
         if not all(isinstance(size, int) and size >= 0 for size in shape):
             raise BadInput(f"an input size is a list of whole numbers, not {example!r}", fix="leave out the batch axis: (1, 28, 28)")
         example = torch.empty((1, *shape), dtype=dtype, device="meta")
-    given = example if isinstance(example, Batch) else Batch(x=example)
+    batch = example if isinstance(example, Batch) else Batch(x=example)
     own = next((p.dtype for p in net.parameters() if p.is_floating_point()), None)
     return Batch(
         **{
             name: torch.empty((1, *field.shape[1:]), dtype=own if own and field.is_floating_point() else field.dtype, device="meta")
             for name in getattr(net, "reads", ("x",))
-            if (field := given.get(name)) is not None and not name.endswith("lengths")
+            if (field := batch.get(name)) is not None and not name.endswith("lengths")
         }
     )
 
@@ -251,12 +251,12 @@ class _Walk:
         return weights, biases
 
     def failed(self, error: Exception) -> BadInput:
-        told = " ".join(str(error).split())
-        told = told if len(told) <= 200 else told[:197] + "..."
+        message = " ".join(str(error).split())
+        message = message if len(message) <= 200 else message[:197] + "..."
         sizes = " and ".join(str(tuple(x.shape[1:])) for x in self.given)
         where = f"layer '{self.names[self.stack[-1][0]]}' ({type(self.stack[-1][0]).__name__})" if self.stack else "model"
         return BadInput(
-            f"the network cannot be run on an input of size {sizes}: {told}",
+            f"the network cannot be run on an input of size {sizes}: {message}",
             where=where,
             fix="check the input size",
         )
@@ -312,12 +312,12 @@ def _written_out() -> dict[Any, Any]:
         return lambda shape, *_, **__: count * prod(shape)
 
     once = "add sub rsub mul div neg exp log sqrt rsqrt reciprocal pow abs tanh sigmoid relu gelu silu elu leaky_relu softplus sin cos"
-    found = {getattr(aten, name): per_output(1) for name in (*once.split(" "), "maximum", "minimum", "clamp", "clamp_min")}
-    found |= {getattr(aten, f"{name}_"): per_output(1) for name in ("add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "silu")}
-    found |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
-    found |= dict.fromkeys((aten.sum, aten.mean), per_input(1)) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
-    found |= {aten.addcmul: per_output(2), aten.linalg_vector_norm: per_input(2)}
-    return found | _fused() | attention_on_cpu()
+    formulas = {getattr(aten, name): per_output(1) for name in (*once.split(" "), "maximum", "minimum", "clamp", "clamp_min")}
+    formulas |= {getattr(aten, f"{name}_"): per_output(1) for name in ("add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "silu")}
+    formulas |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
+    formulas |= dict.fromkeys((aten.sum, aten.mean), per_input(1)) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
+    formulas |= {aten.addcmul: per_output(2), aten.linalg_vector_norm: per_input(2)}
+    return formulas | _fused() | attention_on_cpu()
 
 
 def attention_on_cpu() -> dict[Any, Any]:
@@ -338,8 +338,8 @@ def _fused() -> dict[Any, Any]:
     from ..nn.recurrence.choose import flops
 
     def of(*names: str) -> Callable[..., int]:
-        def count(*given: Any, out_val: Any = None, **_: Any) -> int:
-            return round(flops(Steps(**dict(zip(names, given))), "fused"))
+        def count(*args: Any, out_val: Any = None, **_: Any) -> int:
+            return round(flops(Steps(**dict(zip(names, args))), "fused"))
 
         count._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
         return count
@@ -514,8 +514,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject) -> Reading:
     """Per layer: output size, weights, biases, FLOPs, activation memory, receptive field; for one example."""
     need(__name__, subject)
-    found = cost(subject.model, subject.batch)
-    rows = found.rows
+    profile = cost(subject.model, subject.batch)
+    rows = profile.rows
     return Reading(
         "Cost of one example",
         "table",
@@ -530,10 +530,10 @@ def read(subject: Subject) -> Reading:
             "field": [by(row.field) if row.field else None for row in rows],
         },
         axes=["layer"],
-        note=remark(found),
+        note=remark(profile),
         extra={
             "formats": {"FLOPs": "si", "memory": "bytes"},
-            "total": {"weights": found.weights, "biases": found.biases, "FLOPs": found.flops, "memory": found.memory},
+            "total": {"weights": profile.weights, "biases": profile.biases, "FLOPs": profile.flops, "memory": profile.memory},
         },
     )
 
@@ -543,14 +543,14 @@ def by(sizes: Sequence[int | str]) -> str:
     return " × ".join(map(str, sizes)) or "1"
 
 
-def remark(found: Cost) -> str:
+def remark(profile: Cost) -> str:
     """The totals in a sentence, honest about what could not be counted."""
     from ._words import bytes_, si
 
-    least = "at least " if found.unknown else ""
-    text = f"{found.parameters:,} parameters, {least}{si(found.flops)}FLOPs, {bytes_(found.memory)} of activations."
-    if found.unknown:
-        text += f" Unknown FLOPs: {', '.join(found.unknown[:5])}{' and more' if len(found.unknown) > 5 else ''}."
+    least = "at least " if profile.unknown else ""
+    text = f"{profile.parameters:,} parameters, {least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."
+    if profile.unknown:
+        text += f" Unknown FLOPs: {', '.join(profile.unknown[:5])}{' and more' if len(profile.unknown) > 5 else ''}."
     return text
 
 

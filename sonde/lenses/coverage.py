@@ -48,13 +48,13 @@ def covered(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> 
     from ..models.ngram import Ngram
 
     model = Ngram(train, vocabulary, order, "none")
-    found, counts = [0.0] * order, [0] * order
+    matches, counts = [0.0] * order, [0] * order
     for row in texts:
         for m, share in enumerate(model.coverage(row)):
             if (n := len(row) - m) > 0:
-                found[m] += share * n
+                matches[m] += share * n
                 counts[m] += n
-    return [hits / n if n else math.nan for hits, n in zip(found, counts, strict=True)], counts
+    return [hits / n if n else math.nan for hits, n in zip(matches, counts, strict=True)], counts
 
 
 def training_text(source: Any, most: int) -> list[Any]:
@@ -64,13 +64,13 @@ def training_text(source: Any, most: int) -> list[Any]:
     source = getattr(source, "windows", source)  # as they were before anything was hidden
     if getattr(source, "tokens", None) is not None:
         return [source.tokens[:most].long()]
-    found: list[Any] = []
+    texts: list[Any] = []
     for start in range(0, len(source), ROWS):
         if most <= 0:
             break
-        found += (new := rows(source[torch.arange(start, min(start + ROWS, len(source)))]))
+        texts += (new := rows(source[torch.arange(start, min(start + ROWS, len(source)))]))
         most -= sum(map(len, new))
-    return found
+    return texts
 
 
 def rows(batch: Any) -> list[Any]:

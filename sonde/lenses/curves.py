@@ -88,17 +88,17 @@ def best(figure: str, line: Line) -> tuple[float, float] | None:
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
     """Name -> (steps, values) of every figure; a value that is not a number becomes NaN, so that the line breaks there."""
-    found: dict[str, Line] = {}
+    history: dict[str, Line] = {}
     for row in metrics:
         step = row.get("step")
         for name, value in row.items():
             if name in NOT_FIGURES or isinstance(step, bool) or not isinstance(step, (int, float)):
                 continue
             if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-                steps, values = found.setdefault(name, ([], []))
+                steps, values = history.setdefault(name, ([], []))
                 steps.append(step)
                 values.append(float("nan") if value is None else float(value))
-    return found
+    return history
 
 
 def without_copies(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,12 +71,12 @@ class Diagnosis:
 
 
 def why_not(subject: Subject) -> str:
-    found = series(subject.metrics)
-    if "loss" not in found or len(found["loss"][1]) < 2:
+    history = series(subject.metrics)
+    if "loss" not in history or len(history["loss"][1]) < 2:
         return "there are no training losses yet"
     if any("phase" in row for row in subject.metrics):
         return "players who take turns have no common loss that should fall"
-    return "" if "valid/loss" in found else "there is no validation loss to compare with"
+    return "" if "valid/loss" in history else "there is no validation loss to compare with"
 
 
 def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range(0, 1)] = 0.15) -> list[Reading]:
@@ -86,21 +86,21 @@ def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range
     most_lost: share of what was learned that may fail to carry over before it counts as overfitting
     """
     need(__name__, subject, floor=floor, most_lost=most_lost)
-    found = series(subject.metrics)
-    said = of_run(found["loss"], found["valid/loss"], floor, most_lost)
-    lines = {"train": found["loss"], "valid": found["valid/loss"]}
+    history = series(subject.metrics)
+    diagnosis = of_run(history["loss"], history["valid/loss"], floor, most_lost)
+    lines = {"train": history["loss"], "valid": history["valid/loss"]}
     curve = Reading(
-        f"Diagnosis: {said.regime}",
+        f"Diagnosis: {diagnosis.regime}",
         "lines",
         {name: line[1] for name, line in lines.items()},
         axes=["step", "loss"],
-        note=f"{said.why} Training losses are those of the batches, with dropout and augmentation.",
-        extra={"x": {name: line[0] for name, line in lines.items()}, "colours": COLOURS, "regime": said.regime},
+        note=f"{diagnosis.why} Training losses are those of the batches, with dropout and augmentation.",
+        extra={"x": {name: line[0] for name, line in lines.items()}, "colours": COLOURS, "regime": diagnosis.regime},
     )
-    if not said.remedies:
+    if not diagnosis.remedies:
         return [curve]
-    table = {"what helps": list(said.remedies), "how to say it here": list(said.remedies.values())}
-    return [curve, Reading(f"Against {said.regime}", "table", table, note="In the order in which they are usually worth trying.")]
+    table = {"what helps": list(diagnosis.remedies), "how to say it here": list(diagnosis.remedies.values())}
+    return [curve, Reading(f"Against {diagnosis.regime}", "table", table, note="In the order in which they are usually worth trying.")]
 
 
 def of_losses(
@@ -115,21 +115,21 @@ def of_losses(
         )
     learned = (start - train) / (start - floor)
     lost = (valid - train) / (start - train) if train < start else math.nan
-    told = f"Training {number(train)}, validation {number(valid)}, before training {number(start)}."
+    facts = f"Training {number(train)}, validation {number(valid)}, before training {number(start)}."
     worse = valid - start > ABOVE * (start - floor)
     if learned < -ABOVE or (learned <= 0 and worse):
-        return Diagnosis("diverging", learned, lost, f"{told} The loss ended above where it began.")
+        return Diagnosis("diverging", learned, lost, f"{facts} The loss ended above where it began.")
     if learned < LITTLE and worse:
         little = f"The validation loss ended above where it began, with {percent(learned)} of the training loss learned."
-        return Diagnosis("diverging", learned, lost, f"{told} {little}")
+        return Diagnosis("diverging", learned, lost, f"{facts} {little}")
     if learned < least_learned and not worse:
         return Diagnosis(
-            "underfitting", learned, lost, f"{told} Only {percent(learned)} of the loss was learned, even on the training data."
+            "underfitting", learned, lost, f"{facts} Only {percent(learned)} of the loss was learned, even on the training data."
         )
     if lost > most_lost:
-        return Diagnosis("overfitting", learned, lost, f"{told} {percent(lost)} of what was learned does not carry over to new examples.")
+        return Diagnosis("overfitting", learned, lost, f"{facts} {percent(lost)} of what was learned does not carry over to new examples.")
     return Diagnosis(
-        "good fit", learned, lost, f"{told} {percent(learned)} of the loss was learned, {percent(max(lost, 0))} of that was lost."
+        "good fit", learned, lost, f"{facts} {percent(learned)} of the loss was learned, {percent(max(lost, 0))} of that was lost."
     )
 
 
@@ -140,26 +140,26 @@ def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15
         raise BadInput("a diagnosis needs training and validation losses", where="diagnosis", fix="evaluate on a validation part")
     tail = losses[-max(1, round(TAIL * len(losses))) :]
     end, start = sum(tail) / len(tail), max(losses[0], checks[0])
-    said = of_losses(end, checks[-1], start, floor, most_lost)
+    diagnosis = of_losses(end, checks[-1], start, floor, most_lost)
     little = losses[0] - end < LITTLE * (losses[0] - floor)
-    if said.regime == "overfitting" and little and losses[0] > floor:  # a high first check is no sign that something was learned
+    if diagnosis.regime == "overfitting" and little and losses[0] > floor:  # a high first check is no sign that something was learned
         return of_losses(end, checks[-1], losses[0], floor, most_lost)
-    if said.regime in ("diverging", "overfitting"):
-        return said
+    if diagnosis.regime in ("diverging", "overfitting"):
+        return diagnosis
     best = min(checks)
     if not little and checks[-1] - best > most_lost * (start - end) / 2:
         at = valid[0][checks.index(best)]
         lost = (checks[-1] - best) / (start - end)
         return Diagnosis(
             "overfitting",
-            said.learned,
-            said.lost,
-            f"{said.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of what was learned.",
+            diagnosis.learned,
+            diagnosis.lost,
+            f"{diagnosis.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of what was learned.",
         )
     enough = checks if len(checks) >= 4 else losses  # a short run has few checks, but many batches
     if len(enough) >= 4 and _falling(enough, start - end):
-        return Diagnosis("still learning", said.learned, said.lost, f"{said.why} The loss was still falling at the end.")
-    return said
+        return Diagnosis("still learning", diagnosis.learned, diagnosis.lost, f"{diagnosis.why} The loss was still falling at the end.")
+    return diagnosis
 
 
 def _falling(values: Sequence[float], learned: float) -> bool:

@@ -38,14 +38,14 @@ def read(
 
     need(__name__, subject, pixels=pixels, examples=examples, layers=layers)
     with untouched(subject.model), torch.no_grad():
-        found = errors(subject.model, subject.batch[:examples], pixels)
-    names = list(next(iter(found.values())))
+        table = errors(subject.model, subject.batch[:examples], pixels)
+    names = list(next(iter(table.values())))
     answer = [names.pop()] if names[-1] == ANSWER else []
     names = spaced(names, layers) + answer
     return Reading(
         "Error of equivariance",
         "bars",
-        {change: [own.get(name) for name in names] for change, own in found.items()},
+        {change: [own.get(name) for name in names] for change, own in table.items()},
         axes=["layer"],
         note=f"|f(t(x)) − t(f(x))| / |t(f(x))| over {min(examples, len(subject.batch))} images; 0 is exact. Shifts are {pixels} to the "
         "right: around the edge, or off it with zeros coming in, where what came in is not compared. A turn is by 90°, enlarging to twice "
@@ -65,8 +65,8 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
     x, before = batch.x, maps(model, batch)
     apart = jumps(model, batch, before)
     plain = ask(model, batch)
-    said = plain if hasattr(plain, "dim") and plain.dim() == 2 else None
-    found: dict[str, dict[str, float | None]] = {}
+    answer = plain if hasattr(plain, "dim") and plain.dim() == 2 else None
+    table: dict[str, dict[str, float | None]] = {}
     for change in CHANGES:
         turned = changed(change, x, pixels)
         after = maps_of(model, batch, turned)
@@ -78,10 +78,10 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
             steps = pixels / apart[name][1]
             a, b = _common(change, after[name], changed(change, old, steps, after[name].shape[-2:]), steps)
             own[name] = _error(a, b)
-        if said is not None:
-            own[ANSWER] = _error(new, said) if (new := _asked(model, batch.replace(x=turned))) is not None else None
-        found[change] = own
-    return found
+        if answer is not None:
+            own[ANSWER] = _error(new, answer) if (new := _asked(model, batch.replace(x=turned))) is not None else None
+        table[change] = own
+    return table
 
 
 def changed(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor:

@@ -32,9 +32,9 @@ def read(
     check("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
     with untouched(subject.model), torch.no_grad():
-        found = maps(subject.model, batch)
-    found = spread_out(found)
-    shown = spaced(list(found.items()), layers)
+        fmaps = maps(subject.model, batch)
+    fmaps = spread_out(fmaps)
+    shown = spaced(list(fmaps.items()), layers)
     rows = [_row(own[0], channels) for _, own in shown]
     pictures = [[picture(batch.x[0])], *([stretched(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]
     labels = [[""], *([str(i) for i in which] for which in rows)]
@@ -44,7 +44,7 @@ def read(
         "images",
         {"images": [each for row in pictures for each in _padded(row, channels, None)]},
         axes=["map", "row", "column"],
-        note=f"Of example {example}; {len(shown)} of {len(found)} layers, of each the maps that vary most over the image, with the number "
+        note=f"Of example {example}; {len(shown)} of {len(fmaps)} layers, of each the maps that vary most over the image, with the number "
         f"of their channel. Each goes from its least value (black) to its largest (white). Sizes: {sizes}.",
         extra={
             "across": channels,

@@ -30,16 +30,16 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
     weight = weight[:n].permute(0, 2, 3, 1) if channels == 3 else weight[:n].mean(1)
     reach = weight.flatten(1).abs().amax(1).clamp_min(1e-12).reshape(-1, *[1] * (weight.dim() - 1))
     shape = " × ".join(map(str, layer.kernel_size))
-    told = f"{total} filters of {shape} in '{name}'" + (f", the first {len(weight)} shown" if total > len(weight) else "")
+    summary = f"{total} filters of {shape} in '{name}'" + (f", the first {len(weight)} shown" if total > len(weight) else "")
     mean = "" if channels in (1, 3) else f"; mean over {channels} input channels"
     return Reading(
         "First-layer filters",
         "images",
         {"images": 0.5 + 0.5 * weight / reach},
         axes=["filter", "row", "column"],
-        note=f"{told}{mean}. Grey is zero, white positive, black negative."
+        note=f"{summary}{mean}. Grey is zero, white positive, black negative."
         if channels != 3
-        else f"{told}, as red, green and blue. Grey is zero.",
+        else f"{summary}, as red, green and blue. Grey is zero.",
         extra={"dense": True},
     )
 

@@ -113,7 +113,7 @@ def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[
     layers = _layers(model)
     seen: dict[str, list[Tensor]] = {}
 
-    def note(name: str, layer: Any, given: Any, out: Tensor) -> Tensor:
+    def note(name: str, layer: Any, inputs: Any, out: Tensor) -> Tensor:
         seen.setdefault(name, []).append(out)
         return out.clone()  # so that an activation that works in place leaves the values as they were
 
@@ -184,10 +184,10 @@ def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: 
 def across(title: str, lines: dict[str, Tensor], note: str, back: bool = False) -> Reading:
     """Powers of ten along the depth; `back` goes from the loss to the inputs, the way of a gradient, so that lines end apart."""
     series = {name: _logarithms(values.flip(0) if back else values, digits=3) for name, values in lines.items()}
-    told = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
+    ranges = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
     axes = ["layers back from the loss" if back else "layer", "power of ten"]
     extra = {"x": list(range(1, 1 + max(map(len, series.values()))))}
-    return Reading(title, "lines", series, axes, f"{note} Powers of ten; first to last layer: {', '.join(told)}.", extra)
+    return Reading(title, "lines", series, axes, f"{note} Powers of ten; first to last layer: {', '.join(ranges)}.", extra)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -195,12 +195,12 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     from torch import nn
     from torch.nn.modules.conv import _ConvNd
 
-    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
-    return {name: layer for name, layer in found.items() if layer.weight.requires_grad}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
+    return {name: layer for name, layer in layers.items() if layer.weight.requires_grad}
 
 
 def _of_own(flows: dict[str, Flow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
-    found = []
+    readings = []
     for part, what in (
         ("gradient", "norm of the gradient in the values of each layer"),
         ("variance", "variance of the values of each layer"),
@@ -209,8 +209,8 @@ def _of_own(flows: dict[str, Flow], layers: dict[str, nn.Module], examples: int)
         note = f"Powers of ten: {what}, on {examples} examples. First the model as it is, then copies filled afresh."
         extra = {"rows": list(cells), "columns": [name or "model" for name in layers]}
         title = f"Your model: {part}"
-        found.append(Reading(title, "heat", {"log10": list(cells.values())}, axes=["first weights", "layer"], note=note, extra=extra))
-    return found
+        readings.append(Reading(title, "heat", {"log10": list(cells.values())}, axes=["first weights", "layer"], note=note, extra=extra))
+    return readings
 
 
 def _table(remedy: str, ratios: dict[str, Tensor], rows: Sequence[str], depth: int, width: int) -> Reading:

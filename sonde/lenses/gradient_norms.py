@@ -66,7 +66,7 @@ def verdict(rms: dict[str, float], beyond: set[str], factor: float) -> str:
     if not alive:
         return "No layer receives any gradient."
     last = list(alive.values())[-1]
-    found = (
+    findings = (
         ("No gradient reaches {}.", [name for name in rms if name not in alive]),
         (
             "Vanishing: in {} the root mean square gradient is over {:g} times smaller than in the last layer.",
@@ -81,7 +81,7 @@ def verdict(rms: dict[str, float], beyond: set[str], factor: float) -> str:
             [name for name in rms if name in beyond],
         ),
     )
-    parts = [text.format(_list(names), factor) for text, names in found if names]
+    parts = [text.format(_list(names), factor) for text, names in findings if names]
     if not parts:
         spread = max(alive.values()) / min(alive.values())
         parts.append(f"Neither vanishing nor exploding: root mean square gradients differ by a factor of {spread:.3g} over the layers.")

@@ -34,21 +34,21 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
     batch = subject.batch[:n]
     x = batch.x
     clouds = {"input": x} if x.is_floating_point() else {}
-    found: dict[str, float | None] = {}
+    dimensions: dict[str, float | None] = {}
     with untouched(subject.model):  # the estimate too: importing scikit-learn draws a random number
         clouds |= _outputs(subject.model, batch)
         for name, cloud in clouds.items():
             try:
-                found[name] = two_nn(cloud)
+                dimensions[name] = two_nn(cloud)
             except BadInput:  # a layer that gives the same for all examples has no dimension to speak of
-                found[name] = None
+                dimensions[name] = None
     numbers = [cloud[0].numel() for cloud in clouds.values()]
-    lost = [name for name, value in found.items() if value is None]
+    lost = [name for name, value in dimensions.items() if value is None]
     note = f"Estimated from two neighbours of each of {len(x)} examples." + (
         f" Too few distinct points: {', '.join(lost)}." if lost else ""
     )
-    values = {"intrinsic dimension": list(found.values()), "numbers per example": numbers}
-    return Reading("How many dimensions the data fill", "bars", values, axes=["layer"], note=note, extra={"labels": list(found)})
+    values = {"intrinsic dimension": list(dimensions.values()), "numbers per example": numbers}
+    return Reading("How many dimensions the data fill", "bars", values, axes=["layer"], note=note, extra={"labels": list(dimensions)})
 
 
 def two_nn(x: Any) -> float:
@@ -73,15 +73,15 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
     """What every layer gives for a batch, in the order the layers run; a layer used twice is shown as it was last."""
     import torch
 
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
         if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(batch):
-            found[f"{name} {type(module).__name__}".strip()] = output.detach()
+            outputs[f"{name} {type(module).__name__}".strip()] = output.detach()
 
     with hooked(leaves(model), keep), torch.no_grad():
         ask(model, batch)
-    return found
+    return outputs
 
 
 def tiny() -> Subject:

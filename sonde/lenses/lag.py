@@ -38,16 +38,16 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 16, probes
     need(__name__, subject, examples=examples, probes=probes)
     norms = influence(subject.model, subject.batch[:examples], probes)
     slope = fitted(norms)
-    told = "" if slope is None else f" A straight line through its logarithm changes it by a factor of {math.exp(slope):.3g} a step"
+    trend = "" if slope is None else f" A straight line through its logarithm changes it by a factor of {math.exp(slope):.3g} a step"
     if slope is not None and slope < 0:
-        told += f", to a tenth in {math.log(10) / -slope:,.0f} steps"
+        trend += f", to a tenth in {math.log(10) / -slope:,.0f} steps"
     return Reading(
         "Influence of the past on the last output",
         "lines",
         {"norm of the gradient": norms},
         axes=["steps back", "norm of the gradient"],
         note=f"Norm of the Jacobian of the last output by the vector of one input, {min(examples, len(subject.batch))} sequences, "
-        f"{probes} random directions.{told}{'.' if told else ''}",
+        f"{probes} random directions.{trend}{'.' if trend else ''}",
         extra={"log": ["y"], "slope": slope},
     )
 
@@ -62,31 +62,31 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
     from ..core.batch import ask
     from ..core.errors import BadInput
 
-    given: list[Any] = []
+    leaves: list[Any] = []
     x = batch.x
 
     def leaf(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         if inputs[0].shape != x.shape or not torch.equal(inputs[0], x):
             return None  # other tokens than these, such as those of a source
-        given.append(output.detach().requires_grad_())
-        return given[-1]
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
 
     tables = {name: part for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)}
     with untouched(model), torch.inference_mode(False), torch.enable_grad(), hooked(tables, leaf):
         if x.is_floating_point():
-            given = [x.detach().clone().requires_grad_()]
-            out = ask(model, batch.replace(x=given[0]))
+            leaves = [x.detach().clone().requires_grad_()]
+            out = ask(model, batch.replace(x=leaves[0]))
         else:
             out = ask(model, batch)
         out = out["tokens"] if isinstance(out, dict) and "tokens" in out else out
-        if not given:
+        if not leaves:
             raise BadInput("no embedding reads the tokens", where="the model")
         end, rows = ends(batch), torch.arange(len(x))
         last = out[rows, end - 1] if out.dim() > 2 else out
         dice, total = torch.Generator().manual_seed(0), torch.zeros(x.shape[:2], dtype=torch.float64)
         for probe in range(probes):
             signs = torch.randint(0, 2, last.shape, generator=dice).to(last) * 2 - 1
-            (slope,) = torch.autograd.grad((last * signs).sum(), given[0], retain_graph=probe + 1 < probes)
+            (slope,) = torch.autograd.grad((last * signs).sum(), leaves[0], retain_graph=probe + 1 < probes)
             total += slope.double().square().sum(-1) / probes
     lags = end.unsqueeze(1) - 1 - torch.arange(x.shape[1])
     there = lags >= 0

@@ -86,15 +86,15 @@ def direction(here: Weights, seed: int = 0, name: str = "first") -> dict[str, Te
     import torch
 
     draw = generator(seed, "landscape", name)
-    found = {}
+    perturbation = {}
     for key, weight in here.items():
         if weight.ndim < 2 or not weight.is_floating_point():
-            found[key] = torch.zeros_like(weight)
+            perturbation[key] = torch.zeros_like(weight)
             continue
         random = torch.randn(weight.shape, generator=draw, dtype=weight.dtype).to(weight.device).flatten(1)
         lengths = weight.flatten(1).norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        found[key] = (random * lengths).view_as(weight)
-    return found
+        perturbation[key] = (random * lengths).view_as(weight)
+    return perturbation
 
 
 def line(subject: Subject, here: Weights, step: Weights, places: Tensor) -> Tensor:
@@ -148,8 +148,8 @@ def _towards(subject: Subject, here: Weights, other: Path, places: Tensor) -> Re
     inside = losses[(share >= 0) & (share <= 1)]
     ends = float(max(inside[0], inside[-1]))
     barrier = float(inside.max()) - ends
-    told = f"A barrier of {number(barrier)} above the higher end." if barrier > 0.01 * max(abs(ends), 1e-12) else "No barrier in between."
-    note = f"0 is this model, 1 is run '{other.name}'; buffers are this model's. {told}"
+    remark = f"A barrier of {number(barrier)} above the higher end." if barrier > 0.01 * max(abs(ends), 1e-12) else "No barrier in between."
+    note = f"0 is this model, 1 is run '{other.name}'; buffers are this model's. {remark}"
     return _drawn("Loss on the way to another run", losses, share, note)
 
 

@@ -39,10 +39,10 @@ def read(
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
     names, row = spelt(subject), one(subject.batch, example)
-    rows, said = by_block(subject.model, row)
-    chances, best = said[:, 0, :tokens].softmax(-1).max(-1)
-    asked = real(row, row.y)[0, :tokens]
-    right = [word if there else "" for word, there in zip(named(row.y[0, :tokens], names), asked.tolist(), strict=True)]
+    rows, scores = by_block(subject.model, row)
+    chances, best = scores[:, 0, :tokens].softmax(-1).max(-1)
+    mask = real(row, row.y)[0, :tokens]
+    right = [word if there else "" for word, there in zip(named(row.y[0, :tokens], names), mask.tolist(), strict=True)]
     many = subject.batch[:examples]
     places, cost = real(many, many.y), _bits(subject.model, many)
     return [
@@ -75,26 +75,26 @@ def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
     import torch
 
     stack = _stack(model)
-    found: list[Any] = []
+    states: list[Any] = []
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        found.extend([inputs[0], output[0]] if not found else [output[0]])
+        states.extend([inputs[0], output[0]] if not states else [output[0]])
 
     with untouched(model), torch.no_grad(), hooked({str(i): block for i, block in enumerate(stack.blocks)}, note):
         logits(model, batch)
-        said = torch.stack([model.logits(stack.norm(x)) for x in found]).double()
-    return ["embedding", *(f"block {i + 1}" for i in range(len(found) - 1))], said
+        scores = torch.stack([model.logits(stack.norm(x)) for x in states]).double()
+    return ["embedding", *(f"block {i + 1}" for i in range(len(states) - 1))], scores
 
 
 def _bits(model: Any, batch: Any) -> list[float]:
     """Mean of log2 1/p of the right tokens after each block."""
     import torch
 
-    asked = real(batch, batch.y)
-    y = torch.where(asked, batch.y.long(), 0)
-    _, said = by_block(model, batch)
-    costs = -said.log_softmax(-1).gather(-1, y.expand(len(said), *y.shape).unsqueeze(-1)).squeeze(-1)
-    return (costs[:, asked].mean(1) / math.log(2)).tolist()
+    mask = real(batch, batch.y)
+    y = torch.where(mask, batch.y.long(), 0)
+    _, scores = by_block(model, batch)
+    costs = -scores.log_softmax(-1).gather(-1, y.expand(len(scores), *y.shape).unsqueeze(-1)).squeeze(-1)
+    return (costs[:, mask].mean(1) / math.log(2)).tolist()
 
 
 def _stack(model: Any) -> Any:

@@ -66,7 +66,7 @@ def _mixers(model: Any) -> dict[str, nn.Module]:
 
 def _seen(model: Any, batch: Batch) -> list[_Seen]:
     """Run the model and note which recurrence belongs to which layer."""
-    found: list[_Seen] = []
+    recurrences: list[_Seen] = []
     before = [0, 0, 0]
     with watching() as watch:
 
@@ -74,12 +74,12 @@ def _seen(model: Any, batch: Batch) -> list[_Seen]:
             ran = watch.seen[before[0] :]
             counts = watch.guarded - before[1], watch.denominators - before[2]
             for i, (steps, form) in enumerate(ran):
-                found.append(_Seen(name if len(ran) == 1 else f"{name} {i + 1}", steps, form, counts))
+                recurrences.append(_Seen(name if len(ran) == 1 else f"{name} {i + 1}", steps, form, counts))
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
         with hooked(_mixers(model), note):
             ask(model, batch)
-    return found
+    return recurrences
 
 
 def log_gates(s: Steps) -> dict[str, Tensor]:
@@ -208,7 +208,7 @@ def _kept(seen: list[_Seen]) -> Reading:
 
 
 def _norms(seen: list[_Seen], norms: list[tuple[list[int], Tensor]]) -> Reading:
-    curves = {each.name: found for each, found in zip(seen, norms, strict=True)}
+    curves = {each.name: curve for each, curve in zip(seen, norms, strict=True)}
     shown = {each.name: curves[each.name] for each in _drawn(seen)}
     return Reading(
         "Size of the states over time",

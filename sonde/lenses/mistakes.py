@@ -28,22 +28,22 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
     n: how many to show at most
     """
     need(__name__, subject, n=n)
-    y, said, confidence, where, names = answers(subject)
-    wrong = (y != said).nonzero().flatten()
+    y, y_pred, confidence, where, names = answers(subject)
+    wrong = (y != y_pred).nonzero().flatten()
     wrong = wrong[confidence[wrong].argsort(descending=True, stable=True)]
     shown = wrong[:n].tolist()
     places = where[wrong[:n]].tolist()
     ids = subject.batch.get("ids")
     count = f"{len(wrong):,} of {len(y):,} examples are misclassified"
-    told = "the most confident come first" if len(wrong) > len(shown) else "all are shown"
+    order = "the most confident come first" if len(wrong) > len(shown) else "all are shown"
     return Reading(
         "Mistakes",
         "images",
         {"images": [picture(subject.batch.x[i]) for i in places]},
         axes=["example", "row", "column"],
-        note=f"{count}; {told}, each with how sure the answer was." if shown else f"{count}.",
+        note=f"{count}; {order}, each with how sure the answer was." if shown else f"{count}.",
         extra={
-            "labels": [f"says {names[said[i]]}" for i in shown],
+            "labels": [f"says {names[y_pred[i]]}" for i in shown],
             "details": [f"is {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
             "ids": [int(ids[i]) if ids is not None else i for i in places],
         },

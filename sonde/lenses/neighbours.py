@@ -48,8 +48,8 @@ def closest(table: Any, which: Any, near: int) -> tuple[Any, Any]:
     unit = F.normalize(table.double(), dim=1)
     cosine = unit[which] @ unit.T
     cosine[range(len(which)), which] = -2.0
-    found = cosine.topk(min(near, len(table) - 1), dim=1)
-    return found.values, found.indices
+    top = cosine.topk(min(near, len(table) - 1), dim=1)
+    return top.values, top.indices
 
 
 def _number(word: str, names: list[str]) -> int:

@@ -52,10 +52,10 @@ def weights(model: Any, batch: Any) -> list[Any]:
 
     from ..core.batch import ask
 
-    found: list[Any] = []
-    with untouched(model), torch.no_grad(), hooked(_layers(model), lambda name, module, given, _: found.append(module.weights(given[0]))):
+    maps: list[Any] = []
+    with untouched(model), torch.no_grad(), hooked(_layers(model), lambda name, module, given, _: maps.append(module.weights(given[0]))):
         ask(model, batch)
-    return [each.double() for each in found]
+    return [each.double() for each in maps]
 
 
 def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
@@ -68,9 +68,9 @@ def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
     from .rollout import rolled
 
     each, last = [layer[example] for layer in layers], layers[-1][example]
-    found = torch.stack([last.mean(0), rolled(each), *last[:heads]])
-    asking = found[:, 0] if found.shape[-1] > count else found.mean(1)
-    return asking[:, found.shape[-1] - count :]
+    matrices = torch.stack([last.mean(0), rolled(each), *last[:heads]])
+    asking = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
+    return asking[:, matrices.shape[-1] - count :]
 
 
 def _side(side: Any) -> str:

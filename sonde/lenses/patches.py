@@ -33,10 +33,10 @@ def read(
 
     need(__name__, subject, layer=layer, channels=channels, patches=patches)
     with untouched(subject.model), torch.no_grad():
-        found = maps(subject.model, subject.batch[:1])
-        layer = chosen(layer, found, convolved(subject.model, found))
+        fmaps = maps(subject.model, subject.batch[:1])
+        layer = chosen(layer, fmaps, convolved(subject.model, fmaps))
         peaks, places = _peaks(subject, layer)
-    field, width = measured(subject, [layer])[layer], found[layer].shape[-1]
+    field, width = measured(subject, [layer])[layer], fmaps[layer].shape[-1]
     which = sorted(peaks.std(0, correction=0).argsort(descending=True, stable=True)[:channels].tolist())
     count = min(patches, len(peaks))
     pictures, details, ids = [], [], []

@@ -26,9 +26,9 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
     need(__name__, subject, tokens=tokens)
     table = embedding(subject.model).weight.detach().cpu().double().numpy()
     which = frequent(subject.batch, tokens)
-    found = PCA(2).fit(table)
-    share = found.explained_variance_ratio_
-    x, y = found.transform(table[which.numpy()]).T
+    pca = PCA(2).fit(table)
+    share = pca.explained_variance_ratio_
+    x, y = pca.transform(table[which.numpy()]).T
     names = [f"component {i + 1}: {part:.0%} of the spread" for i, part in enumerate(share)]
     return Reading(
         "Token vectors in their principal plane",

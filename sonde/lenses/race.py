@@ -50,8 +50,8 @@ def read(
     start: weights drawn afresh, or here, as they are
     condition: condition number of the quadratic
     """
-    given = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch": batch, "start": start, "condition": condition}
-    need(__name__, subject, **given)
+    options = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch": batch, "start": start, "condition": condition}
+    need(__name__, subject, **options)
     if not rules or not rates:
         raise BadInput("a race needs at least one optimiser and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
     from ..optim.race import entrant

@@ -47,8 +47,8 @@ def read(
     batch: examples per update
     start: weights drawn afresh, or here, as they are
     """
-    given = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch": batch, "start": start}
-    need(__name__, subject, **given)
+    options = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch": batch, "start": start}
+    need(__name__, subject, **options)
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
     from ..optim.race import entrant

@@ -77,18 +77,18 @@ def read(
     check("example", example, len(subject.batch))
     model, batch = subject.model, subject.batch
     with untouched(model), torch.no_grad():
-        found = maps(model, batch[example : example + 1])
-    layer = chosen(layer, found, list(spread_out(found))[-1])
+        fmaps = maps(model, batch[example : example + 1])
+    layer = chosen(layer, fmaps, list(spread_out(fmaps))[-1])
     # A layer that runs several times has the field of its last run.
     formula = {f"{row.name} ({row.calls})" if row.calls > 1 else row.name: row.field for row in cost(model, batch).rows if row.field}
-    growing = _growing(list(found), formula)
+    growing = _growing(list(fmaps), formula)
     names = spaced(growing, layers)
     fields = measured(subject, [*names, layer], probes)
     repeats = {
         name for before, name in zip(names, names[1:]) if name not in formula and fields[before].whole and _alike(fields, before, name)
     }
     shown = {name: fields[name] for name in names if name not in repeats}
-    middle = {name: fields[name].at(*(n // 2 for n in found[name].shape[-2:])) for name in fields}
+    middle = {name: fields[name].at(*(n // 2 for n in fmaps[name].shape[-2:])) for name in fields}
     images = batch.x[example : example + probes]
     _, heat = gradient(model, batch[:1], images, [layer])[layer]
     known = {name: field for name, field in shown.items() if name in formula and field.whole}
@@ -99,7 +99,7 @@ def read(
         "table",
         {
             "layer": list(shown),
-            "output": [by(found[name].shape[1:]) for name in shown],
+            "output": [by(fmaps[name].shape[1:]) for name in shown],
             "formula": [by(formula[name]) if name in formula else None for name in shown],
             "measured": [_told(field) for field in shown.values()],
             "jump": [by([number(step) for step in field.jump]) for field in shown.values()],
@@ -164,10 +164,10 @@ def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[s
         apart = jumps(model, batch, maps(model, batch))
     mean, spread = seen.mean((0, 2, 3), keepdim=True), seen.std(correction=0).clamp_min(1e-6)
     dice, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     units: dict[str, tuple[int, int]] = {}
     left = list(dict.fromkeys(layers))
-    while left and (not found or max(size) <= LARGEST):
+    while left and (not fields or max(size) <= LARGEST):
         x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=dice, dtype=seen.dtype)
         slopes = gradient(model, batch, x, left)
         for name, (unit, slope) in slopes.items():
@@ -175,12 +175,12 @@ def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[s
             inside = all(s > 0 and s + n < whole for s, n, whole in zip(start, length, size, strict=True))
             jump = apart[name]
             origin = tuple(s - i * j for s, i, j in zip(start, unit, jump, strict=True))
-            found[name] = Field(origin, length, jump, inside)  # type: ignore[arg-type]
+            fields[name] = Field(origin, length, jump, inside)  # type: ignore[arg-type]
         # A map that does not grow with the image is made of all of it.
-        left = [name for name, (unit, _) in slopes.items() if not found[name].whole and units.get(name) != unit]
+        left = [name for name, (unit, _) in slopes.items() if not fields[name].whole and units.get(name) != unit]
         units = {name: unit for name, (unit, _) in slopes.items()}
         size = (2 * size[0], 2 * size[1])
-    return found
+    return fields
 
 
 def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[str, tuple[tuple[int, int], Tensor]]:
@@ -192,20 +192,20 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
     import torch
 
     dice = torch.Generator().manual_seed(1)
-    found: dict[str, tuple[tuple[int, int], Tensor]] = {}
+    gradients: dict[str, tuple[tuple[int, int], Tensor]] = {}
     for part in x.split(max(1, PIXELS // x[0, 0].numel())):
         with untouched(model), sloped():
             part = part.detach().clone().requires_grad_()
             own_size = part.shape[2:] == batch.x.shape[2:]  # on which nothing may fail
-            made = maps(model, batch.replace(x=part)) if own_size else maps_of(model, batch, part)
-            for name in (name for name in layers if name in made):
-                own = made[name]
+            fmaps = maps(model, batch.replace(x=part)) if own_size else maps_of(model, batch, part)
+            for name in (name for name in layers if name in fmaps):
+                own = fmaps[name]
                 unit = own.shape[-2] // 2, own.shape[-1] // 2
                 mixed = own[:, :, *unit] @ torch.randn(own.shape[1], generator=dice, dtype=own.dtype)
                 (slope,) = torch.autograd.grad(mixed.sum(), part, retain_graph=True)
-                before = found[name][1] if name in found else 0
-                found[name] = unit, before + slope.abs().sum((0, 1)) / len(x)
-    return found
+                before = gradients[name][1] if name in gradients else 0
+                gradients[name] = unit, before + slope.abs().sum((0, 1)) / len(x)
+    return gradients
 
 
 def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:

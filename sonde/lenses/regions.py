@@ -54,35 +54,35 @@ def read(
     low, high = x.amin(0), x.amax(0)
     extent = (high - low).clamp_min(1e-6)
     low, high = (low - margin * extent).tolist(), (high + margin * extent).tolist()
-    found = regions(subject.model, low, high)
-    if output >= len(found[0].bias):
-        raise BadInput(f"there is no output {output}", where="lens 'regions'", fix=f"the model has {len(found[0].bias)}, counted from 0")
-    pictures = [_curve(found, output)] if x.shape[1] == 1 else _map(found, low, high, output)
-    return [*pictures, table(found, output)]
+    pieces = regions(subject.model, low, high)
+    if output >= len(pieces[0].bias):
+        raise BadInput(f"there is no output {output}", where="lens 'regions'", fix=f"the model has {len(pieces[0].bias)}, counted from 0")
+    pictures = [_curve(pieces, output)] if x.shape[1] == 1 else _map(pieces, low, high, output)
+    return [*pictures, table(pieces, output)]
 
 
-def table(found: list[Region], output: int = 0) -> Reading:
+def table(regions: list[Region], output: int = 0) -> Reading:
     """Pattern and slope of the largest regions, largest first; on a line with few, of all in order."""
-    told = _told(found) + (f", the {MOST} largest are shown" if len(found) > MOST else "")
-    on_a_line = found[0].corners.shape[1] == 1
-    if len(found) > MOST or not on_a_line:
-        found = sorted(found, key=lambda region: -region.size)[:MOST]
-    patterns = [_shortened(region.pattern) for region in found]
+    summary = _told(regions) + (f", the {MOST} largest are shown" if len(regions) > MOST else "")
+    on_a_line = regions[0].corners.shape[1] == 1
+    if len(regions) > MOST or not on_a_line:
+        regions = sorted(regions, key=lambda region: -region.size)[:MOST]
+    patterns = [_shortened(region.pattern) for region in regions]
     if on_a_line:
         columns: dict[str, list[Any]] = {
-            "from": [float(region.corners[0, 0]) for region in found],
-            "to": [float(region.corners[1, 0]) for region in found],
+            "from": [float(region.corners[0, 0]) for region in regions],
+            "to": [float(region.corners[1, 0]) for region in regions],
             "units on": patterns,
-            "slope": [float(region.weight[output, 0]) for region in found],
+            "slope": [float(region.weight[output, 0]) for region in regions],
         }
     else:
         columns = {
-            "area": [region.size for region in found],
+            "area": [region.size for region in regions],
             "units on": patterns,
-            "slope x": [float(region.weight[output, 0]) for region in found],
-            "slope y": [float(region.weight[output, 1]) for region in found],
+            "slope x": [float(region.weight[output, 0]) for region in regions],
+            "slope y": [float(region.weight[output, 1]) for region in regions],
         }
-    return Reading("Linear regions", "table", columns, note=f"{told}; a 1 stands for a unit that is on, a bar parts layers.")
+    return Reading("Linear regions", "table", columns, note=f"{summary}; a 1 stands for a unit that is on, a bar parts layers.")
 
 
 def _shortened(pattern: str) -> str:
@@ -91,40 +91,40 @@ def _shortened(pattern: str) -> str:
     return pattern if units <= UNITS else f"{pattern[:12]}… {pattern.count('1')} of {units}"
 
 
-def _told(found: list[Region]) -> str:
-    return f"{len(found)} linear region{'s' if len(found) != 1 else ''}"
+def _told(regions: list[Region]) -> str:
+    return f"{len(regions)} linear region{'s' if len(regions) != 1 else ''}"
 
 
-def _curve(found: list[Region], output: int) -> Reading:
+def _curve(regions: list[Region], output: int) -> Reading:
     """The function through its joints: straight between them, so these points are all of it."""
-    x = [float(found[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in found)]
-    y = [float((found[max(i - 1, 0)].weight @ [place] + found[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
+    x = [float(regions[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in regions)]
+    y = [float((regions[max(i - 1, 0)].weight @ [place] + regions[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
     steps = {"x": x, "output": y}
-    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{_told(found)}, exactly.")
+    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{_told(regions)}, exactly.")
 
 
-def _map(found: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
+def _map(regions: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
     import numpy as np
 
     columns, rows = (np.linspace(low[i], high[i], GRID) for i in range(2))
     points = np.stack(np.meshgrid(columns, rows), -1)
-    home = locate(found, points.reshape(-1, 2))
-    weight, bias = (np.array([getattr(region, name)[output] for region in found]) for name in ("weight", "bias"))
+    home = locate(regions, points.reshape(-1, 2))
+    weight, bias = (np.array([getattr(region, name)[output] for region in regions]) for name in ("weight", "bias"))
     value = (weight[home] * points.reshape(-1, 2)).sum(1) + bias[home]
-    extra = {"x": columns, "y": rows, "outlines": [region.corners for region in found]}
+    extra = {"x": columns, "y": rows, "outlines": [region.corners for region in regions]}
     function = Reading("A function in pieces", "plane", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], extra=extra)
     paint = {**extra, "classes": [""] * COLOURS}
-    shown = {"regions": np.array(colours(found))[home].reshape(GRID, GRID)}
-    note = f"{_told(found)}, exactly; neighbours differ in one unit and in colour."
+    shown = {"regions": np.array(colours(regions))[home].reshape(GRID, GRID)}
+    note = f"{_told(regions)}, exactly; neighbours differ in one unit and in colour."
     return [function, Reading("Where the same units are on", "plane", shown, axes=["x", "y"], note=note, extra=paint)]
 
 
-def locate(found: list[Region], points: Any) -> Any:
+def locate(regions: list[Region], points: Any) -> Any:
     """The number of the region each point of the plane lies in."""
     import numpy as np
 
     home = np.zeros(len(points), dtype=int)
-    for number, region in enumerate(found):
+    for number, region in enumerate(regions):
         edges = np.roll(region.corners, -1, 0) - region.corners
         inside = np.ones(len(points), dtype=bool)
         for corner, (dx, dy) in zip(region.corners, edges, strict=True):  # corners go round to the left
@@ -133,11 +133,11 @@ def locate(found: list[Region], points: Any) -> Any:
     return home
 
 
-def colours(found: list[Region]) -> list[int]:
+def colours(regions: list[Region]) -> list[int]:
     """A colour for every region that no neighbour has, as far as the palette goes: neighbours differ in a single unit."""
     import numpy as np
 
-    bits = np.array([[bit == "1" for bit in region.pattern if bit != "|"] for region in found])
+    bits = np.array([[bit == "1" for bit in region.pattern if bit != "|"] for region in regions])
     chosen: list[int] = []
     for number, row in enumerate(bits):
         near = {chosen[other] for other in np.flatnonzero((bits[:number] != row).sum(1) == 1)}

@@ -72,13 +72,13 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
 
 def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
     """R2 = 1 - error / spread of each output, and their mean; an output that never varies has none."""
-    found = []
+    scores = []
     for column in range(y.shape[1]):
-        true, said = y[counted[:, column], column], guess[counted[:, column], column]
+        true, predicted = y[counted[:, column], column], guess[counted[:, column], column]
         spread = float((true - true.mean()).square().sum()) if len(true) else 0.0
         if spread > 0:
-            found.append(1 - float((true - said).square().sum()) / spread)
-    return sum(found) / len(found) if found else None
+            scores.append(1 - float((true - predicted).square().sum()) / spread)
+    return sum(scores) / len(scores) if scores else None
 
 
 def tiny() -> Subject:

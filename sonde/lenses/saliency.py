@@ -66,27 +66,27 @@ def read(
     model, batch = subject.model, subject.batch[:n]
     with untouched(model), torch.no_grad():
         out = ask(model, batch)
-    said = out.argmax(1)
-    classes = said if of == "answer" else _labels(batch, out.shape[1])
-    told, details = "", []
+    predicted = out.argmax(1)
+    classes = predicted if of == "answer" else _labels(batch, out.shape[1])
+    legend, details = "", []
     if method == "gradient":
         heat = gradient(model, batch, classes).abs().amax(1)
-        told = "Heat is the size of the slope of the score by a pixel."
+        legend = "Heat is the size of the slope of the score by a pixel."
     elif method == "integrated":
         share = integrated(model, batch, classes, baseline, steps)
         heat, shift = share.sum(1), _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes)
         off = float((share.flatten(1).sum(1) - shift).abs().max() / shift.abs().max().clamp_min(1e-12))
         details = [f"sum {value:+.2f}" for value in shift.tolist()]
-        told = (
+        legend = (
             f"Heat is a pixel's share of the score over that of an image of {baseline:g}: orange speaks for the class, blue against it; "
             f"below is their sum, exact to {off:.1%} with {steps} steps."
         )
     else:
         heat, layer = grad_cam(model, batch, classes, layer)
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
-        told = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
-        told += "; 'none' is nowhere." if any(details) else "."
-    told += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full colour."
+        legend = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
+        legend += "; 'none' is nowhere." if any(details) else "."
+    legend += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full colour."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
         f"Saliency: {TITLES[method]}",
@@ -94,7 +94,7 @@ def read(
         {"images": [picture(image) for image in batch.x]},
         axes=["example", "row", "column"],
         note=(f"The first {n} of {len(subject.batch):,} images. " if n < len(subject.batch) else "")
-        + f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {told}",
+        + f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {legend}",
         extra={"labels": [names[i] for i in classes.tolist()], "details": details, "heat": heat.tolist(), "strong": STRONG, "size": 1.05},
     )
 
@@ -145,15 +145,15 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
     from torch.nn.functional import interpolate
 
     with untouched(model), sloped():
-        found: dict[str, Any] = {}
+        fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
-        with gathering(model, x, found):
+        with gathering(model, x, fmaps):
             out = ask(model, batch.replace(x=x))
-        if not found:
+        if not fmaps:
             raise BadInput("the model makes no maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
-        layer = chosen(layer, found, convolved(model, found))
-        (slope,) = torch.autograd.grad(_chosen_scores(out, classes).sum(), found[layer])
-        heat = (slope.mean((2, 3), keepdim=True) * found[layer].detach()).sum(1, keepdim=True).relu()
+        layer = chosen(layer, fmaps, convolved(model, fmaps))
+        (slope,) = torch.autograd.grad(_chosen_scores(out, classes).sum(), fmaps[layer])
+        heat = (slope.mean((2, 3), keepdim=True) * fmaps[layer].detach()).sum(1, keepdim=True).relu()
     return interpolate(heat, size=batch.x.shape[-2:], mode="bilinear", align_corners=False).squeeze(1), layer
 
 

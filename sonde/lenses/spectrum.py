@@ -48,7 +48,7 @@ def read(
     need(__name__, subject, steps=steps, tolerance=tolerance, seed=seed)
     with untouched(subject.model):
         rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]
-        found = of_hessian(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
+        spectrum = of_hessian(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
     columns = ("layer", "kind", "spectral norm", "stable rank", "condition", "spectral radius")
     layers = Reading(
         "Layers as linear maps",
@@ -57,7 +57,7 @@ def read(
         note="Stable rank: squared Frobenius norm over squared spectral norm. Condition: largest over smallest singular value; "
         f"not for convolutions or above {DENSE:,} units. Radius: of square matrices.",
     )
-    return ([layers] if rows else []) + [_curvature(found, len(subject.batch), sum(p.numel() for p in _trained(subject.model)))]
+    return ([layers] if rows else []) + [_curvature(spectrum, len(subject.batch), sum(p.numel() for p in _trained(subject.model)))]
 
 
 def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, tolerance: float = 1e-4, seed: int = 0) -> Spectrum:
@@ -112,8 +112,8 @@ def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float
     silent = torch.zeros_like(layer.bias) if isinstance(layer.bias, torch.Tensor) else None
 
     def apply(x: Tensor) -> Tensor:
-        given = {"weight": weight} | ({} if silent is None else {"bias": silent})
-        return torch.func.functional_call(layer, given, (x.view(1, *shape),))
+        params = {"weight": weight} | ({} if silent is None else {"bias": silent})
+        return torch.func.functional_call(layer, params, (x.view(1, *shape),))
 
     out, back = torch.func.vjp(apply, start.flatten())[:2]
     return spectral_norm(apply, lambda y: back(y.view_as(out))[0], start.flatten())
@@ -127,9 +127,9 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
 
     seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
 
-    def note(name: str, layer: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> None:
+    def note(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         axes = 1 if isinstance(layer, nn.Linear) else layer.get_parameter("weight").dim() - 1
-        seen[name] = (layer, tuple(given[0].shape[-axes:]))
+        seen[name] = (layer, tuple(inputs[0].shape[-axes:]))
 
     maps = {name: layer for name, layer in subject.model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
     with hooked(maps, note), torch.no_grad():
@@ -154,22 +154,22 @@ def _layer(name: str, layer: nn.Module, shape: tuple[int, ...], seed: int) -> li
     return [name or "model", kind, norm, rank, condition, radius]
 
 
-def _curvature(found: Spectrum, examples: int, parameters: int) -> Reading:
+def _curvature(spectrum: Spectrum, examples: int, parameters: int) -> Reading:
     """The density of the Hessian's eigenvalues: each Ritz value as a narrow bell of its weight."""
     import torch
 
-    low, high = found.low, found.high
+    low, high = spectrum.low, spectrum.high
     reach = max(high - low, 1e-12)
     x = torch.linspace(low - 0.05 * reach, high + 0.05 * reach, POINTS, dtype=torch.float64)
     width = reach / 60
-    bells = torch.exp(-0.5 * ((x[:, None] - found.values) / width).square()) / (width * (2 * torch.pi) ** 0.5)
-    density = (bells * found.weights).sum(1).clamp(min=1e-6 / reach)
-    error = float(found.errors[[0, -1]].max())
+    bells = torch.exp(-0.5 * ((x[:, None] - spectrum.values) / width).square()) / (width * (2 * torch.pi) ** 0.5)
+    density = (bells * spectrum.weights).sum(1).clamp(min=1e-6 / reach)
+    error = float(spectrum.errors[[0, -1]].max())
     note = (
-        f"Loss on {examples} examples, {number(parameters)} parameters, {found.products} products. "
+        f"Loss on {examples} examples, {number(parameters)} parameters, {spectrum.products} products. "
         f"Eigenvalues from {number(low)} to {number(high)}, each end to within {number(error)}. {verdict(low, high, error)}"
     )
-    extra = {"x": x, "log": ["y"], "low": low, "high": high, "error": error, "products": found.products}
+    extra = {"x": x, "log": ["y"], "low": low, "high": high, "error": error, "products": spectrum.products}
     return Reading("Curvature of the loss", "lines", {"density": density}, axes=["eigenvalue", "density"], note=note, extra=extra)
 
 

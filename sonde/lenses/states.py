@@ -34,8 +34,8 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
     import torch
 
     need(__name__, subject, examples=examples, steps=steps)
-    found = norms(subject.model, subject.batch[:examples], steps)
-    kinds = list(dict.fromkeys(name for each in found.values() for name in each))
+    sizes = norms(subject.model, subject.batch[:examples], steps)
+    kinds = list(dict.fromkeys(name for each in sizes.values() for name in each))
     return [
         Reading(
             f"Size of the state '{kind}'",
@@ -47,8 +47,8 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
             extra={"x": {layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()}},
         )
         for kind in kinds
-        for have in [[name for name, each in found.items() if kind in each]]
-        for shown in [{have[round(i)]: found[have[round(i)]] for i in torch.linspace(0, len(have) - 1, min(LINES, len(have))).tolist()}]
+        for have in [[name for name, each in sizes.items() if kind in each]]
+        for shown in [{have[round(i)]: sizes[have[round(i)]] for i in torch.linspace(0, len(have) - 1, min(LINES, len(have))).tolist()}]
     ]
 
 
@@ -72,13 +72,13 @@ def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]
 
 def _along(mixer: Any, x: Any) -> dict[str, list[float]]:
     state: Any = None
-    found: dict[str, list[float]] = {}
+    sizes: dict[str, list[float]] = {}
     for now in x.split(1, 1):
         _, state = mixer(now, state)
         for name, tensor in state.items():
             if (tensor.is_floating_point() or tensor.is_complex()) and name not in mixer.grows:
-                found.setdefault(name, []).append(float(tensor.flatten(1).norm(dim=1).mean()))
-    return found
+                sizes.setdefault(name, []).append(float(tensor.flatten(1).norm(dim=1).mean()))
+    return sizes
 
 
 def _mixers(model: Any) -> dict[str, Any]:

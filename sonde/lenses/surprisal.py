@@ -55,9 +55,9 @@ def bits(model: Any, batch: Any) -> Any:
     with untouched(model), torch.no_grad():
         chances = logits(model, batch).double().log_softmax(-1)
     y = batch.y.long()
-    asked = real(batch, y)
-    cost = -chances.gather(-1, torch.where(asked, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
-    return torch.where(asked, cost, math.nan)
+    mask = real(batch, y)
+    cost = -chances.gather(-1, torch.where(mask, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
+    return torch.where(mask, cost, math.nan)
 
 
 def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:

@@ -35,9 +35,9 @@ def quarters(shape: Shape, where: str) -> Shape:
 def fits(x: Tensor, shape: Shape, where: str) -> Tensor:
     """x, of which every example has this shape."""
     if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
-        wanted, found = ("x".join(map(str, each)) for each in (shape, x.shape[1:]))
+        wanted, actual = ("x".join(map(str, each)) for each in (shape, x.shape[1:]))
         raise BadInput(
-            f"{where} takes examples of {wanted}, not {found or 'single numbers'}", where="x", fix="set shape to that of the data"
+            f"{where} takes examples of {wanted}, not {actual or 'single numbers'}", where="x", fix="set shape to that of the data"
         )
     return x
 

@@ -43,9 +43,9 @@ def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, d
 
 def writer(mixer: str, width: int, depth: int, where: str, dropout: float = 0.0) -> Stacked:
     """Such layers for a model that writes: what comes out at a place has not seen the later ones, which it has to predict."""
-    made = trunk(mixer, width, depth, dropout=dropout)
-    refuse_ahead(made.causal, mixer, where)
-    return made
+    stack = trunk(mixer, width, depth, dropout=dropout)
+    refuse_ahead(stack.causal, mixer, where)
+    return stack
 
 
 def inside(state: State, part: str) -> State | None:

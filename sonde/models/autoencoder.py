@@ -64,8 +64,8 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.shape:
-            told = f"{self.layer} takes examples of {_say(self.shape)}, not {_say(x.shape[1:])}"
-            raise BadInput(told, where="auto-encoder", fix="build it for that shape, or bring the examples to it")
+            message = f"{self.layer} takes examples of {_say(self.shape)}, not {_say(x.shape[1:])}"
+            raise BadInput(message, where="auto-encoder", fix="build it for that shape, or bring the examples to it")
         return x.flatten(1)
 
 

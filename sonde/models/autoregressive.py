@@ -53,8 +53,8 @@ class Autoregressive(nn.Module):
         (size,) = self.shape
         seen = _shape.fits(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(size, size, device=x.device, dtype=x.dtype).tril(-1)
         place = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
-        said = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
-        weights, means, log_scales = said.chunk(3, -1)
+        output = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
+        weights, means, log_scales = output.chunk(3, -1)
         return weights.log_softmax(-1), means, log_scales
 
     @torch.no_grad()

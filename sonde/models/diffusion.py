@@ -114,13 +114,13 @@ class Diffusion(nn.Module):
 
     def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
         """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
-        found = self(x, torch.full((len(x),), now, device=x.device))
+        epsilon = self(x, torch.full((len(x),), now, device=x.device))
         a, b = self.kept[now], self.kept[then]
         # Where little of the data is left, a network that is a little wrong asks for values that no data have.
-        clean = ((x - (1 - a).sqrt() * found) / a.sqrt()).clamp(-self.reach, self.reach)
-        found = (x - a.sqrt() * clean) / (1 - a).sqrt()
+        clean = ((x - (1 - a).sqrt() * epsilon) / a.sqrt()).clamp(-self.reach, self.reach)
+        epsilon = (x - a.sqrt() * clean) / (1 - a).sqrt()
         variance = eta**2 * (1 - b) / (1 - a) * (1 - a / b) if fresh is not None else torch.zeros_like(b)
-        x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * found
+        x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * epsilon
         return x if fresh is None else x + variance.sqrt() * fresh
 
     def _left(self, time: Tensor, x: Tensor) -> Tensor:

@@ -109,8 +109,8 @@ def neighbours(tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, T
 
 def _outputs(layers: nn.ModuleList, x: Tensor, spans: Spans | None) -> list[Tensor]:
     """What goes into the first layer and what each of them says."""
-    found = [x]
+    outputs = [x]
     for j, layer in enumerate(layers):
-        y, _ = layer(found[-1], spans=spans)
-        found.append(y + found[-1] if j else y)
-    return found
+        y, _ = layer(outputs[-1], spans=spans)
+        outputs.append(y + outputs[-1] if j else y)
+    return outputs

@@ -101,14 +101,14 @@ class EncoderDecoder(nn.Module):
 
     def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(B, T, S) how much each place of the target looks at each place of the source: the last block, mean over its heads."""
-        last, found = cast(Block, self.decoder.blocks[-1]).cross, []
+        last, weights = cast(Block, self.decoder.blocks[-1]).cross, []
         assert last is not None
-        hook = last.register_forward_hook(lambda cross, given, _: found.append(cross.weights(*given)))
+        hook = last.register_forward_hook(lambda cross, given, _: weights.append(cross.weights(*given)))
         try:
             self(source, x, lengths)
         finally:
             hook.remove()
-        return found[0].mean(1)
+        return weights[0].mean(1)
 
     def encode(self, source: Tensor, *, spans: Spans | None = None) -> Tensor:
         """source (B, S) -> context (B, S, D)."""

@@ -100,11 +100,11 @@ def head(task: str, outputs: int = 1, activation: str | None = None, objective: 
     usual = _task(task)
     if not isinstance(outputs, int) or outputs < (2 if task == "classes" else 1):
         raise BadInput(f"task '{task}' cannot have {outputs!r} outputs", where="head", fix="give one output per class, two or more")
-    made = Head(outputs, activation or usual.activation, objective or usual.objectives[0])
-    told = odd(task, made.activation, made.objective)
-    if told:
-        warnings.warn(told, OddPair, stacklevel=2)
-    return made
+    new_head = Head(outputs, activation or usual.activation, objective or usual.objectives[0])
+    message = odd(task, new_head.activation, new_head.objective)
+    if message:
+        warnings.warn(message, OddPair, stacklevel=2)
+    return new_head
 
 
 def odd(task: str, activation: str, objective: str) -> str:

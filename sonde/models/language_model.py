@@ -171,13 +171,13 @@ def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one th
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:
     """A mixer from its name and any dials after it: 'gla', 'gla heads=8 rank=4'; `more` dials stand where the text has none."""
     name, *words = text.split() or [""]
-    given: dict[str, Any] = dict(more)
+    dials: dict[str, Any] = dict(more)
     for word in words:
         dial, equals, value = word.partition("=")
         if not (dial and equals and value):
             raise BadInput(f"'{word}' after mixer '{name}' is no dial", where=f"mixer '{text}'", fix=f"write '{name} heads=4'")
         try:
-            given[dial] = json.loads(value)
+            dials[dial] = json.loads(value)
         except ValueError:
-            given[dial] = value
-    return mixer(name, width, **given)
+            dials[dial] = value
+    return mixer(name, width, **dials)

@@ -127,24 +127,24 @@ class Ngram(nn.Module):
 
     def _counted(self, text: Tensor) -> list[Grams]:
         """Grams of 1 ... n tokens."""
-        found, before, contexts = [], torch.zeros_like(text), 1
+        grams, before, contexts = [], torch.zeros_like(text), 1
         for m in range(self.order):
             wanted = self._keys(before, text, m)
             there = wanted >= 0
             keys, which, counts = torch.unique(wanted[there], return_inverse=True, return_counts=True)
             shorter = torch.zeros_like(keys).scatter(0, which, before[there])  # every occurrence says the same
-            found.append(Grams(keys, counts, shorter, keys // self.vocabulary, contexts))
+            grams.append(Grams(keys, counts, shorter, keys // self.vocabulary, contexts))
             before, contexts = torch.full_like(text, NONE).masked_scatter(there, which), len(keys)
-        return found
+        return grams
 
     def _found(self, tokens: Tensor) -> list[Tensor]:
         """Numbers (..., T) of the grams of 0, 1, ... n tokens that end at each place; -1 where the text never had one."""
-        found = [torch.zeros_like(tokens)]
+        indices = [torch.zeros_like(tokens)]
         for m in range(self.order):
-            wanted, keys = self._keys(found[m], tokens, m), self._part("keys", m)
+            wanted, keys = self._keys(indices[m], tokens, m), self._part("keys", m)
             place = torch.searchsorted(keys, wanted)
-            found.append(torch.where(keys[place] == wanted, place, NONE))
-        return found
+            indices.append(torch.where(keys[place] == wanted, place, NONE))
+        return indices
 
     def _keys(self, before: Tensor, tokens: Tensor, m: int) -> Tensor:
         """Keys (..., T) of the grams of m+1 tokens that end at each place, from the numbers of those of m tokens; or -1."""
@@ -223,7 +223,7 @@ def _discounts(counts: Tensor) -> Tensor:
     """
     times, one = _times(counts), _discount(counts)
     taken = [i - (i + 1) * one * times[i + 1] / times[i] if all(times[1:]) else one for i in (1, 2, 3)]
-    return torch.tensor([0.0, *(found if found > 0 else one for found in taken)], dtype=torch.float64)
+    return torch.tensor([0.0, *(discount if discount > 0 else one for discount in taken)], dtype=torch.float64)
 
 
 def _known(tokens: Tensor) -> Tensor:

@@ -58,16 +58,16 @@ class Region:
 
 def dense_layers(model: nn.Module) -> Layers:
     """Weights and biases of a ReLU network; linear layers with no ReLU between them count as the one layer they are."""
-    found: Layers = []
+    layers: Layers = []
     open_layer: tuple[Array, Array] | None = None
     for name, module in _leaves(model):
         if isinstance(module, nn.Linear):
             w = module.weight.detach().double().cpu().numpy()
             b = np.zeros(len(w)) if module.bias is None else module.bias.detach().double().cpu().numpy()
             open_layer = (w, b) if open_layer is None else (w @ open_layer[0], w @ open_layer[1] + b)
-        elif isinstance(module, nn.ReLU) and (open_layer or found):
+        elif isinstance(module, nn.ReLU) and (open_layer or layers):
             if open_layer is not None:  # a second ReLU in a row changes nothing
-                found.append(open_layer)
+                layers.append(open_layer)
             open_layer = None
         elif isinstance(module, Affine) and open_layer is not None:
             scale, shift = float(module.scale), float(module.shift)
@@ -76,14 +76,14 @@ def dense_layers(model: nn.Module) -> Layers:
             fix = "only dense layers with ReLU between them are linear in pieces"
             raise BadInput(f"layer '{name}' is a {type(module).__name__}", where="piecewise", fix=fix)
     if open_layer is None:
-        if not found:
+        if not layers:
             raise BadInput("the network has no dense layer", where="piecewise", fix="give an MLP or a Sequential of Linear and ReLU")
-        width = len(found[-1][1])
+        width = len(layers[-1][1])
         open_layer = np.eye(width), np.zeros(width)  # it ends with a ReLU
-    found.append(open_layer)
-    if not all(np.isfinite(w).all() and np.isfinite(b).all() for w, b in found):
+    layers.append(open_layer)
+    if not all(np.isfinite(w).all() and np.isfinite(b).all() for w, b in layers):
         raise BadInput("the network has weights that are not finite", where="piecewise", fix="look at an earlier checkpoint")
-    return found
+    return layers
 
 
 def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -133,13 +133,13 @@ def regions(model: nn.Module, low: float | Sequence[float], high: float | Sequen
     corners = np.stack([lower, upper])
     if inputs == 2:
         corners = np.array([[x, y] for x, y in ((lower[0], lower[1]), (upper[0], lower[1]), (upper[0], upper[1]), (lower[0], upper[1]))])
-    found = [Region(corners, "", np.eye(inputs), np.zeros(inputs))]
+    partition = [Region(corners, "", np.eye(inputs), np.zeros(inputs))]
     for w, b in layers[:-1]:
-        found = [part for region in found for part in _parts(region, w, b)]
-        if len(found) > MOST:
+        partition = [part for region in partition for part in _parts(region, w, b)]
+        if len(partition) > MOST:
             raise BadInput(f"the network has over {MOST:,} regions there", where="regions", fix="take a smaller network or a smaller box")
     w, b = layers[-1]
-    done = [Region(each.corners, each.pattern, w @ each.weight, w @ each.bias + b) for each in found]
+    done = [Region(each.corners, each.pattern, w @ each.weight, w @ each.bias + b) for each in partition]
     return sorted(done, key=lambda region: float(region.corners[0, 0])) if inputs == 1 else done
 
 
@@ -196,11 +196,11 @@ def _cut_polygon(corners: Array, slope: Array, shift: float) -> tuple[Array | No
     return np.array(below), np.array(above)
 
 
-def pieces(found: Sequence[Region]) -> list[Region]:
+def pieces(intervals: Sequence[Region]) -> list[Region]:
     """Intervals joined where the function goes straight on although a unit switched: the pieces of the graph itself."""
     joined: list[Region] = []
-    same = 1e-9 * max((float(np.abs(region.weight).max()) for region in found), default=0.0)
-    for region in found:
+    same = 1e-9 * max((float(np.abs(region.weight).max()) for region in intervals), default=0.0)
+    for region in intervals:
         last = joined[-1] if joined else None
         if last is not None and np.allclose(last.weight, region.weight, rtol=1e-7, atol=same):
             joined[-1] = Region(np.stack([last.corners[0], region.corners[1]]), last.pattern, last.weight, last.bias)
@@ -209,9 +209,9 @@ def pieces(found: Sequence[Region]) -> list[Region]:
     return joined
 
 
-def joints(found: Sequence[Region]) -> list[float]:
+def joints(intervals: Sequence[Region]) -> list[float]:
     """Where one interval ends and the next begins."""
-    return [float(region.corners[1, 0]) for region in found[:-1]]
+    return [float(region.corners[1, 0]) for region in intervals[:-1]]
 
 
 # Counts

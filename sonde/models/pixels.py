@@ -61,12 +61,12 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
         """x (B, H, W) and the kind of each image (B,) -> logits (B, H, W, levels), each from the pixels before it."""
         if tuple(x.shape[1:]) != self.image or x.dtype not in INTEGERS:
-            told = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+            actual = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
             height, width = self.image
-            raise _wrong(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {told}", "use levels_of(x, n)")
+            raise _wrong(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {actual}", "use levels_of(x, n)")
         start, before = self._start(label, len(x)), self.body.embed(x.flatten(1)[:, :-1].long())
-        found, _ = self.body.through(torch.cat([start, start + before], 1))
-        return self.body.logits(found).unflatten(1, self.image)
+        hidden, _ = self.body.through(torch.cat([start, start + before], 1))
+        return self.body.logits(hidden).unflatten(1, self.image)
 
     def log_prob(self, x: Tensor, label: Tensor | None = None) -> Tensor:
         """(B,) log-probability of each image, in nats."""
@@ -81,23 +81,23 @@ class Pixels(nn.Module):
         training = self.training
         self.eval()
         state: State | None = None
-        start, found = self._start(label, n), []
+        start, pixels = self._start(label, n), []
         x = start
         try:
             for _ in range(self.image[0] * self.image[1]):
                 h, state = self.body.through(x, state)
                 chances = self.body.logits(h[:, -1]).softmax(-1)
-                found.append(torch.multinomial(chances, 1, generator=generator))
-                x = start + self.body.embed(found[-1])
+                pixels.append(torch.multinomial(chances, 1, generator=generator))
+                x = start + self.body.embed(pixels[-1])
         finally:
             self.train(training)
-        return torch.cat(found, 1).unflatten(1, self.image)
+        return torch.cat(pixels, 1).unflatten(1, self.image)
 
     def _start(self, label: Tensor | None, n: int) -> Tensor:
         """(n, 1, D)."""
         if (label is None) != (self.classes == 0):
-            asked = "needs a label for each image" if label is None else "has images of one kind and takes no labels"
-            raise _wrong(f"a pixel model of {self.classes} classes {asked}", "give labels (B,), or build it with other classes")
+            requirement = "needs a label for each image" if label is None else "has images of one kind and takes no labels"
+            raise _wrong(f"a pixel model of {self.classes} classes {requirement}", "give labels (B,), or build it with other classes")
         place = torch.zeros(n, dtype=torch.long, device=self.start.weight.device) if label is None else label
         try:
             return self.start(place).unsqueeze(1)

@@ -137,8 +137,8 @@ class ResNet(nn.Module):
         side, most = min(x.shape[2:]), 1 << max(len(self.halving) - 1, 0)
         if side <= most and self.halving:
             first = next(name for i, name in enumerate(self.halving) if side <= 1 << i)
-            told = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
-            raise _wrong(told, f"give images of at least {most + 1}x{most + 1}")
+            message = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
+            raise _wrong(message, f"give images of at least {most + 1}x{most + 1}")
 
 
 @final
@@ -182,8 +182,8 @@ class Block(nn.Module):
         return normalised(last_norm, convolved(last, y), self.relu, other=self._shortcut(x, x))
 
     def _shortcut(self, x: Tensor, seen: Tensor) -> Tensor:
-        made = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)
-        return made if self.skip == 1 else self.skip * made
+        shortcut = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)
+        return shortcut if self.skip == 1 else self.skip * shortcut
 
 
 def padded(x: Tensor, stride: int, extra: int) -> Tensor:

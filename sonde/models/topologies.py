@@ -93,12 +93,12 @@ class Vec2Seq(nn.Module):
 
     def sample(self, source: Tensor, first: Tensor, steps: int, draw: Callable[[Tensor], Tensor]) -> Tensor:
         """Sequences (B, steps): each output is drawn from the raw ones by `draw` and fed back; `first` (B, 1) comes before them."""
-        state, x, found = self.begin(source), first, []
+        state, x, samples = self.begin(source), first, []
         for _ in range(steps):
             raw, state = self.advance(x, state)
             x = draw(raw)
-            found.append(x)
-        return torch.cat(found, 1)
+            samples.append(x)
+        return torch.cat(samples, 1)
 
 
 @final

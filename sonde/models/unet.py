@@ -78,9 +78,9 @@ class UNet(nn.Module):
         for side in size:
             if side < lost + least or (side - lost - least) % step:
                 near = lost + least + max((side - lost - least) // step, 0) * step
-                told = f"{self._stuck(side)} of a U-Net of depth {self.depth}{'' if self.padded else ' without padding'}"
-                told = f"images of {_size(size)} do not pass {told}"
-                raise _wrong(told, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
+                message = f"{self._stuck(side)} of a U-Net of depth {self.depth}{'' if self.padded else ' without padding'}"
+                message = f"images of {_size(size)} do not pass {message}"
+                raise _wrong(message, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
         return size[0] - lost, size[1] - lost
 
     def _stuck(self, side: int) -> str:

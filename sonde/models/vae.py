@@ -37,11 +37,11 @@ class VAE(nn.Module):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance (B, K) of q(h; x)."""
-        said = self.encoder(x)
-        if said.shape[-1] != 2 * self.code:
-            told = f"the encoder gives {said.shape[-1]} numbers, a code of {self.code} needs {2 * self.code}"
-            raise BadInput(told, where="VAE", fix="let it end in twice the width of the code")
-        mean, log_variance = said.chunk(2, -1)
+        output = self.encoder(x)
+        if output.shape[-1] != 2 * self.code:
+            message = f"the encoder gives {output.shape[-1]} numbers, a code of {self.code} needs {2 * self.code}"
+            raise BadInput(message, where="VAE", fix="let it end in twice the width of the code")
+        mean, log_variance = output.chunk(2, -1)
         return mean, log_variance
 
     def decode(self, h: Tensor) -> Tensor:

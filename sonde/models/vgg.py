@@ -80,8 +80,8 @@ class VGG(nn.Module):
         if (side := min(x.shape[2:])) < LEAST:
             pools = [f"features.{i}" for i, part in enumerate(self.features) if isinstance(part, nn.MaxPool2d)]
             first = next(name for i, name in enumerate(pools, 1) if side < 1 << i)
-            told = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
-            raise _wrong(told, f"give images of at least {LEAST}x{LEAST}")
+            message = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
+            raise _wrong(message, f"give images of at least {LEAST}x{LEAST}")
         return self.classifier(self.avgpool(through(self.features, x)).flatten(1))
 
 

@@ -36,8 +36,8 @@ def unpatchify(patches: Tensor, patch: int, image: tuple[int, int]) -> Tensor:
     """Patches (B, N, C P P) -> the images (B, C, H, W) of this height and width they were cut from."""
     down, across = image[0] // patch, image[1] // patch
     if patches.ndim != 3 or patches.shape[1] != down * across or patches.shape[2] % patch**2 or image != (down * patch, across * patch):
-        told = f"patches {tuple(patches.shape)} of {patch}x{patch} pixels are no images of {_size(image)}"
-        raise _wrong(told, "give the height and width they were cut from")
+        message = f"patches {tuple(patches.shape)} of {patch}x{patch} pixels are no images of {_size(image)}"
+        raise _wrong(message, "give the height and width they were cut from")
     B, C = len(patches), patches.shape[2] // patch**2
     return patches.reshape(B, down, across, C, patch, patch).permute(0, 3, 1, 4, 2, 5).reshape(B, C, *image)
 
@@ -126,8 +126,8 @@ class ViT(nn.Module):
         if x.shape[1] != self.channels:
             raise _wrong(f"layer 'patches' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
         if tuple(x.shape[2:]) != self.image:
-            told = f"layer 'positions' takes images of {_size(self.image)}, not {_size(tuple(x.shape[2:]))}"
-            raise _wrong(told, "set image to that size")
+            message = f"layer 'positions' takes images of {_size(self.image)}, not {_size(tuple(x.shape[2:]))}"
+            raise _wrong(message, "set image to that size")
 
 
 def _wrong(what: str, fix: str) -> BadInput:

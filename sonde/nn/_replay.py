@@ -56,12 +56,12 @@ class Step:
 class Tape(TorchDispatchMode):
     """Writes down every operation while it is entered; `given` is the input, place 0."""
 
-    def __init__(self, given: Tensor) -> None:
+    def __init__(self, example: Tensor) -> None:
         super().__init__()
         self.steps: list[Step] = []
-        self.values = [given]
+        self.values = [example]
         """the tensor of each place, held so that no other gets its identity"""
-        self.places = {id(given): 0}
+        self.places = {id(example): 0}
         self.fixed = True
         """no Python number was made of values, so the same steps serve other values"""
 
@@ -126,9 +126,9 @@ class Program:
                     held[number] = one
             for number in ended:  # memory is free again as early as it would be in the layers
                 held[number] = None
-        found = held[self.output]
-        assert found is not None
-        return found
+        output = held[self.output]
+        assert output is not None
+        return output
 
 
 class _Joiner:
@@ -155,11 +155,11 @@ class _Joiner:
         at = last = self.steps.index(conv)
         (out,) = conv.out
         other, after = None, None
-        if (found := self._next(at, out, SUM)) is not None and self._summed(conv, found):
-            other = next(one for one in self.steps[found].args[:2] if one != Place(out))
-            last, (out,) = found, self.steps[found].out
-        if (found := self._next(last, out, RELU)) is not None:
-            after = self.steps.pop(found)
+        if (index := self._next(at, out, SUM)) is not None and self._summed(conv, index):
+            other = next(one for one in self.steps[index].args[:2] if one != Place(out))
+            last, (out,) = index, self.steps[index].out
+        if (index := self._next(last, out, RELU)) is not None:
+            after = self.steps.pop(index)
             (out,) = after.out
         call, args = self._one_call(x, other, weight, bias, [padding, stride, dilation, groups], after is not None)
         self.steps[last] = Step(call, args, {}, [out], plain=True)
@@ -170,10 +170,10 @@ class _Joiner:
         self, x: Place, other: Place | None, weight: Tensor, bias: Tensor | None, sizes: list[Any], relu: bool
     ) -> tuple[Callable[..., Any], list[Any]]:
         """What does a convolution with the sum and the ReLU behind it, and its arguments."""
-        given = self.tape.values[x.number]
-        if sizes == [[1, 1], [1, 1], [1, 1], 1] and serves(given, weight, bias):
+        value = self.tape.values[x.number]
+        if sizes == [[1, 1], [1, 1], [1, 1], 1] and serves(value, weight, bias):
             return Prepared(weight, bias, relu), [x] if other is None else [x, other]
-        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(given.shape))  # type: ignore[call-arg]
+        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(value.shape))  # type: ignore[call-arg]
         if other is None:
             return torch.ops.mkldnn._convolution_pointwise.default, [x, packed, bias, *sizes, "relu" if relu else "none", [], ""]
         args = [x, other, packed, bias, *sizes, "add", 1.0, "relu" if relu else None, [], None]
@@ -189,16 +189,16 @@ class _Joiner:
         alone = step.args[0] == Place(number) if step.writes() else len(after) == 1 and number != self.output
         return after[0] if alone else None
 
-    def _summed(self, conv: Step, found: int) -> bool:
+    def _summed(self, conv: Step, index: int) -> bool:
         """May the convolution wait for the sum?"""
-        step, values = self.steps[found], self.tape.values
+        step, values = self.steps[index], self.tape.values
         a, b = step.args[:2]
         if step.named.get("alpha", 1) != 1 or a == b or not (isinstance(a, Place) and isinstance(b, Place)):
             return False
         if values[a.number].shape != values[b.number].shape or values[a.number].dtype != values[b.number].dtype:
             return False
         home = values[conv.args[0].number].untyped_storage().data_ptr()
-        between = self.steps[self.steps.index(conv) + 1 : found]
+        between = self.steps[self.steps.index(conv) + 1 : index]
         changed = (values[n].untyped_storage().data_ptr() for one in between if one.writes() for n in one.reads())
         return home not in changed
 

@@ -64,8 +64,8 @@ def about(name: str, **settings: Any) -> Activation:
     if name not in _KNOWN:
         raise BadInput(f"no activation '{name}'", fix=nearest(name, _KNOWN))
     known = _KNOWN[name]
-    made = known(**resolve(known, settings, f"activation '{name}'")) if settings else known()
-    return made if isinstance(made, Activation) else Activation(made)
+    new_activation = known(**resolve(known, settings, f"activation '{name}'")) if settings else known()
+    return new_activation if isinstance(new_activation, Activation) else Activation(new_activation)
 
 
 def names() -> list[str]:
@@ -85,9 +85,9 @@ def register(make: Callable[..., nn.Module | Activation]) -> Callable[..., nn.Mo
         raise BadInput("an activation is registered under the name of a function", where="register", fix="write def my_name(): ...")
     if name in _OWN:
         raise BadInput(f"'{name}' is an activation of Sonde", where="register", fix="choose another name")
-    made = make()
-    if not isinstance(made.module if isinstance(made, Activation) else made, nn.Module):
-        raise BadInput(f"'{name}' gives {type(made).__name__}", where="register", fix="return an nn.Module or an Activation")
+    new_activation = make()
+    if not isinstance(new_activation.module if isinstance(new_activation, Activation) else new_activation, nn.Module):
+        raise BadInput(f"'{name}' gives {type(new_activation).__name__}", where="register", fix="return an nn.Module or an Activation")
     _KNOWN[name] = make
     return make
 
@@ -245,8 +245,8 @@ def _reaches(seen: float, halfway: float, end: float, opened: bool, side: float)
 def _gap(known: Activation, module: nn.Module, x: Tensor) -> float:
     if known.derivative is None:
         return math.nan
-    found = torch.func.vmap(torch.func.jacrev(module))(x)
-    return float((found - known.derivative(x)).abs().max())
+    derivative = torch.func.vmap(torch.func.jacrev(module))(x)
+    return float((derivative - known.derivative(x)).abs().max())
 
 
 def _say(end: float) -> str:

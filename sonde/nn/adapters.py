@@ -116,18 +116,18 @@ def learning(model: nn.Module) -> list[str]:
 
 def add_bottlenecks(model: nn.Module, middle: int = 16, *patterns: str) -> list[str]:
     """Put a bottleneck behind linear maps whose names match, by default at the end of every branch; all else is frozen."""
-    found = list(_linear(model, patterns or ENDS))
+    layers = list(_linear(model, patterns or ENDS))
     freeze(model)
-    for path, linear in found:
+    for path, linear in layers:
         _put(model, path, Bottleneck(linear, middle))
     return learning(model)
 
 
 def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | None = None) -> list[str]:
     """Let linear maps whose names match, by default all those of mixers, learn a change of low rank; all else is frozen."""
-    made = [(path, Lora(linear, rank, alpha)) for path, linear in _linear(model, patterns or ("*mixer.*",))]
+    adapters = [(path, Lora(linear, rank, alpha)) for path, linear in _linear(model, patterns or ("*mixer.*",))]
     freeze(model)
-    for path, lora in made:
+    for path, lora in adapters:
         _put(model, path, lora)
     return learning(model)
 
@@ -140,10 +140,10 @@ def merge(model: nn.Module) -> None:
 
 def unmerge(model: nn.Module) -> None:
     """Take every merge back: all matrices are bit for bit what they were before it."""
-    found = [(path, part) for path, part in _parts(model, nn.Linear) if hasattr(part, "unmerged")]
-    if not found:
+    layers = [(path, part) for path, part in _parts(model, nn.Linear) if hasattr(part, "unmerged")]
+    if not layers:
         raise BadInput("nothing in this model was merged", where="unmerge", fix="merge first; a copy made from a state_dict cannot go back")
-    for path, part in found:
+    for path, part in layers:
         _put(model, path, part.unmerged)
 
 

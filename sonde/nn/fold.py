@@ -121,10 +121,10 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
     hooks = []
     for name, part in parts.items():
 
-        def seen(_: nn.Module, given: tuple[Any, ...], result: Any, name: str = name) -> None:
+        def seen(_: nn.Module, inputs: tuple[Any, ...], result: Any, name: str = name) -> None:
             calls[name] += 1
-            if given:
-                wrote[id(result)], read[name] = name, given[0]
+            if inputs:
+                wrote[id(result)], read[name] = name, inputs[0]
 
         hooks.append(part.register_forward_hook(seen))
     try:
@@ -139,15 +139,15 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
             hook.remove()
     if not isinstance(output, Tensor):
         raise _wrong(f"the model gives {type(output).__name__}, not a tensor", "fold the part of it that gives one")
-    found = []
+    pairs = []
     for name, norm in parts.items():
         layer = wrote.get(id(read.get(name))) if type(norm) in NORMS else None
         if layer is None or type(parts[layer]) in NORMS or calls[layer] != 1 or calls[name] != 1 or norm.running_mean is None:
             continue
         number = tape.places[id(read[name])]
         if len(tape.readers(number)) == 1 and tape.places.get(id(output)) != number:
-            found.append((layer, name))
-    return output, found
+            pairs.append((layer, name))
+    return output, pairs
 
 
 def _candidates(model: nn.Module) -> dict[str, Any]:

@@ -143,8 +143,8 @@ class RelativeBias(nn.Module):
         back = (-ahead).clamp_min(0) if self.causal else ahead.abs()
         near = most // 2
         far = near + (torch.log(back.clamp_min(1).float() / near) / math.log(self.furthest / near) * (most - near)).long()
-        found = torch.where(back < near, back, far.clamp_max(most - 1))
-        return found if self.causal else found + most * (ahead > 0)
+        buckets = torch.where(back < near, back, far.clamp_max(most - 1))
+        return buckets if self.causal else buckets + most * (ahead > 0)
 
     def forward(self, places: Tensor, keys: int) -> Tensor:
         """places (B, T) of queries -> (B, H, T, N) what is added to their scores with keys 0 .. N-1."""

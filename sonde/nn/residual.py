@@ -30,6 +30,6 @@ class Residual(nn.Module):
         kept = x if self.shortcut is None else self.shortcut(x)
         added = through(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
         if kept.shape != added.shape:
-            told = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
-            raise BadInput(told, where="residual connection", fix="give a shortcut that changes the shape as the branch does")
+            message = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
+            raise BadInput(message, where="residual connection", fix="give a shortcut that changes the shape as the branch does")
         return added + kept if self.skip == 1 else added + self.skip * kept

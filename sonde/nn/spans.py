@@ -100,8 +100,8 @@ class Spans:
     def _check(self, x: Tensor, state: State | None) -> None:
         # A row that no span speaks of would come out as zeros, unsaid.
         if len(x) != self.rows:
-            said = "packed documents lie in one row" if self.rows == 1 else f"the spans are for {self.rows} rows"
-            raise BadInput(f"x has {len(x)} rows, {said}", where="axis 0 (batch)", fix=f"make x ({self.rows}, time, width)")
+            detail = "packed documents lie in one row" if self.rows == 1 else f"the spans are for {self.rows} rows"
+            raise BadInput(f"x has {len(x)} rows, {detail}", where="axis 0 (batch)", fix=f"make x ({self.rows}, time, width)")
         if len(self) and int(self.stop.max()) > x.shape[1]:
             raise BadInput(
                 f"a span ends at {int(self.stop.max())}, x has {x.shape[1]} tokens",

@@ -74,12 +74,12 @@ def parts(state: State | None, own: Sequence[str], where: str) -> dict[str, Stat
     """The state of each part by its name, which are all of its own ones or an error; none at all for a fresh start."""
     if state is None:
         return {}
-    found: dict[str, State] = {}
+    states: dict[str, State] = {}
     for key, value in state.items():
         part, _, name = key.partition(".")
-        found.setdefault(part, {})[name] = value
-    if found.keys() != set(own):
-        wrong = {"lacks": set(own) - found.keys(), "has unknown": found.keys() - set(own)}
-        told = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
-        raise BadInput(f"of this model's parts the state {told}", where=where, fix="begin with state=None")
-    return found
+        states.setdefault(part, {})[name] = value
+    if states.keys() != set(own):
+        wrong = {"lacks": set(own) - states.keys(), "has unknown": states.keys() - set(own)}
+        detail = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
+        raise BadInput(f"of this model's parts the state {detail}", where=where, fix="begin with state=None")
+    return states

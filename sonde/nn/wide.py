@@ -88,8 +88,8 @@ def fixed_point(
     A critical net approaches its fixed point slowly: what still moves by more than `within` after `most` layers is given
     as it stands there.
     """
-    given = torch.broadcast_tensors(*(torch.as_tensor(value, dtype=torch.float64) for value in (weight, bias)))
-    c_w, c_b = (values.flatten() for values in given)
+    variances = torch.broadcast_tensors(*(torch.as_tensor(value, dtype=torch.float64) for value in (weight, bias)))
+    c_w, c_b = (values.flatten() for values in variances)
     k = torch.full_like(c_w, start)
     moving = torch.arange(len(k))
     for _ in range(most):
@@ -99,7 +99,7 @@ def fixed_point(
         moving = moving[~settled & (after < 1e12)]
         if not len(moving):
             break
-    return k.reshape(given[0].shape)
+    return k.reshape(variances[0].shape)
 
 
 def _relu(k: Tensor, size: Tensor, cosine: Tensor) -> Tensor:
@@ -158,5 +158,5 @@ def _quadrature(s: Function, spread: Tensor, cosine: Tensor) -> Tensor:
         c = c.reshape(-1, 1, 1)
         v = spread.reshape(-1, 1, 1) * (c * points.unsqueeze(1) + (1 - c * c).sqrt() * points)  # (N, Q, Q)
         rows.append((s(v) @ weights) @ (weights * s(first * points)))
-    found = torch.stack(rows)
-    return (found + found.mT) / 2
+    expectation = torch.stack(rows)
+    return (expectation + expectation.mT) / 2

@@ -72,8 +72,8 @@ class Likelihood(ABC):
         """Further sums for reports; classes count alike here, masks and example weights still hold."""
         share, y = self._share(batch)
         count = y.numel() if share is None else share.sum(dtype=torch.float64)
-        found = self._wide(self.judge, output.detach(), y)
-        return Terms(**{name: (_total(value, share), count) for name, value in found.items()})
+        measures = self._wide(self.judge, output.detach(), y)
+        return Terms(**{name: (_total(value, share), count) for name, value in measures.items()})
 
     def check(self, batch: Batch) -> None:
         """Look at targets, mask and weights once and say precisely what is wrong with them."""
@@ -81,9 +81,9 @@ class Likelihood(ABC):
         y = self._share(batch)[1]
         if y.is_floating_point() and bool((bad := y.isnan()).any()):
             self._refuse("targets must be numbers", bad, y, batch, "clean the data or mask these targets")
-        found = self.wrong(y)
-        if found is not None:
-            rule, bad, fix = found
+        violation = self.wrong(y)
+        if violation is not None:
+            rule, bad, fix = violation
             mask = batch.get("mask")
             bad = bad if mask is None else bad & _stretch(mask, y)  # what does not count may hold anything
             if bool(bad.any()):

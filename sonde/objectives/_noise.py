@@ -17,11 +17,11 @@ def normal(model: nn.Module, batch: Batch, shape: Sequence[int], field: str = "n
     A field of the batch is used as it is.  Otherwise a model that trains gets fresh ones, from torch's generator, which the
     engine sets by (seed, step, shard); one that does not train gets the same every time, so evaluations can be compared.
     """
-    given, like = batch.get(field), batch.x
-    if given is not None:
-        if given.shape != torch.Size(shape):
-            raise BadInput(f"the field '{field}' is {tuple(given.shape)}, {tuple(shape)} is needed", where="objective")
-        return given
+    noise, like = batch.get(field), batch.x
+    if noise is not None:
+        if noise.shape != torch.Size(shape):
+            raise BadInput(f"the field '{field}' is {tuple(noise.shape)}, {tuple(shape)} is needed", where="objective")
+        return noise
     dtype = like.dtype if like.is_floating_point() else torch.float32
     ids = batch.get("ids")  # other examples, other numbers
     first = 0 if ids is None or not len(ids) else int(ids[0])

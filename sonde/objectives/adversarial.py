@@ -47,13 +47,13 @@ class Adversarial:
     def __init__(self, smoothing: float = 0.0, r1: float = 0.0, judging: int = 1, forging: int = 1) -> None:
         self.smoothing = factor(smoothing, "smoothing", "adversarial")
         if self.smoothing >= 0.5:
-            told = f"smoothing must be a number below 0.5, not {smoothing!r}"
-            raise BadInput(told, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
+            message = f"smoothing must be a number below 0.5, not {smoothing!r}"
+            raise BadInput(message, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
         self.r1 = factor(r1, "r1", "adversarial", "0 leaves the penalty out")
         for name, turns, least in (("judging", judging, 1), ("forging", forging, 0)):
             if isinstance(turns, bool) or not isinstance(turns, int) or turns < least:
-                told = f"{name} must be a whole number >= {least}, not {turns!r}"
-                raise BadInput(told, where="adversarial", fix="1 and 1 is the usual game, forging=0 trains the discriminator alone")
+                message = f"{name} must be a whole number >= {least}, not {turns!r}"
+                raise BadInput(message, where="adversarial", fix="1 and 1 is the usual game, forging=0 trains the discriminator alone")
         self.phases = (JUDGE,) * judging + (FORGE,) * forging
         self.phase: int | None = None
         """whose turn it is; None gives both a gradient"""

@@ -38,10 +38,10 @@ class Contractive(Around):
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         code = model.encode(batch.x)
-        found = self.objective.terms(model.decode(code), batch)
+        terms = self.objective.terms(model.decode(code), batch)
         weights = getattr(model, "sigmoid_weights", None)
         each = slope(model.encode, batch.x) if weights is None else sigmoid_slope(code, weights)
-        return found + Terms(contraction=Term(_weight.total(each, batch), _weight.count(batch), self.factor))
+        return terms + Terms(contraction=Term(_weight.total(each, batch), _weight.count(batch), self.factor))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {**self.objective.counts(batch), "contraction": float(_weight.count(batch))}

@@ -61,13 +61,13 @@ class Contrastive:
         """How often the right text of its group is found for an image, and the right image for a text."""
         scores = self._scores(output, batch).detach()
         own = torch.arange(len(scores), device=scores.device)
-        found = {"texts_found": scores.argmax(1) == own, "images_found": scores.argmax(0) == own}
-        return Terms(**{name: (right.to(scores.dtype).sum(), float(len(own))) for name, right in found.items()})
+        hits = {"texts_found": scores.argmax(1) == own, "images_found": scores.argmax(0) == own}
+        return Terms(**{name: (right.to(scores.dtype).sum(), float(len(own))) for name, right in hits.items()})
 
     def check(self, batch: Batch) -> None:
         if "weight" in batch:
-            told = "pairs cannot be weighted, because each is a wrong answer of the others"
-            raise BadInput(told, where=self.name, fix="leave out the field 'weight', and repeat or drop pairs")
+            message = "pairs cannot be weighted, because each is a wrong answer of the others"
+            raise BadInput(message, where=self.name, fix="leave out the field 'weight', and repeat or drop pairs")
         if self.same is not None and self.same not in batch:
             raise BadInput(f"pairs are to be told apart by a field '{self.same}'", where=self.name, fix=nearest(self.same, batch))
 
@@ -82,8 +82,8 @@ class Contrastive:
             raise BadInput("pairs need a model that gives 'image', 'text' and 'scale'", where=self.name, fix="use models.clip.Clip")
         image, text = output["image"], output["text"]
         if image.ndim != 2 or image.shape != text.shape:
-            told = f"images become {tuple(image.shape)} and texts {tuple(text.shape)}"
-            raise BadInput(told, where=self.name, fix="give both encoders as many outputs")
+            message = f"images become {tuple(image.shape)} and texts {tuple(text.shape)}"
+            raise BadInput(message, where=self.name, fix="give both encoders as many outputs")
         with torch.autocast(image.device.type, enabled=False):
             wide = torch.promote_types(image.dtype, torch.float32)
             scores = output["scale"].to(wide) * image.to(wide) @ text.to(wide).mT

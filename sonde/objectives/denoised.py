@@ -33,10 +33,10 @@ class Denoised:
         drawn = normal(model, batch, (n, 1 + x[0].numel()))  # of one draw: time and noise must not know each other
         time = (torch.special.ndtr(drawn[:, 0]) * model.steps).long().clamp(max=model.steps - 1) + 1
         noise = drawn[:, 1:].reshape(x.shape)
-        found = model(model.noised(x, noise, time), time)
-        if found.shape != x.shape:
-            raise BadInput(f"the model gives {tuple(found.shape)} for noise {tuple(x.shape)}", where="denoised", fix="tell the noise of x")
-        return Terms(noise=(_squares(found - noise, batch), self._numbers(batch)))
+        output = model(model.noised(x, noise, time), time)
+        if output.shape != x.shape:
+            raise BadInput(f"the model gives {tuple(output.shape)} for noise {tuple(x.shape)}", where="denoised", fix="tell the noise of x")
+        return Terms(noise=(_squares(output - noise, batch), self._numbers(batch)))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"noise": float(self._numbers(batch))}

@@ -25,11 +25,11 @@ class Density:
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if getattr(model, "levels", 0):
             batch = batch.replace(noise=normal(model, batch, batch.x.shape))
-        found = ask(model, batch)
-        if found.shape != (len(batch),):
-            what = f"the model gives {tuple(found.shape)} for {len(batch)} examples"
+        log_prob = ask(model, batch)
+        if log_prob.shape != (len(batch),):
+            what = f"the model gives {tuple(log_prob.shape)} for {len(batch)} examples"
             raise BadInput(what, where="density", fix="it must give log p(x), one number for each")
-        return Terms(nll=(-_weight.total(found, batch), _weight.count(batch)))
+        return Terms(nll=(-_weight.total(log_prob, batch), _weight.count(batch)))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"nll": float(_weight.count(batch))}

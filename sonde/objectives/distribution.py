@@ -80,8 +80,8 @@ class Distribution(Likelihood):
         domains: Mapping[str, Constraint] | None = None,
         size: int | None = None,
     ) -> None:
-        told = getattr(family, "__name__", type(family).__name__)
-        self.name = told.strip("<>")
+        family_name = getattr(family, "__name__", type(family).__name__)
+        self.name = family_name.strip("<>")
         self.fixed, self.size = dict(fixed or {}), size
         known = domains or getattr(family, "arg_constraints", None)
         if not isinstance(known, Mapping) or not known:
@@ -103,9 +103,9 @@ class Distribution(Likelihood):
         try:
             self.event_axes = len(self.law(torch.zeros(sum(self._widths(2)))).event_shape)
         except TypeError as error:
-            given = ", ".join({**self.fixed, **self.domains})
-            fix = f"give a function of {given}, and their domains, in place of the class"
-            raise BadInput(f"'{self.name}' cannot be made from {given} alone: {' '.join(str(error).split())}", fix=fix) from error
+            names = ", ".join({**self.fixed, **self.domains})
+            fix = f"give a function of {names}, and their domains, in place of the class"
+            raise BadInput(f"'{self.name}' cannot be made from {names} alone: {' '.join(str(error).split())}", fix=fix) from error
 
     def law(self, output: Tensor, y: Tensor | None = None) -> D.Distribution:
         """The distribution that a raw output stands for, in the shape of the targets where these are given."""
@@ -118,8 +118,8 @@ class Distribution(Likelihood):
             raw = {name: part.squeeze(-1) if self.domains[name].event_dim == 0 else part for name, part in raw.items()}
         elif y is not None:
             raw = {name: align(part, y, self.name)[0] for name, part in raw.items()}
-        given = {name: torch.as_tensor(value, dtype=output.dtype, device=output.device) for name, value in self.fixed.items()}
-        return self.make(**given, **{name: self.links[name](part) for name, part in raw.items()})
+        constants = {name: torch.as_tensor(value, dtype=output.dtype, device=output.device) for name, value in self.fixed.items()}
+        return self.make(**constants, **{name: self.links[name](part) for name, part in raw.items()})
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         if self.vector and y.shape == (*output.shape[:-1], 1):
@@ -180,18 +180,18 @@ class Distribution(Likelihood):
 
     def _centre(self, law: D.Distribution) -> tuple[Tensor, bool]:
         """Mean, or mode where there is no mean; and whether it is a label, which is right or wrong but not near."""
-        found = []
+        centres = []
         for name in ("mean", "mode"):
             try:
-                found.append(getattr(law, name))
+                centres.append(getattr(law, name))
             except NotImplementedError:
                 continue
-            if not bool(found[-1].isnan().any()):
+            if not bool(centres[-1].isnan().any()):
                 break
-        if not found:
+        if not centres:
             raise BadInput(f"'{self.name}' has neither mean nor mode", fix="define one of them as a property")
-        best = found[0] if len(found) == 1 else torch.where(found[0].isnan(), found[1], found[0])
-        return best, bool(_support(law).is_discrete) and bool(found[0].isnan().all())
+        best = centres[0] if len(centres) == 1 else torch.where(centres[0].isnan(), centres[1], centres[0])
+        return best, bool(_support(law).is_discrete) and bool(centres[0].isnan().all())
 
 
 def mixture(component: Callable[..., D.Distribution], **options: Any) -> Distribution:
@@ -225,9 +225,9 @@ def _link(family: str, name: str, domain: Constraint, wish: str | Link | None) -
             raise BadInput(f"no link '{wish}'", where=f"{family}, parameter '{name}'", fix=nearest(wish, LINKS))
         return LINKS[wish]
     base = _bare(domain)
-    for known, told in ((constraints.real, "identity"), (constraints.simplex, "softmax"), (constraints.lower_cholesky, "cholesky")):
-        if base is known and (domain.event_dim < 2 or told == "cholesky"):
-            return LINKS[told]
+    for known, link in ((constraints.real, "identity"), (constraints.simplex, "softmax"), (constraints.lower_cholesky, "cholesky")):
+        if base is known and (domain.event_dim < 2 or link == "cholesky"):
+            return LINKS[link]
     low, high = getattr(base, "lower_bound", None), getattr(base, "upper_bound", None)
     if low is not None and not base.is_discrete and domain.event_dim < 2:
         if high is None:

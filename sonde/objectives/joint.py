@@ -41,22 +41,22 @@ class Joint:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         outputs = ask(model, batch)
-        found: dict[str, Term] = {}
+        all_terms: dict[str, Term] = {}
         for name, part in self.parts.items():
             output = self._output(outputs, name)
             terms = part.objective.terms(output if part.weight else output.detach(), self._own(name, batch))
-            found |= {f"{name}_{key}": Term(term.raw, term.count, term.weight * part.weight, term.scale) for key, term in terms.items()}
-        return Terms(**found)
+            all_terms |= {f"{name}_{key}": Term(term.raw, term.count, term.weight * part.weight, term.scale) for key, term in terms.items()}
+        return Terms(**all_terms)
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {f"{name}_{key}": n for name, part in self.parts.items() for key, n in part.objective.counts(self._own(name, batch)).items()}
 
     def measures(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
-        found: dict[str, Term] = {}
+        all_terms: dict[str, Term] = {}
         for name, part in self.parts.items():
             terms = part.objective.measures(self._output(output, name), self._own(name, batch))
-            found |= {f"{name}_{key}": term for key, term in terms.items()}
-        return Terms(**found)
+            all_terms |= {f"{name}_{key}": term for key, term in terms.items()}
+        return Terms(**all_terms)
 
     def check(self, batch: Batch) -> None:
         for name, part in self.parts.items():
@@ -79,8 +79,8 @@ class Joint:
         for one in (part.y, part.mask):
             if one is not None and one not in batch:
                 raise BadInput(f"part '{name}' needs a field '{one}'", where="joint", fix=nearest(one, batch))
-        given = {"y": batch.fields[part.y], **({} if part.mask is None else {"mask": batch.fields[part.mask]})}
-        return Batch(**given, **{one: batch.fields[one] for one in ("weight", "ids") if one in batch})
+        fields = {"y": batch.fields[part.y], **({} if part.mask is None else {"mask": batch.fields[part.mask]})}
+        return Batch(**fields, **{one: batch.fields[one] for one in ("weight", "ids") if one in batch})
 
 
 def tiny() -> tuple[Joint, nn.Module, Batch]:

@@ -28,24 +28,24 @@ class Penalised(Around):
 
     def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:
         self.objective, self.biases = objective, biases
-        given = {name: factor(value, name, "penalised") for name, value in (("l2", l2), ("l1", l1))}
-        self.factors = {name: value for name, value in given.items() if value}
+        factors = {name: factor(value, name, "penalised") for name, value in (("l2", l2), ("l1", l1))}
+        self.factors = {name: value for name, value in factors.items() if value}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        found = self.objective(model, batch)
+        terms = self.objective(model, batch)
         if not self.factors:
-            return found
+            return terms
         weights = self.weights(model)
-        return found + Terms(**{name: Term(_OMEGA[name](weights), n, factor, n) for name, factor, n in self._parts(batch)})
+        return terms + Terms(**{name: Term(_OMEGA[name](weights), n, factor, n) for name, factor, n in self._parts(batch)})
 
     def weights(self, model: nn.Module) -> list[Tensor]:
         """What is penalised: trained matrices and filters, with `biases` every trained number."""
         if not hasattr(model, "named_parameters"):
             raise BadInput("a penalty on weights needs the model itself, not a function", where="penalised")
-        found: list[Tensor] = [p for _, p in model.named_parameters() if p.requires_grad and (self.biases or p.ndim > 1)]
-        if not found:
+        weights: list[Tensor] = [p for _, p in model.named_parameters() if p.requires_grad and (self.biases or p.ndim > 1)]
+        if not weights:
             raise BadInput("the model has no weights to penalise", where="penalised", fix="set l1 and l2 to 0, or biases=True")
-        return found
+        return weights
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {**self.objective.counts(batch), **{name: n for name, _, n in self._parts(batch)}}

@@ -36,8 +36,8 @@ class Reconstruction:
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from an output that is already there."""
-        found = self.likelihood.terms(output, self.own(batch))["nll"]
-        return Terms(nll=Term(found.raw, _weight.count(batch), scale=found.scale))
+        term = self.likelihood.terms(output, self.own(batch))["nll"]
+        return Terms(nll=Term(term.raw, _weight.count(batch), scale=term.scale))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return {"nll": float(_weight.count(batch))}
@@ -63,8 +63,8 @@ class Reconstruction:
         if isinstance(self.likelihood, Bernoulli) and y.numel():
             low, high = (float(end) for end in y.aminmax())
             if low < 0 or high > 1:
-                told = f"Bernoulli pixels must lie between 0 and 1, and these go from {low:g} to {high:g}"
-                raise BadInput(told, fix="scale them to 0 ... 1, or use the likelihood Gaussian(variance)")
+                message = f"Bernoulli pixels must lie between 0 and 1, and these go from {low:g} to {high:g}"
+                raise BadInput(message, fix="scale them to 0 ... 1, or use the likelihood Gaussian(variance)")
         return Batch(y=y, **kept)
 
 

@@ -38,22 +38,22 @@ class Sparse(Around):
         self, objective: Any = None, l1: float = 0.0, l2: float = 0.0, kl: float = 0.0, rate: float = 0.05, above: float = 0.0
     ) -> None:
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-            told = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
-            raise BadInput(told, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
+            message = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
+            raise BadInput(message, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
         self.objective = Reconstruction() if objective is None else objective
-        given = {name: factor(value, name, "sparse") for name, value in (("l1", l1), ("l2", l2), ("kl", kl))}
-        self.factors = {name: value for name, value in given.items() if value}
+        factors = {name: factor(value, name, "sparse") for name, value in (("l1", l1), ("l2", l2), ("kl", kl))}
+        self.factors = {name: value for name, value in factors.items() if value}
         self.rate, self.above = float(rate), above
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         code = model.encode(batch.x)
-        found = self.objective.terms(model.decode(code), batch)
+        terms = self.objective.terms(model.decode(code), batch)
         if not self.factors:
-            return found
+            return terms
         code = code.flatten(1)
         count, used = _weight.count(batch), (code.detach() > self.above).to(code.dtype).mean(1)
         penalties = {name: Term(self._omega(name, code, batch), count, price) for name, price in self.factors.items()}
-        return found + Terms(**penalties, active=Term(_weight.total(used, batch), count, 0.0))
+        return terms + Terms(**penalties, active=Term(_weight.total(used, batch), count, 0.0))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         more = dict.fromkeys((*self.factors, "active"), float(_weight.count(batch))) if self.factors else {}

@@ -38,12 +38,12 @@ class Truncated(Around):
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if not hasattr(model, "advance"):
             raise BadInput(f"{type(model).__name__} cannot go on from a state", where="truncated", fix="use a model with `advance`")
-        found, state = Terms(), None
+        terms, state = Terms(), None
         for piece in self._pieces(batch):
             output, state = model.advance(piece.x, state)  # type: ignore[operator]
             state = {name: value.detach() for name, value in state.items()} if self.ordered else None
-            found = found + self.objective.terms(output, piece)
-        return found
+            terms = terms + self.objective.terms(output, piece)
+        return terms
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return self.objective.counts(batch)

@@ -95,12 +95,12 @@ def optimiser(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
             for number in value if isinstance(value, (tuple, list)) else (value,):
                 if number is not None:  # Adafactor's way to say "by the dtype"
                     _number(option, number, _RANGES[option], name)
-    made = Optimiser(name, float(lr), float(weight_decay), bool(decay_all), options)
+    settings = Optimiser(name, float(lr), float(weight_decay), bool(decay_all), options)
     try:  # torch checks what is left, such as a Nesterov step without momentum, when it is given parameters
-        made.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": made.weight_decay, "names": ["trial"]}])
+        settings.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": settings.weight_decay, "names": ["trial"]}])
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise BadInput(f"optimiser '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
-    return made
+    return settings
 
 
 def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -109,12 +109,12 @@ def follow(
         value = math.nan if judge is None else judge()
         if step < steps:
             try:
-                found = float(optimizer.step(closure))  # the loss before the move
+                loss_before = float(optimizer.step(closure))  # the loss before the move
             except NumericalStop as stop:
                 why = stop.what
             after = torch.cat([w.detach().flatten() for w in weights])
         if judge is None:
-            value = found if step < steps and not why else _value(loss, step)
+            value = loss_before if step < steps and not why else _value(loss, step)
         track.losses.append(value)
         if keep:
             track.path.append(before)

@@ -29,9 +29,9 @@ def unlabelled(name: Name, seed: int) -> Data:
     """Points with mean 0 and deviation 1 in each coordinate, or pictures with values in 0..1."""
     if name not in PLANES:
         return replace(load(name, seed=seed, standardise=False), task="examples", classes=())  # labels are no target
-    found = load(name, seed=seed, n=10_000)
-    x = found.train[:].x
-    parts: dict[str, Any] = {part: TensorSource((source[:].x - x.mean(0)) / x.std(0)) for part, source in found.splits.items()}
+    data = load(name, seed=seed, n=10_000)
+    x = data.train[:].x
+    parts: dict[str, Any] = {part: TensorSource((source[:].x - x.mean(0)) / x.std(0)) for part, source in data.splits.items()}
     return Data(**parts, name=name)
 
 

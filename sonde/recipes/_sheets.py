@@ -25,10 +25,10 @@ def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]
     """Pictures (N, 1 or 3, H, W) in 0..1 in rows, each under its name; more than a row holds go on in the next."""
     pictures: list[Tensor | None] = []
     names: list[str] = []
-    for told, row in rows:
+    for label, row in rows:
         some = row.clamp(0, 1).movedim(1, -1).squeeze(-1)
         lines = -(-len(some) // ACROSS)
         pictures += [*some, *[None] * (lines * ACROSS - len(some))]
-        names += [told, *[""] * (lines - 1)]
+        names += [label, *[""] * (lines - 1)]
     extra = {"dense": True, "across": ACROSS, "rows": names if any(names) else []}
     leave(folder, name, Reading(title, "images", {"pictures": pictures}, note=note, extra=extra))

@@ -44,12 +44,12 @@ def greedy(
     stage: the recipe of one layer, from its data and its width, such as `layer`
     train: runs a recipe under a name: `lambda recipe, name: sonde.train(recipe, run=folder / name)`
     """
-    learnt: list[AutoEncoder] = []
+    autoencoders: list[AutoEncoder] = []
     for i, width in enumerate(widths, 1):
-        learnt.append(train(stage(data, width), f"layer{i}").model())
-        codes: dict[str, Any] = {name: coded(learnt[-1], source) for name, source in data.splits.items()}
+        autoencoders.append(train(stage(data, width), f"layer{i}").model())
+        codes: dict[str, Any] = {name: coded(autoencoders[-1], source) for name, source in data.splits.items()}
         data = replace(data, **codes)
-    return learnt
+    return autoencoders
 
 
 def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, lr: float = 1e-3, epochs: float = 10) -> Recipe:
@@ -76,12 +76,12 @@ def coded(model: AutoEncoder, source: Source) -> TensorSource:
     return TensorSource(model.encode(batch.x), batch.get("y"), ids=batch.ids)
 
 
-def first_layers(learnt: Sequence[AutoEncoder]) -> Callable[[nn.Module], None]:
+def first_layers(autoencoders: Sequence[AutoEncoder]) -> Callable[[nn.Module], None]:
     """An initialiser that puts the encoders of auto-encoders of one layer into the first dense layers of a network."""
 
     @torch.no_grad()
     def fill(model: nn.Module) -> None:
-        theirs = [part for auto in learnt for part in auto.encoder.children() if isinstance(part, nn.Linear)]
+        theirs = [part for auto in autoencoders for part in auto.encoder.children() if isinstance(part, nn.Linear)]
         ours = [part for part in model.modules() if isinstance(part, nn.Linear)][: len(theirs)]
         if [part.weight.shape for part in ours] != [part.weight.shape for part in theirs]:
             sizes = [" ".join(f"{tuple(part.weight.shape)}" for part in parts) for parts in (theirs, ours)]

@@ -53,10 +53,10 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     path = file or fetch.find("music/nottingham-abc.txt.gz", "nottingham-abc.txt.gz")
     if path is None:
         return "a few bundled melodies (a data folder with music/nottingham-abc.txt.gz has 1,034)", [_melody(tune) for tune in TUNES]
-    found = [_melody(tune) for tune in re.split(r"^X:.*$", decode(path), flags=re.MULTILINE)[1:]]
-    if len(found) < 5:
-        raise DataUnusable(f"'{path.name}' holds {len(found)} tunes", where=str(path), fix="give 5 or more in ABC, each after a line 'X:'")
-    return path.name, found
+    songs = [_melody(tune) for tune in re.split(r"^X:.*$", decode(path), flags=re.MULTILINE)[1:]]
+    if len(songs) < 5:
+        raise DataUnusable(f"'{path.name}' holds {len(songs)} tunes", where=str(path), fix="give 5 or more in ABC, each after a line 'X:'")
+    return path.name, songs
 
 
 def made_up(seed: int = 0) -> Data:
@@ -67,20 +67,20 @@ def made_up(seed: int = 0) -> Data:
         (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
         (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
     )
-    found: list[tuple[str, int]] = []
+    pairs: list[tuple[str, int]] = []
     for label, (adverbs, ways, verbs, adjectives) in enumerate(words):
-        found += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
+        pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
         parts = itertools.product(who, ways, verbs, what, ("attending", "their work"))
-        found += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
+        pairs += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
         for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
-            found += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
-    found = [one for one in found if one[0] not in EXAMPLES]  # what is asked at the end is never learnt by heart
-    texts, labels = [text for text, _ in found], torch.tensor([label for _, label in found])
-    made = train("wordpiece", texts, 2000, ("pad", "unknown"))
-    whole = DocumentSource(Ragged(*made.encode_all(texts)), special(made, "pad"), labels)
-    learnt, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
+            pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
+    pairs = [one for one in pairs if one[0] not in EXAMPLES]  # what is asked at the end is never learnt by heart
+    texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
+    tokeniser = train("wordpiece", texts, 2000, ("pad", "unknown"))
+    whole = DocumentSource(Ragged(*tokeniser.encode_all(texts)), special(tokeniser, "pad"), labels)
+    train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
     name, report = "made-up sentences", {"sentences": len(texts)}
-    return Data(learnt, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(made, 64))
+    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokeniser, 64))
 
 
 def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
@@ -95,12 +95,12 @@ def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
 
     sentences, kinds = [], []
     for _ in range(n):
-        told, named = [], []
+        sentence, named = [], []
         for clause in range(1 + int(torch.randint(3, (1,), generator=dice))):
             command = bool(torch.randint(2, (1,), generator=dice))
-            told += ["and"] * (clause > 0) + [pick(EITHER), pick(ARTICLES if command else AUXILIARIES), pick(EITHER)]
+            sentence += ["and"] * (clause > 0) + [pick(EITHER), pick(ARTICLES if command else AUXILIARIES), pick(EITHER)]
             named += ["and"] * (clause > 0) + (["verb", "article", "noun"] if command else ["noun", "auxiliary", "verb"])
-        sentences.append([*told, "."])
+        sentences.append([*sentence, "."])
         kinds.append([*named, "end"])
     return sentences, kinds
 

@@ -114,17 +114,17 @@ def report(data: Data, kind: str, model: Any, folder: Path) -> Mapping[str, str]
     most = min(max(round(in_use), 1), clean[0].numel(), len(train))
     pca = PCA(most).fit(train.flatten(1).numpy())
     flat = torch.from_numpy(pca.inverse_transform(pca.transform(test.x.flatten(1).numpy()))).float().reshape(clean.shape)
-    found = {"auto-encoder": _error(back, clean), f"PCA of {most}": _error(flat, clean), "mean picture": _error(train.mean(0), clean)}
+    errors = {"auto-encoder": _error(back, clean), f"PCA of {most}": _error(flat, clean), "mean picture": _error(train.mean(0), clean)}
     rows = {"pictures": clean, **({"with noise": test.x} if "clean" in test else {}), "rebuilt": back, f"PCA of {most} numbers": flat}
     if "clean" in test:
-        found["the noise itself"] = _error(test.x, clean)
+        errors["the noise itself"] = _error(test.x, clean)
     shown = [(name, row[start : start + ACROSS]) for start in (0, ACROSS) for name, row in rows.items()]
     sheet(folder, "reconstructions", "Reconstructions", shown, "The first pictures of the test part.")
-    told = {"squared error": ", ".join(f"{name} {error:.5f}" for name, error in found.items()) + " per pixel of the test part"}
+    summary = {"squared error": ", ".join(f"{name} {error:.5f}" for name, error in errors.items()) + " per pixel of the test part"}
     if kind == "sparse":
-        told["code"] = f"{in_use:.1f} of its {code.shape[1]} numbers above {IN_USE:g} in a picture"
-    return told
+        summary["code"] = f"{in_use:.1f} of its {code.shape[1]} numbers above {IN_USE:g} in a picture"
+    return summary
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).square().mean())
+def _error(estimate: Tensor, wanted: Tensor) -> float:
+    return float((estimate - wanted).square().mean())

@@ -55,8 +55,8 @@ def recipe(
     causal = mixer_of(mixer, width).causal
     if not causal:
         data = _hidden(data, seed)
-    made = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch, lr, steps)
-    return made if causal else made.replace(callbacks=(SayHidden(mixer),))
+    base = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch, lr, steps)
+    return base if causal else base.replace(callbacks=(SayHidden(mixer),))
 
 
 def _windows(text: Path | None, context: int, valid: float, test: float) -> Data:

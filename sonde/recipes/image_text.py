@@ -103,8 +103,8 @@ def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: A
     rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or kept.tolist())[:ROWS]]
     note = f"Of {len(batch):,} test images those nearest to captions {'never ' if new else ''}seen in training, the nearest first."
     sheet(folder, "found", "Images found for captions", rows, note)
-    told = {"retrieval": _share(right[seen], "captions seen in training", len(captions))}
-    return told if seen.all() else told | {"unseen": _share(right[~seen], "captions never seen", len(captions))}
+    summary = {"retrieval": _share(right[seen], "captions seen in training", len(captions))}
+    return summary if seen.all() else summary | {"unseen": _share(right[~seen], "captions never seen", len(captions))}
 
 
 @torch.no_grad()

@@ -44,5 +44,5 @@ def recipe(
     hide = masking(data.reader.vocabulary, rate)
     valid, test = (None if source is None else fixed(source, hide, seed) for source in (data.valid, data.test))
     model = network(mixer, width, depth, len(data.classes), context, tied=True)
-    made = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch, lr, steps)
-    return made.replace(augment=hide)
+    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch, lr, steps)
+    return base.replace(augment=hide)

@@ -51,22 +51,22 @@ def recipe(
         (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few that are bundled
     """
     causal(mixer, width)
-    told, every = tunes(file)
-    data = _windows(told, every, context)
+    origin, every = tunes(file)
+    data = _windows(origin, every, context)
     places = max(context, len(PROMPT) + LENGTH)
-    made = training(network(mixer, width, depth, len(data.classes), places), data, batch, lr, steps)
-    return made.replace(callbacks=(Shown(partial(_played, data, every[:200], seed)),))
+    base = training(network(mixer, width, depth, len(data.classes), places), data, batch, lr, steps)
+    return base.replace(callbacks=(Shown(partial(_played, data, every[:200], seed)),))
 
 
 PROMPT = "\nM:4/4\n"
 
 
-def _windows(told: str, every: list[str], context: int) -> Data:
+def _windows(origin: str, every: list[str], context: int) -> Data:
     """Windows of the tunes, an empty line between two; the last tunes are for validation and test."""
     few = max(len(every) // 20, 1)
     texts = ["\n" + "\n".join(part) for part in (every[: -2 * few], every[-2 * few : -few], every[-few:])]
     context = min(context, min(map(len, texts)) - 1)
-    data = windows((texts[0], texts[1], texts[2]), f"tunes: {told}", context, None, "char")
+    data = windows((texts[0], texts[1], texts[2]), f"tunes: {origin}", context, None, "char")
     source = data.train
     assert isinstance(source, WindowSource)
     return Data(

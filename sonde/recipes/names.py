@@ -48,13 +48,13 @@ def recipe(
     causal(mixer, width)
     data = _lines(file, seed)
     longest = max(LONGEST, *(len(row) for row in _rows(data.train)))
-    made = training(network(mixer, width, depth, len(data.classes), longest), data, batch, lr, steps)
-    return made.replace(callbacks=(Shown(partial(_made_up, data, seed)),))
+    base = training(network(mixer, width, depth, len(data.classes), longest), data, batch, lr, steps)
+    return base.replace(callbacks=(Shown(partial(_made_up, data, seed)),))
 
 
 def _lines(file: Path | None, seed: int) -> Data:
-    told, lines = given_names(file)
-    return spelt(f"names: {told}", lines, seed)
+    origin, lines = given_names(file)
+    return spelt(f"names: {origin}", lines, seed)
 
 
 def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
@@ -64,13 +64,13 @@ def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
     device = next(model.parameters()).device
     stop = Stop(end=end, pad=pad, barred=no_text(letters))
     rows = generate(model, torch.full((SHOWN, 1), start, device=device), LONGEST - 1, stop=stop, seed=seed)
-    said = [letters.decode(row[(row != end) & (row != pad)].cpu()) for row in rows]
-    learnt, held = _rows(data.train), _rows(data.valid)
-    known = {letters.decode(row[1:-1]) for row in learnt}
-    scores = Ngram(learnt, letters.size, ORDER).scores(held)
+    samples = [letters.decode(row[(row != end) & (row != pad)].cpu()) for row in rows]
+    train_rows, held = _rows(data.train), _rows(data.valid)
+    known = {letters.decode(row[1:-1]) for row in train_rows}
+    scores = Ngram(train_rows, letters.size, ORDER).scores(held)
     predicted = torch.cat(held) != start  # that token is given
     return {
-        "made up": f"{', '.join(said)} ({sum(name in known for name in said)} of {SHOWN} are in the training list)",
+        "made up": f"{', '.join(samples)} ({sum(name in known for name in samples)} of {SHOWN} are in the training list)",
         "baseline": f"a {ORDER}-gram model has a validation loss of {-float(scores[predicted].mean()):.4f}",
     }
 

@@ -89,15 +89,15 @@ def report(data: Data, model: Pixels, folder: Path) -> Mapping[str, str]:
     model.eval()
     test, kinds = data.test[:MOST], len(data.classes)
     every = torch.stack([each_log_prob(model, test.x, torch.full_like(test.label, kind)) for kind in range(kinds)], 1)
-    found = float(every.gather(1, test.label.unsqueeze(1)).mean())
+    log_prob = float(every.gather(1, test.label.unsqueeze(1)).mean())
     apart = independent(data, test, model.levels)
     right = float((every.argmax(1) == test.label).double().mean())
-    asked = torch.arange(kinds).repeat_interleave(ACROSS)
-    drawn = model.sample(len(asked), asked, generator(0, "report")).unsqueeze(1) / (model.levels - 1)
+    labels = torch.arange(kinds).repeat_interleave(ACROSS)
+    drawn = model.sample(len(labels), labels, generator(0, "report")).unsqueeze(1) / (model.levels - 1)
     rows = zip(data.classes, drawn.split(ACROSS))
     sheet(folder, "samples", "Drawn pixel by pixel", rows, "Each row was asked for by its label; nothing is chosen by hand.")
     return {
-        "log p(x)": f"{found:.2f} nats a picture, {_bits(found, test.x):.3f} bits a pixel ({len(test):,} test pictures)",
+        "log p(x)": f"{log_prob:.2f} nats a picture, {_bits(log_prob, test.x):.3f} bits a pixel ({len(test):,} test pictures)",
         "independent pixels": f"{apart:.2f} nats, {_bits(apart, test.x):.3f} bits: each drawn by how often its levels came at its place",
         "labels": f"{right:.4f} of them right by Bayes' rule: where p(x; label) is largest",
     }

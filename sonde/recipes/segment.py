@@ -73,10 +73,10 @@ def recipe(
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     """The overlap of answer and truth on the test part, and a picture of some of them in the run's folder."""
     assert data.test is not None
-    found, wanted, x = answered(model, data)
-    overlap = iou(found, wanted, len(data.classes))
-    told = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
-    three = {"image": x, "truth": COLOURS[wanted].movedim(-1, 1), "answer": COLOURS[found].movedim(-1, 1)}
+    predicted, wanted, x = answered(model, data)
+    overlap = iou(predicted, wanted, len(data.classes))
+    scores = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
+    three = {"image": x, "truth": COLOURS[wanted].movedim(-1, 1), "answer": COLOURS[predicted].movedim(-1, 1)}
     rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in three.items()]
     sheet(
         folder,
@@ -85,7 +85,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
         rows,
         "The first images of the test part: answers are yellow for a disc, turquoise for a square, pink for a cross.",
     )
-    return {"IoU": f"{float(overlap.mean()):.4f} ({told}; {len(data.test)} images of the test part)"}
+    return {"IoU": f"{float(overlap.mean()):.4f} ({scores}; {len(data.test)} images of the test part)"}
 
 
 @torch.no_grad()
@@ -94,12 +94,12 @@ def answered(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
     assert data.test is not None
     model.eval()
     batches = [data.test[torch.arange(i, min(i + AT_ONCE, len(data.test)))] for i in range(0, len(data.test), AT_ONCE)]
-    found = torch.cat([model(batch.x).argmax(-1) for batch in batches])
-    return found, torch.cat([batch.y for batch in batches]), torch.cat([batch.x for batch in batches])
+    predicted = torch.cat([model(batch.x).argmax(-1) for batch in batches])
+    return predicted, torch.cat([batch.y for batch in batches]), torch.cat([batch.x for batch in batches])
 
 
-def iou(found: Tensor, wanted: Tensor, classes: int) -> Tensor:
+def iou(predicted: Tensor, wanted: Tensor, classes: int) -> Tensor:
     """(classes,) pixels that answer and truth both give to a class, as a share of those that one of them does."""
-    pairs = torch.bincount((wanted * classes + found).flatten(), minlength=classes**2).view(classes, classes).double()
+    pairs = torch.bincount((wanted * classes + predicted).flatten(), minlength=classes**2).view(classes, classes).double()
     both = pairs.diagonal()
     return both / (pairs.sum(0) + pairs.sum(1) - both)

@@ -76,25 +76,25 @@ def recipe(
     epochs: passes over the training texts
     """
     which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")
-    made = made_up(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
-    size = made.reader.vocabulary.size
-    dropout, hidden = (usual * (which != "toy") if asked is None else asked for asked, usual in ((dropout, 0.3), (hidden, 0.1)))
+    dataset = made_up(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
+    size = dataset.reader.vocabulary.size
+    dropout, hidden = (usual * (which != "toy") if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
     model = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
-    unknown = special(made.reader.vocabulary, "unknown")
+    unknown = special(dataset.reader.vocabulary, "unknown")
     return Recipe(
         model=model,
-        data=made,
+        data=dataset,
         objective=Categorical(classes=2),
         optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip=1.0,
         augment=partial(_hide, hidden, unknown) if hidden else None,
-        initialise=partial(_begin, made, unlabelled, seed) if unlabelled and which != "toy" else None,
+        initialise=partial(_begin, dataset, unlabelled, seed) if unlabelled and which != "toy" else None,
         batch=batch,
         epochs=epochs,
         watch="-valid/accuracy",
         restore_best=True,
-        callbacks=(Shown(partial(_beside, made, size)),),
+        callbacks=(Shown(partial(_beside, dataset, size)),),
     )
 
 
@@ -118,9 +118,9 @@ def vectors(texts: Sequence[Ragged], tokens: int, width: int, seed: int = 0) -> 
     from ..estimators.word2vec import Word2Vec
 
     rows = [row.numpy() for some in texts for row in some.values.split(some.lengths.tolist())]
-    found = Word2Vec(width, epochs=3, min_count=2, random_state=seed).fit(rows).vectors_
+    embeddings = Word2Vec(width, epochs=3, min_count=2, random_state=seed).fit(rows).vectors_
     table = np.zeros((tokens, width), np.float32)
-    table[[int(word) for word in found.words]] = found.vectors
+    table[[int(word) for word in embeddings.words]] = embeddings.vectors
     return torch.from_numpy(table * (SPREAD / table.std()))
 
 
@@ -142,6 +142,6 @@ def baseline(data: Data, tokens: int) -> float:
         counts.sum_duplicates()
         return counts.minimum(1)
 
-    learnt, test = data.splits["train"], data.splits["test"]
-    found = LogisticRegression(max_iter=1000).fit(bag(learnt), learnt[:].y.numpy())
-    return float(found.score(bag(test), test[:].y.numpy()))
+    train_split, test = data.splits["train"], data.splits["test"]
+    classifier = LogisticRegression(max_iter=1000).fit(bag(train_split), train_split[:].y.numpy())
+    return float(classifier.score(bag(test), test[:].y.numpy()))

@@ -69,9 +69,9 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 10, 1),
     )
-    learnt: list[AutoEncoder] = []
-    begin = partial(pretrain, Data(TensorSource(whole.train[:].x), name=whole.name), widths, stage, seed, learnt)
-    return bare.replace(initialise=begin, callbacks=(Shown(partial(report, bare, whole, learnt, seed)),))
+    autoencoders: list[AutoEncoder] = []
+    begin = partial(pretrain, Data(TensorSource(whole.train[:].x), name=whole.name), widths, stage, seed, autoencoders)
+    return bare.replace(initialise=begin, callbacks=(Shown(partial(report, bare, whole, autoencoders, seed)),))
 
 
 def of_each(y: Tensor, many: int, seed: int) -> Tensor:
@@ -80,19 +80,19 @@ def of_each(y: Tensor, many: int, seed: int) -> Tensor:
     return torch.cat([order[y[order] == label][:many] for label in range(int(y.max()) + 1)])
 
 
-def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, learnt: list[AutoEncoder], model: nn.Module) -> None:
+def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, autoencoders: list[AutoEncoder], model: nn.Module) -> None:
     """Teach layers one by one and put them into the network; the auto-encoders stay in `learnt`."""
     with TemporaryDirectory() as folder:
-        learnt[:] = greedy(data, widths, stage, partial(_aside, folder, seed))
-    first_layers(learnt)(model)
+        autoencoders[:] = greedy(data, widths, stage, partial(_aside, folder, seed))
+    first_layers(autoencoders)(model)
 
 
-def report(bare: Recipe, data: Data, learnt: Sequence[AutoEncoder], seed: int, model: nn.Module, folder: Path) -> Mapping[str, str]:
+def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: int, model: nn.Module, folder: Path) -> Mapping[str, str]:
     """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
     assert data.test is not None
     with TemporaryDirectory() as aside:
         scratch = _aside(aside, seed, bare, "scratch").result["figures"]["test/accuracy"]
-    rows = rebuilt(learnt, data.test[:ACROSS].x)
+    rows = rebuilt(autoencoders, data.test[:ACROSS].x)
     sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
     return {
         "from scratch": f"the same network from random weights is right in {scratch:.4f} of the test part",
@@ -101,15 +101,15 @@ def report(bare: Recipe, data: Data, learnt: Sequence[AutoEncoder], seed: int, m
 
 
 @torch.no_grad()
-def rebuilt(learnt: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Names and pictures: the first ones, then as the first so many layers give them back; grey values of the first are 0 to 1."""
     low, high = x.amin(), x.amax()
     yield "test pictures", (x - low) / (high - low)
     code = x
-    for depth, part in enumerate(learnt, 1):
+    for depth, part in enumerate(autoencoders, 1):
         code = part.encode(code)
         back = code
-        for below in learnt[depth - 1 :: -1]:
+        for below in autoencoders[depth - 1 :: -1]:
             back = below.decode(back)
         yield f"through {depth} layer{'s' if depth > 1 else ''}", (back - low) / (high - low)
 

@@ -49,5 +49,5 @@ def recipe(
     cut = span_corruption(data.reader.vocabulary, rate, mean)
     valid, test = (None if source is None else fixed(source, cut, seed) for source in (data.valid, data.test))
     model = partial(EncoderDecoder, len(data.classes), width, depth, decoder=decoder)
-    made = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch, lr, steps)
-    return made.replace(augment=cut)
+    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch, lr, steps)
+    return base.replace(augment=cut)

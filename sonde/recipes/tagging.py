@@ -65,9 +65,9 @@ def _sentences(n: int, seed: int) -> Data:
     tags = Ragged.of([number[kind] for kind in row] for row in kinds)
     pad = special(tokeniser, "pad")
     whole = DocumentSource(Ragged(*tokeniser.encode_all(texts)), pad, tags)
-    learnt, valid, test = (whole.subset(part) for part in split(n, seed=seed))
+    train_split, valid, test = (whole.subset(part) for part in split(n, seed=seed))
     return Data(
-        learnt,
+        train_split,
         valid,
         test,
         name="made-up sentences",

@@ -103,46 +103,46 @@ def recipe(
 
 def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str]:
     """What the trained model makes of the test part; all its translations are written into the run's folder."""
-    found, wanted, asked = translated(model, data)
-    scores = {"translated": found, "word for word": word_for_word(data, asked), "source copied": asked}
+    translations, wanted, sources = translated(model, data)
+    scores = {"translated": translations, "word for word": word_for_word(data, sources), "source copied": sources}
     if beams > 1:
-        found = scores[f"with {beams} beams"] = translated(model, data, beams)[0]
-    lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(asked, found, wanted)]
+        translations = scores[f"with {beams} beams"] = translated(model, data, beams)[0]
+    lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(sources, translations, wanted)]
     (folder / "translations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    told = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
+    summary = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
     return {
-        "BLEU": f"{told} ({len(wanted):,} sentences of the test part)",
-        "exact": f"{exact(found, wanted):.1%} of them equal their reference",
-        "example": f"{asked[0]} -> {found[0]} ({wanted[0]})",
+        "BLEU": f"{summary} ({len(wanted):,} sentences of the test part)",
+        "exact": f"{exact(translations, wanted):.1%} of them equal their reference",
+        "example": f"{sources[0]} -> {translations[0]} ({wanted[0]})",
     }
 
 
 def translated(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
     """What the model makes of the test part, what it should be, and what was asked, as texts."""
-    made, source = data.reader.vocabulary, data.test
-    start, end, pad = (special(made, name) for name in ("start", "end", "pad"))
-    stop, found, wanted, asked = Stop(end=end, pad=pad), [], [], []
+    tokeniser, source = data.reader.vocabulary, data.test
+    start, end, pad = (special(tokeniser, name) for name in ("start", "end", "pad"))
+    stop, translations, wanted, sources = Stop(end=end, pad=pad), [], [], []
     assert source is not None
     model.eval()
     for first in range(0, len(source), AT_ONCE):
         batch = source[torch.arange(first, min(first + AT_ONCE, len(source)))]
         most = 10 + 3 * batch.source.shape[1] // 2  # nothing real is longer
         with torch.no_grad():
-            begun, starts = model.begin(batch.source, batch.lengths), torch.full((len(batch), 1), start)
+            state, starts = model.begin(batch.source, batch.lengths), torch.full((len(batch), 1), start)
             if beams == 1:
-                tokens = generate(model, starts, most, state=begun, stop=stop, temperature=0)
+                tokens = generate(model, starts, most, state=state, stop=stop, temperature=0)
             else:
-                tokens = beam(model, starts, most, beams=beams, stop=stop, state=begun).tokens[:, 0]
-        found += _texts(made, tokens)
-        wanted += _texts(made, batch.y)
-        asked += _texts(made, batch.source)
-    return found, wanted, asked
+                tokens = beam(model, starts, most, beams=beams, stop=stop, state=state).tokens[:, 0]
+        translations += _texts(tokeniser, tokens)
+        wanted += _texts(tokeniser, batch.y)
+        sources += _texts(tokeniser, batch.source)
+    return translations, wanted, sources
 
 
 def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
     """Texts with each word replaced by the one that meets it most in the training pairs, by 2 n(s, t) / (n(s) + n(t))."""
-    made, rows = data.reader.vocabulary, data.train[torch.arange(len(data.train))]
-    sides = [[set(row) for row in _words(_texts(made, side))] for side in (rows.source, rows.y)]
+    tokeniser, rows = data.reader.vocabulary, data.train[torch.arange(len(data.train))]
+    sides = [[set(row) for row in _words(_texts(tokeniser, side))] for side in (rows.source, rows.y)]
     words = sorted(set().union(*sides[0], *sides[1]))
     number = {word: i for i, word in enumerate(words)}
     ours, theirs = ([np.array([number[word] for word in sorted(row)], np.int64) for row in side] for side in sides)
@@ -155,9 +155,9 @@ def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
     return [" ".join(best.get(word, word) for word in row) for row in _words(texts)]
 
 
-def _texts(made: Tokeniser, tokens: torch.Tensor) -> list[str]:
+def _texts(tokeniser: Tokeniser, tokens: torch.Tensor) -> list[str]:
     """Rows of tokens as text; what is no text, such as padding, is left out."""
-    return [made.decode(row).strip() for row in tokens]
+    return [tokeniser.decode(row).strip() for row in tokens]
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:

@@ -109,8 +109,8 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
         rows,
         "Black and white as the model read them, and each pixel's chance by the mean code.",
     )
-    told = "From the code of one test picture one number goes from -3 on the left to 3 on the right; those that do most come first."
-    sheet(folder, "codes", "What each number of the code does", _traversal(model, mean[:1]), told)
+    note = "From the code of one test picture one number goes from -3 on the left to 3 on the right; those that do most come first."
+    sheet(folder, "codes", "What each number of the code does", _traversal(model, mean[:1]), note)
     shares = f"{-terms['nll']:.2f} rebuilt, less {terms['kl']:.2f} for the code"
     return {
         "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats a picture ({shares}; {len(x):,} test pictures)",

@@ -38,10 +38,10 @@ def instead(monkeypatch):
 
     def put(name, **changes):
         known = about(name)
-        made = replace(known, **changes)
+        activation = replace(known, **changes)
 
         def make(**settings):
-            return made
+            return activation
 
         make.__name__ = name
         monkeypatch.setitem(activations._KNOWN, name, make)

@@ -38,8 +38,8 @@ def test_att_05_notices_a_mask_of_zeros(monkeypatch):
     right = attention.scores
 
     def soft(q, k, last, **how):
-        found = right(q, k, last, **how)
-        return found.masked_fill(found.isinf(), 0.0)
+        scores = right(q, k, last, **how)
+        return scores.masked_fill(scores.isinf(), 0.0)
 
     monkeypatch.setattr(attention, "scores", soft)
     assert any_of(wrong("ATT-05"), "weights of padded keys")

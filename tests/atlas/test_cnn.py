@@ -46,12 +46,12 @@ def test_cnn_07_notices_a_formula_without_the_strides(monkeypatch):
     right = cnn.cost
 
     def flat(net, size):
-        found = right(net, size)
+        cost = right(net, size)
         field = 1
-        for row, layer in zip(found.rows, net, strict=True):
+        for row, layer in zip(cost.rows, net, strict=True):
             field += layer.kernel_size[0] - 1
             object.__setattr__(row, "field", (field, field))
-        return found
+        return cost
 
     monkeypatch.setattr(cnn, "cost", flat)
     names = wrong("CNN-07")
@@ -87,8 +87,8 @@ def test_cnn_15_notices_weights_that_differ_from_place_to_place(monkeypatch):
     right = torch.autograd.functional.jacobian
 
     def untied(function, x):
-        found = right(function, x)
-        return found * torch.linspace(1, 2, found.shape[1])[:, None, None, None, None]
+        jacobian = right(function, x)
+        return jacobian * torch.linspace(1, 2, jacobian.shape[1])[:, None, None, None, None]
 
     monkeypatch.setattr(torch.autograd.functional, "jacobian", untied)
     assert any_of(wrong("CNN-15"), "the same weights")

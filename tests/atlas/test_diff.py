@@ -18,9 +18,9 @@ def test_a_second_path_that_overwrites_the_first_is_noticed(monkeypatch) -> None
     right = graph.Graph.adjoints
 
     def last_path_only(self, values, seed=None, output=None):
-        found = right(self, values, seed, output)
+        gradients = right(self, values, seed, output)
         shared = [node.name for node in self if node.op == "input" and sum(node.name in other.inputs for other in self) > 1]
-        return {name: value / 2 if name in shared else value for name, value in found.items()}
+        return {name: value / 2 if name in shared else value for name, value in gradients.items()}
 
     monkeypatch.setattr(graph.Graph, "adjoints", last_path_only)
     assert any_of(wrong("DIFF-01"), "dr/dt at t = 2")

@@ -24,10 +24,10 @@ def test_emb_01_notices_a_tokeniser_that_loses_capitals(monkeypatch):
     right = tokeniser.train
 
     def small(kind, texts, **more):
-        made = right(kind, texts, **more)
-        decode = type(made).decode
-        monkeypatch.setattr(type(made), "decode", lambda self, tokens: decode(self, tokens).lower())
-        return made
+        vocabulary = right(kind, texts, **more)
+        decode = type(vocabulary).decode
+        monkeypatch.setattr(type(vocabulary), "decode", lambda self, tokens: decode(self, tokens).lower())
+        return vocabulary
 
     monkeypatch.setattr(tokeniser, "train", small)
     assert any_of(wrong("EMB-01"), "there and back")
@@ -83,8 +83,8 @@ def _shuffled(text):
 def test_emb_04_notices_counts_that_are_not_weighed(monkeypatch):
     right = glove.count
 
-    def flat(*given):
-        return ((pairs, np.ones_like(weights)) for pairs, weights in right(*given))
+    def flat(*args):
+        return ((pairs, np.ones_like(weights)) for pairs, weights in right(*args))
 
     monkeypatch.setattr(glove, "count", flat)
     assert any_of(wrong("EMB-04"), "1 / distance")

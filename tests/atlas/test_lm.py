@@ -51,8 +51,8 @@ def test_lm_02_notices_a_trigram_that_looks_too_far(monkeypatch):
 def test_lm_03_notices_one_embedding_for_each_place(monkeypatch, untrained):
     right = lm.FeedForwardLM.__init__
 
-    def three(self, *given):
-        right(self, *given)
+    def three(self, *args):
+        right(self, *args)
         self.other = torch.nn.Embedding(self.vocabulary, self.width)
 
     monkeypatch.setattr(lm.FeedForwardLM, "__init__", three)
@@ -67,9 +67,9 @@ def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
     right = lm.ElmoFeatures
 
     def thawed(body):
-        made = right(body)
+        features = right(body)
         body.requires_grad_(True)
-        return made
+        return features
 
     monkeypatch.setattr(lm, "ElmoFeatures", thawed)
     names = wrong("LM-05")
@@ -79,8 +79,8 @@ def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
 def test_lm_05_notices_a_direction_that_is_missing(monkeypatch):
     right = elmo.Elmo.layers
 
-    def twice_forward(self, *given, **more):
-        layers = right(self, *given, **more)
+    def twice_forward(self, *args, **more):
+        layers = right(self, *args, **more)
         half = layers.shape[-1] // 2
         return torch.cat([layers[..., :half], layers[..., :half]], -1)
 
@@ -162,10 +162,10 @@ def test_lm_15_notices_an_answer_given_away(monkeypatch, untrained):
 def test_lm_15_notices_weights_that_change(monkeypatch, untrained):
     right = lm.generate
 
-    def learns(model, *given, **how):
+    def learns(model, *args, **how):
         with torch.no_grad():
             next(model.parameters()).add_(1e-3)
-        return right(model, *given, **how)
+        return right(model, *args, **how)
 
     monkeypatch.setattr(lm, "generate", learns)
     assert any_of(wrong("LM-15"), "E-41")
@@ -193,8 +193,8 @@ def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch, untrained):
 def test_lm_18_notices_an_adapter_that_does_not_begin_at_zero(monkeypatch, untrained):
     right = adapters.Bottleneck.__init__
 
-    def random(self, *given):
-        right(self, *given)
+    def random(self, *args):
+        right(self, *args)
         torch.nn.init.normal_(self.up.weight)
 
     monkeypatch.setattr(adapters.Bottleneck, "__init__", random)

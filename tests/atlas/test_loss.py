@@ -32,9 +32,9 @@ def test_loss_01_notices_targets_that_nobody_checks(monkeypatch) -> None:
 
 def test_loss_02_notices_a_forgotten_half(monkeypatch) -> None:
     def whole(variance):
-        made = Gaussian(variance)
-        made.factor *= 2
-        return made
+        gaussian = Gaussian(variance)
+        gaussian.factor *= 2
+        return gaussian
 
     monkeypatch.setattr(loss, "Gaussian", whole)
     names = wrong("LOSS-02")

@@ -57,9 +57,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    made = tmp_path / "chapters"
-    made.mkdir()
-    return made
+    path = tmp_path / "chapters"
+    path.mkdir()
+    return path
 
 
 def write(folder, name, *bodies):

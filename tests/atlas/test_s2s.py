@@ -111,8 +111,8 @@ def test_s2s_09_notices_a_network_that_learned_nothing(monkeypatch) -> None:
     right = s2s.translate.recipe
 
     def short(**dials):
-        made = right(**{**dials, "steps": 3})
-        return made.replace(data=replace(made.data, test=made.data.test.subset(torch.arange(40))))
+        recipe = right(**{**dials, "steps": 3})
+        return recipe.replace(data=replace(recipe.data, test=recipe.data.test.subset(torch.arange(40))))
 
     monkeypatch.setattr(s2s.translate, "recipe", short)
     assert wrong("S2S-09") == ["sentences translated without a mistake", "BLEU"]
@@ -122,8 +122,8 @@ def test_s2s_09_notices_a_test_that_was_trained_on(monkeypatch) -> None:
     right = s2s.translate.recipe
 
     def leaky(**dials):
-        made = right(**{**dials, "steps": 3})
-        return made.replace(data=replace(made.data, test=made.data.train.subset(torch.arange(30))))
+        recipe = right(**{**dials, "steps": 3})
+        return recipe.replace(data=replace(recipe.data, test=recipe.data.train.subset(torch.arange(30))))
 
     monkeypatch.setattr(s2s.translate, "recipe", leaky)
     assert "sentences of the test that were trained on" in wrong("S2S-09")

@@ -15,8 +15,8 @@ from tests.atlas.mistakes import any_of, two_seeds, wrong
 def test_vit_01_notices_patches_read_column_by_column(monkeypatch):
     right = vit.patchify
     monkeypatch.setattr(vit, "patchify", lambda x, patch: right(x.mT, patch))
-    found = wrong("VIT-01")
-    assert any_of(found, "cut by hand") and any_of(found, "against the linear map") and any_of(found, "put together")
+    names = wrong("VIT-01")
+    assert any_of(names, "cut by hand") and any_of(names, "against the linear map") and any_of(names, "put together")
 
 
 def test_vit_01_notices_a_patch_with_its_channels_last(monkeypatch):
@@ -32,9 +32,9 @@ def test_vit_02_chooses_by_validation_and_tests_once():
     parts = PredefinedSplit([-1] * len(y) + [0] * len(labels))
     search = GridSearchCV(LogisticRegression(max_iter=2000), {"C": list(vit.PENALTIES)}, cv=parts, refit=False)
     search.fit(np.concatenate([x, held]), np.concatenate([y, labels]))
-    found = vit._linear(data)
-    assert search.best_params_ == {"C": found.C}
-    assert np.array_equal(found.coef_, LogisticRegression(C=found.C, max_iter=2000).fit(x, y).coef_), "of the training images alone"
+    model = vit._linear(data)
+    assert search.best_params_ == {"C": model.C}
+    assert np.array_equal(model.coef_, LogisticRegression(C=model.C, max_iter=2000).fit(x, y).coef_), "of the training images alone"
     assert list(vit._digits(data).data.splits) == ["train"]
 
 
@@ -44,8 +44,8 @@ def test_vit_02_notices_a_model_that_hardly_learned_and_a_missing_token(monkeypa
     right = vit.ViT.pooled
     monkeypatch.setattr(vit.ViT, "features", lambda self, x: self.stack(self.embed(x)[:, 1:])[0])
     monkeypatch.setattr(vit.ViT, "pooled", lambda self, x: right(self, x))
-    found = wrong("VIT-02")
-    assert any_of(found, "tokens in its encoder") and any_of(found, "above scikit-learn's")
+    names = wrong("VIT-02")
+    assert any_of(names, "tokens in its encoder") and any_of(names, "above scikit-learn's")
 
 
 @pytest.mark.slow
@@ -65,5 +65,5 @@ def test_vit_03_notices_pixels_that_see_themselves(monkeypatch):
 def test_vit_03_notices_samples_of_another_digit(monkeypatch):
     two_seeds(monkeypatch)
     monkeypatch.setattr(vit, "STEPS", 2)
-    found = wrong("VIT-03")
-    assert any_of(found, "the digit asked for") and any_of(found, "bits per pixel")
+    names = wrong("VIT-03")
+    assert any_of(names, "the digit asked for") and any_of(names, "bits per pixel")

@@ -97,7 +97,7 @@ def test_a_wrong_dial_is_refused(name: str, fault: str, sonde, here: Path, mine:
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["train", "no_such"], "no recipe 'no_such'"),
         (["train"], "needs the name of a recipe"),
@@ -145,8 +145,8 @@ def test_a_wrong_dial_is_refused(name: str, fault: str, sonde, here: Path, mine:
         (["no\nsuch\x1b"], "no command 'no\\nsuch\\x1b'"),
     ],
 )
-def test_a_wrong_word_is_refused(words: list[str], told: str, sonde, here: Path, mine: str) -> None:
-    refused(sonde(*(word.format(mine=mine) if "{mine}" in word else word for word in words)), here, told)
+def test_a_wrong_word_is_refused(words: list[str], message: str, sonde, here: Path, mine: str) -> None:
+    refused(sonde(*(word.format(mine=mine) if "{mine}" in word else word for word in words)), here, message)
 
 
 BROKEN = {
@@ -166,8 +166,8 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_recipe_file_is_refused(fault: str, sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN[fault], encoding="utf-8", errors="surrogateescape")
-    told = "already is an option" if fault == "a dial that is an option" else "broken"
-    refused(sonde("train", str(tmp_path / "broken.py")), here, told)
+    message = "already is an option" if fault == "a dial that is an option" else "broken"
+    refused(sonde("train", str(tmp_path / "broken.py")), here, message)
 
 
 def test_a_file_that_is_a_folder_or_unreadable_is_refused(sonde, here: Path, tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def test_a_signal_keeps_what_was_measured(
     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     before = signal.getsignal(number)
     assert main(["bench", "mixers", "gla", "--width", "16", "--out", str(tmp_path / "cost.png")]) == code
-    told = capsys.readouterr()
-    assert "Time: Best form at 8 steps: fused for gla." in told.out and "Memory: Best form at 8 steps: step for gla." in told.out
-    assert "while measuring" in told.err and (tmp_path / "cost.png").exists() and signal.getsignal(number) == before
+    captured = capsys.readouterr()
+    assert "Time: Best form at 8 steps: fused for gla." in captured.out and "Memory: Best form at 8 steps: step for gla." in captured.out
+    assert "while measuring" in captured.err and (tmp_path / "cost.png").exists() and signal.getsignal(number) == before
 
 
 def test_curves_have_the_units_of_the_table() -> None:

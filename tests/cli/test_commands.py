@@ -122,13 +122,13 @@ def test_sweep_ranks_and_draws(sonde: Callable, mine: str) -> None:
 def test_sweep_hands_over_what_was_typed(sonde: Callable, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sonde.engine import sweep as module
 
-    asked: list = []
+    calls: list = []
     result = type("Result", (), {"table": lambda self: "table", "plot": lambda self: Path("plot.png")})()
-    monkeypatch.setattr(module, "sweep", lambda *words, **more: asked.append((words, more)) or result)
+    monkeypatch.setattr(module, "sweep", lambda *words, **more: calls.append((words, more)) or result)
     words = ["--widths", "3,4", "5", "--bias", "yes", "no", "--way=down", "--method", "tpe", "--trials", "9", "--width", "2", "7"]
     assert sonde("sweep", mine, *words) == (0, "table\nplot.png\n", "")
     axes = {"width": [2, 7], "widths": [(3, 4), (5,)], "bias": [True, False], "way": ["down"]}
-    assert asked == [((mine, axes), {"folder": None, "method": "tpe", "trials": 9})]
+    assert calls == [((mine, axes), {"folder": None, "method": "tpe", "trials": 9})]
 
 
 def test_look_writes_the_report(sonde: Callable, mine: str) -> None:
@@ -156,8 +156,8 @@ def test_look_through_a_lens_prints_and_draws(sonde: Callable, mine: str) -> Non
 @pytest.mark.parametrize("lens", shelf.names("lenses"))
 def test_every_lens_can_be_read_in_a_terminal(lens: str) -> None:
     module = shelf.load("lenses", lens)
-    found = module.read(module.tiny())
-    for reading in found if isinstance(found, list) else [found]:
+    readings = module.read(module.tiny())
+    for reading in readings if isinstance(readings, list) else [readings]:
         assert text(reading).replace("\n", "").isprintable() and reading.title in text(reading)
 
 

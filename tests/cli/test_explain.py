@@ -45,7 +45,7 @@ def test_a_model_of_tokens(sonde: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, expected",
     [
         (["t5_small"], "60,506,624 parameters"),
         (["bert_base"], "512 × 768"),
@@ -54,14 +54,14 @@ def test_a_model_of_tokens(sonde: Callable) -> None:
         (["masked_lm", "--depth", "1"], "stack.blocks.0.mixer"),
     ],
 )
-def test_models_that_read_several_fields(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_read_several_fields(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", *words]) == 0
     shown = capsys.readouterr().out
-    assert told in shown and "Unknown FLOPs" not in shown
+    assert expected in shown and "Unknown FLOPs" not in shown
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["gl"], "no recipe, model or mixer 'gl'; did you mean 'gla'"),
         (["gla", "--width", "10", "--heads", "3"], "cannot be cut"),
@@ -69,6 +69,6 @@ def test_models_that_read_several_fields(words: list[str], told: str, capsys: py
         (["gla", "--head", "3"], "did you mean"),
     ],
 )
-def test_mistakes(sonde: Callable, words: list[str], told: str) -> None:
+def test_mistakes(sonde: Callable, words: list[str], message: str) -> None:
     answer = sonde("explain", *words)
-    assert answer.code == 2 and told in answer.err
+    assert answer.code == 2 and message in answer.err

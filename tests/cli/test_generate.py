@@ -31,8 +31,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, here: Path) -> Callable:
     (here / "made").mkdir()
 
     def put(model: torch.nn.Module, **reader: object) -> str:
-        made = SimpleNamespace(name="made", model=lambda: model, data=SimpleNamespace(reader=SimpleNamespace(**reader)))
-        monkeypatch.setattr("sonde.engine.api.open_run", lambda path: made)
+        stub = SimpleNamespace(name="made", model=lambda: model, data=SimpleNamespace(reader=SimpleNamespace(**reader)))
+        monkeypatch.setattr("sonde.engine.api.open_run", lambda path: stub)
         monkeypatch.setattr("sonde.engine.rundir.find", lambda path: SimpleNamespace(path=path))
         return "made"
 
@@ -94,13 +94,13 @@ def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
 
 
 def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable, sonde: Callable) -> None:
-    for prompt, told in (
+    for prompt, warning in (
         ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on stretches of 16"),
         ("the cat sat on t", ""),
     ):
         for more in ((), ("--samples", "2"), ("--beams", "2")):
             answer = sonde("generate", run, "--prompt", prompt, "--length", "3", *more)
-            assert answer.code == 0 and answer.err.startswith(told) and answer.err.count("\n") == bool(told), answer
+            assert answer.code == 0 and answer.err.startswith(warning) and answer.err.count("\n") == bool(warning), answer
     tokeniser = tokeniser_of("char", ["the cat sat"], size=99)
     model = LanguageModel(tokeniser.size, width=16, depth=1, positions="learned", places=8)
     answer = sonde("generate", opened(model, vocabulary=tokeniser, length=8), "--prompt", "the cat sat")
@@ -109,7 +109,7 @@ def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable,
 
 
 def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
-    for words, told in {
+    for words, message in {
         (): "needs a run",
         (run, "--prompt", "dog"): "never saw 'd' of the prompt",
         (run, "--prompt="): "the prompt is empty",
@@ -123,7 +123,7 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
         ("no_such_run",): "no_such_run",
     }.items():
         answer = sonde("generate", *words)
-        assert answer.code == 2 and told in answer.err and not answer.out, (words, answer)
+        assert answer.code == 2 and message in answer.err and not answer.out, (words, answer)
     assert sonde("train", mine, "--run", "other", "--quiet").code == 0
     answer = sonde("generate", "other", "--prompt", "a")
     assert answer.code == 2 and "did not learn to go on with a text" in answer.err

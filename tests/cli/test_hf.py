@@ -30,8 +30,8 @@ def test_a_run_goes_out_and_comes_back(run: str, here: Path, capsys: pytest.Capt
     assert json.loads((here / "out/config.json").read_text())["model_type"] == "llama"
     assert main(["hf", "load", "out"]) == 0
     trained = open_run(here / run)
-    told = capsys.readouterr().out
-    assert told.startswith("out: LanguageModel of") and f"{sum(p.numel() for p in trained.model().parameters()):,} weights" in told
+    stdout = capsys.readouterr().out
+    assert stdout.startswith("out: LanguageModel of") and f"{sum(p.numel() for p in trained.model().parameters()):,} weights" in stdout
     assert main(["hf", "load", "out", "--prompt", "the c", "--length", "12"]) == 0
     wanted = complete(trained.model(), trained.data.reader.vocabulary, ["the c"], 12, temperature=0)[0]
     assert capsys.readouterr().out == f"the c{wanted}\n"
@@ -40,7 +40,7 @@ def test_a_run_goes_out_and_comes_back(run: str, here: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "words, code, told",
+    "words, code, message",
     [
         ([], 2, "needs to know what to do"),
         (["lod", "x"], 2, "did you mean 'load'"),
@@ -51,15 +51,15 @@ def test_a_run_goes_out_and_comes_back(run: str, here: Path, capsys: pytest.Capt
         (["save", "nowhere", "out"], 2, "nowhere"),
     ],
 )
-def test_mistakes_are_told(words: list[str], code: int, told: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_mistakes_are_told(words: list[str], code: int, message: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     (here / "empty").mkdir()
     assert main(["hf", *words]) == code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_prompt_that_is_no_text_is_refused(here: Path, capsys: pytest.CaptureFixture) -> None:
     words = tokeniser_of("bpe", ["the cat sat on the mat"], 280)
     hf.save(LanguageModel(words.size, 16, 1, "attention heads=2", style="llama"), here / "made", words)
     assert main(["hf", "load", "made", "--prompt", "the \udcff"]) == 2
-    told = capsys.readouterr().err
-    assert "the text holds" in told and "no character" in told and len(told.splitlines()) <= 3
+    stderr = capsys.readouterr().err
+    assert "the text holds" in stderr and "no character" in stderr and len(stderr.splitlines()) <= 3

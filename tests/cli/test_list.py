@@ -25,12 +25,12 @@ AUTHORITIES = {
 
 @pytest.mark.parametrize("kind", _catalogue.KINDS)
 def test_lists_are_complete_and_say_what_things_are(kind: str, capsys: pytest.CaptureFixture) -> None:
-    found = _catalogue.entries(kind)
-    assert sorted(found) == sorted(AUTHORITIES[kind]())
-    assert all(found.values())
+    entries = _catalogue.entries(kind)
+    assert sorted(entries) == sorted(AUTHORITIES[kind]())
+    assert all(entries.values())
     assert main(["list", kind]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in found)
+    assert all(f"  {name} " in shown for name in entries)
 
 
 def test_the_overview_names_everything(capsys: pytest.CaptureFixture) -> None:

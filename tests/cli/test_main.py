@@ -73,7 +73,7 @@ def test_our_errors_keep_their_exit_code(
 
 
 @pytest.mark.parametrize(
-    "error, code, told",
+    "error, code, message",
     [
         (ValueError("odd\nthing\x07"), 1, "internal error: ValueError: odd; run again with --debug"),
         (ZeroDivisionError(), 1, "internal error: ZeroDivisionError;"),
@@ -93,11 +93,11 @@ def test_our_errors_keep_their_exit_code(
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_foreign_errors_become_words(error: BaseException, code: int, told: str, monkeypatch, capsys) -> None:
+def test_foreign_errors_become_words(error: BaseException, code: int, message: str, monkeypatch, capsys) -> None:
     broken(monkeypatch, error)
     assert cli.main(["x"]) == code
     shown = capsys.readouterr().err
-    assert told in shown and "Traceback" not in shown and "\x07" not in shown
+    assert message in shown and "Traceback" not in shown and "\x07" not in shown
     if code == 1:
         assert len(shown.splitlines()) == 1
 

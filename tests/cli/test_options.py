@@ -48,7 +48,7 @@ def test_ways_to_write_an_option(words: str, expected: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--lrr", "1"], "did you mean '--lr'?"),
         (["--no-lr"], "has no option '--no-lr'"),
@@ -74,10 +74,10 @@ def test_ways_to_write_an_option(words: str, expected: dict) -> None:
         (["--file="], "must be a path"),
     ],
 )
-def test_ways_to_get_an_option_wrong(words: list[str], told: str) -> None:
+def test_ways_to_get_an_option_wrong(words: list[str], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(words, KNOWN, "the test")
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_plain_words_are_counted() -> None:

@@ -128,7 +128,7 @@ def test_labels_and_targets(name):
     elif is_regressor(model):
         with pytest.raises(BadInput):
             clone(model).fit(X, np.where(y == y[0], np.nan, y))
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             clone(model).fit(X, np.full(len(X), 2.5))
-        assert any("targets are equal" in str(one.message) for one in said)
+        assert any("targets are equal" in str(one.message) for one in caught)

@@ -22,8 +22,8 @@ LENSES = shelf.names("lenses")
 
 
 def look(name: str, subject: Subject) -> list[Reading]:
-    found = shelf.load("lenses", name).read(subject)
-    return found if isinstance(found, list) else [found]
+    readings = shelf.load("lenses", name).read(subject)
+    return readings if isinstance(readings, list) else [readings]
 
 
 def state(model: torch.nn.Module) -> dict:

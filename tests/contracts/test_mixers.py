@@ -51,11 +51,11 @@ def fresh(module: ModuleType) -> Callable[..., Mixer]:
 
     def make(dtype: torch.dtype = torch.float64) -> Mixer:
         torch.manual_seed(1)
-        made = module.tiny()
+        mix = module.tiny()
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in mix.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
-        return made.to(dtype)
+        return mix.to(dtype)
 
     return make
 
@@ -112,21 +112,21 @@ def results(mix: Mixer, x: Tensor, state: State | None, run: Callable[..., tuple
     leaves = {"x": x, **dict(mix.named_parameters()), **{f"first {name}": s for name, s in (state or {}).items() if smooth(s)}}
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     of = {f"d {name}": torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), grads)}
-    return {name: found.detach() for name, found in {"y": y, **ends, **of}.items()}
+    return {name: tensor.detach() for name, tensor in {"y": y, **ends, **of}.items()}
 
 
-def agree(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float, told: object) -> None:
-    assert found.keys() == wanted.keys(), told
+def agree(actual: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float, label: object) -> None:
+    assert actual.keys() == wanted.keys(), label
     for name, right in wanted.items():
-        assert found[name].shape == right.shape, (told, name, found[name].shape, right.shape)
+        assert actual[name].shape == right.shape, (label, name, actual[name].shape, right.shape)
         if not right.numel():
             continue
         if not smooth(right):
-            assert torch.equal(found[name], right), (told, name)
+            assert torch.equal(actual[name], right), (label, name)
             continue
         wide = torch.complex128 if right.is_complex() else torch.float64
-        error = float((found[name].detach().to(wide) - right.to(wide)).abs().max()) / max(float(right.abs().max()), 1e-2)
-        assert error < tolerance, (told, name, error)
+        error = float((actual[name].detach().to(wide) - right.to(wide)).abs().max()) / max(float(right.abs().max()), 1e-2)
+        assert error < tolerance, (label, name, error)
 
 
 def at_once(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
@@ -141,17 +141,17 @@ def test_shelf_is_not_empty() -> None:
 
 
 def test_one_final_class_named_like_the_file(module: ModuleType) -> None:
-    made, own = module.tiny(), [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
+    mix, own = module.tiny(), [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = [kind for kind in own if issubclass(kind, Mixer) and getattr(kind, "__final__", False)]
-    assert type(made) in kinds and type(made).__doc__ and module.__doc__
-    assert type(made).__name__.lower() == Path(str(module.__file__)).stem.replace("_", "")
-    assert made.forms() and isinstance(made.causal, bool)
+    assert type(mix) in kinds and type(mix).__doc__ and module.__doc__
+    assert type(mix).__name__.lower() == Path(str(module.__file__)).stem.replace("_", "")
+    assert mix.forms() and isinstance(mix.causal, bool)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_made_by_name(name: str) -> None:
-    made = mixer(name, 64)
-    y, _ = made(draw(2, 3, 64).float())
+    mix = mixer(name, 64)
+    y, _ = mix(draw(2, 3, 64).float())
     assert y.shape == (2, 3, 64) and y.isfinite().all()
 
 
@@ -259,8 +259,8 @@ def test_padded_and_packed_equal_one_by_one(fresh: Callable[..., Mixer]) -> None
             (dx,) = torch.autograd.grad(sum((out * out).sum() for out in ys), x)
             for i, (size, (row, start)) in enumerate(zip(SIZES, places)):
                 cut = (slice(row, row + 1), slice(start, start + size))
-                found = {"y": y[cut], "dx": dx[cut]} | ({"more": ys[1][cut]} if mix.causal else {})
-                agree(found, wanted[i], 1e-9, (form, name, i))
+                actual = {"y": y[cut], "dx": dx[cut]} | ({"more": ys[1][cut]} if mix.causal else {})
+                agree(actual, wanted[i], 1e-9, (form, name, i))
                 dx[cut] = 0
             assert float(dx.abs().max()) < 1e-12, (form, name)  # an FFT rounds
 
@@ -302,16 +302,16 @@ def test_gradient_is_right_in_float64(fresh: Callable[..., Mixer]) -> None:
     """Of one long vector of input, state and parameters, so that one random direction tests them all."""
     mix = fresh()
     state, params = warm(mix), dict(mix.named_parameters())
-    begun = {name: s for name, s in (state or {}).items() if smooth(s)}
+    initial = {name: s for name, s in (state or {}).items() if smooth(s)}
     x = draw(B, 4, mix.width)
-    parts = [flat(value.detach()) for value in (x, *begun.values(), *params.values())]
+    parts = [flat(value.detach()) for value in (x, *initial.values(), *params.values())]
 
     def run(vector: Tensor) -> Tensor:
         rest = iter(vector.split([len(part) for part in parts]))
-        given = next(rest).view_as(x)
-        first = {name: shaped(next(rest), s) for name, s in begun.items()}
+        inputs = next(rest).view_as(x)
+        first = {name: shaped(next(rest), s) for name, s in initial.items()}
         now = {name: next(rest).view_as(p) for name, p in params.items()}
-        y, end = torch.func.functional_call(mix, now, (given, None if state is None else {**state, **first}))
+        y, end = torch.func.functional_call(mix, now, (inputs, None if state is None else {**state, **first}))
         return torch.cat([flat(out) for out in (y, *end.values()) if smooth(out)])
 
     for form in able(mix):
@@ -442,8 +442,8 @@ def test_an_input_it_cannot_read_is_named(fresh: Callable[..., Mixer]) -> None:
         with pytest.raises(BadInput, match=r"x has no tokens \(axis 1 \(time\)\)"):
             mix(draw(B, 0, mix.width), spans=spans)
     for dtype in (torch.float32, torch.bfloat16, torch.long, torch.complex128):
-        told = f"x is {str(dtype)[6:]}, the weights are float64 .*; give x.to"
-        with pytest.raises(BadInput, match=told):
+        message = f"x is {str(dtype)[6:]}, the weights are float64 .*; give x.to"
+        with pytest.raises(BadInput, match=message):
             mix(draw(B, 4, mix.width).to(dtype))
     for dtype in (torch.float64, torch.long):  # autocast changes neither
         with pytest.raises(BadInput, match=f"x is {str(dtype)[6:]}, the weights are float32"), torch.autocast("cpu", torch.bfloat16):
@@ -462,10 +462,10 @@ def test_a_foreign_state_is_refused(fresh: Callable[..., Mixer]) -> None:
     state, x = warm(causal(fresh())), draw(B, 2, fresh().width)
     assert state is not None
     mix, kept = fresh(), ", ".join(f"'{name}'" for name in state)
-    for given in ({}, {"bogus": x}, {**state, "bogus": x}, dict(list(state.items())[1:])):
-        holds = ", ".join(f"'{name}'" for name in given) or "nothing"
+    for foreign in ({}, {"bogus": x}, {**state, "bogus": x}, dict(list(state.items())[1:])):
+        holds = ", ".join(f"'{name}'" for name in foreign) or "nothing"
         with pytest.raises(BadInput, match=f"state holds {holds}; {type(mix).__name__} keeps {kept} "):
-            mix(x, given)
+            mix(x, foreign)
     with torch.no_grad():
         assert torch.equal(mix(x, state)[0], fresh()(x, warm(fresh()))[0])
 
@@ -484,7 +484,7 @@ def test_a_state_of_other_sizes_is_refused_by_axis(fresh: Callable[..., Mixer]) 
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "other", "told"),
+    ("name", "dials", "other", "message"),
     [
         ("mamba2", {"taps": 4}, {"taps": 3}, "'tail' has 3 along axis 1; Mamba2 keeps 2"),
         ("attention", {"heads": 4}, {"heads": 2}, "'k' has 4 along axis 1; Attention keeps 2"),
@@ -495,10 +495,10 @@ def test_a_state_of_other_sizes_is_refused_by_axis(fresh: Callable[..., Mixer]) 
         ("s4", {"states": 4, "kind": "real"}, {"states": 8}, "'S0' is real; S4 keeps a complex one"),
     ],
 )
-def test_a_state_made_with_other_dials_is_refused(name: str, made: dict, other: dict, told: str) -> None:
+def test_a_state_made_with_other_dials_is_refused(name: str, dials: dict, other: dict, message: str) -> None:
     x = draw(B, 3, 16).float()
-    _, state = mixer(name, 16, **made)(x)
-    with pytest.raises(BadInput, match=told):
+    _, state = mixer(name, 16, **dials)(x)
+    with pytest.raises(BadInput, match=message):
         mixer(name, 16, **other)(x, state)
 
 

@@ -80,10 +80,10 @@ def no_grad() -> Any:
 def made(name: str, seed: int = 0) -> nn.Module:
     """In float64 for close comparisons, with nothing left at 0."""
     torch.manual_seed(seed)
-    found = MAKERS[name]().double().eval()
-    for weight in found.parameters():
+    network = MAKERS[name]().double().eval()
+    for weight in network.parameters():
         weight += 0.1 * torch.randn_like(weight)
-    return found
+    return network
 
 
 def reads(model: nn.Module) -> tuple[str, ...]:
@@ -100,8 +100,8 @@ def drawn(model: nn.Module, seed: int = 1) -> Batch:
     return Batch(x=x, source=torch.randint(V, (B, S), generator=dice)) if "source" in reads(model) else Batch(x=x)
 
 
-def outputs(said: Tensor | dict[str, Tensor]) -> list[Tensor]:
-    return list(said.values()) if isinstance(said, dict) else [said]
+def outputs(output: Tensor | dict[str, Tensor]) -> list[Tensor]:
+    return list(output.values()) if isinstance(output, dict) else [output]
 
 
 def onward(model: nn.Module) -> bool:
@@ -111,33 +111,33 @@ def onward(model: nn.Module) -> bool:
     return model.trunk.causal if isinstance(model, Tagger) else getattr(model, "causal", True)
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-9)
+def close(actual: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(actual, wanted, atol=1e-9, rtol=1e-9)
 
 
 def test_every_model_is_here() -> None:
-    found = {
+    classes = {
         part
         for module in (bert, elmo, encoder_decoder, language_model, ngram, nnlm, seq2seq, topologies)
         for _, part in inspect.getmembers(module, inspect.isclass)
         if issubclass(part, nn.Module) and part.__module__ == module.__name__
     }
-    assert found - ELSEWHERE == {type(made(name)) for name in MAKERS}
+    assert classes - ELSEWHERE == {type(made(name)) for name in MAKERS}
 
 
 def test_no_output_depends_on_a_later_token(model: nn.Module) -> None:
     """And every one on its own token, so that the comparison means something; one that sees all does see the last."""
     batch = drawn(model)
-    said = ask(model, batch)
+    output = ask(model, batch)
     for t in range(1, T):
         x = batch.x.clone()
         x[:, t:] = drawn(model, 2).x[:, t:] if x.is_floating_point() else (x[:, t:] + 1) % V
         other = ask(model, batch.replace(x=x))
         if onward(model):
-            assert (other[:, :t] - said[:, :t]).abs().max() < 1e-12, t
-            assert not torch.equal(other[:, t], said[:, t]), t
+            assert (other[:, :t] - output[:, :t]).abs().max() < 1e-12, t
+            assert not torch.equal(other[:, t], output[:, t]), t
         else:
-            assert all(not torch.equal(y, z) for y, z in zip(outputs(other), outputs(said))), t
+            assert all(not torch.equal(y, z) for y, z in zip(outputs(other), outputs(output))), t
 
 
 def test_padding_changes_nothing(model: nn.Module) -> None:
@@ -152,13 +152,13 @@ def test_padding_changes_nothing(model: nn.Module) -> None:
     for fill in (0, V - 1):
         padded = batch.replace(**{field: torch.where(there, whole, fill)})
         if "lengths" in reads(model):
-            said = outputs(ask(model, padded.replace(lengths=lengths)))
+            results = outputs(ask(model, padded.replace(lengths=lengths)))
         else:
-            said = [model(padded.x, spans=Spans.of_lengths(lengths))]
+            results = [model(padded.x, spans=Spans.of_lengths(lengths))]
         for row, n in enumerate(lengths.tolist()):
             alone = batch[row : row + 1].replace(**{field: whole[row : row + 1, :n]})
-            for found, wanted in zip(said, outputs(ask(model, alone)), strict=True):
-                close(found[row : row + 1].narrow(axis, 0, wanted.shape[axis]), wanted)
+            for actual, wanted in zip(results, outputs(ask(model, alone)), strict=True):
+                close(actual[row : row + 1].narrow(axis, 0, wanted.shape[axis]), wanted)
 
 
 def test_going_on_is_like_one_pass(model: nn.Module) -> None:
@@ -167,11 +167,11 @@ def test_going_on_is_like_one_pass(model: nn.Module) -> None:
     batch = drawn(model)
     for pieces in ([1] * T, [3, 1, 2, 1]):
         state = model.begin(batch.source) if hasattr(model, "begin") else None
-        said = []
+        chunks = []
         for part in batch.x.split(pieces, 1):
             logits, state = model.advance(part, state)
-            said.append(logits)
-        close(torch.cat(said, 1), ask(model, batch))
+            chunks.append(logits)
+        close(torch.cat(chunks, 1), ask(model, batch))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -180,5 +180,5 @@ def test_saved_and_loaded_it_says_the_same(name: str) -> None:
     if not name.startswith("ngram"):  # which has nothing but its counts, and those are the same
         assert not torch.equal(outputs(ask(again, drawn(first)))[0], outputs(ask(first, drawn(first)))[0])
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
-    for found, wanted in zip(outputs(ask(again, drawn(first))), outputs(ask(first, drawn(first))), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(outputs(ask(again, drawn(first))), outputs(ask(first, drawn(first))), strict=True):
+        assert torch.equal(actual, wanted)

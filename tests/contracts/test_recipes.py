@@ -74,9 +74,9 @@ def test_every_dial_has_type_and_help(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"table", "images"}))
 def test_the_model_is_counted_on_the_meta_device(name):
-    made = function(name)()
+    recipe = function(name)()
     with torch.device("meta"):
-        model = made.build_model()
+        model = recipe.build_model()
     assert sum(p.numel() for p in model.parameters()) > 0
 
 

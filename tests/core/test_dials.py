@@ -66,30 +66,30 @@ def example(
 
 
 def test_a_signature_is_read() -> None:
-    found = dials(example, "example")
-    assert list(found) == ["width", "lr", "widths", "act", "text", "depth", "shifts", "bias", "steps"]
-    assert found["width"] == Dial("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
-    assert found["lr"].help == "step size of the first step" and found["bias"].type is bool
-    assert found["steps"].required and not found["width"].required
-    assert found["widths"].many and not found["text"].many
+    options = dials(example, "example")
+    assert list(options) == ["width", "lr", "widths", "act", "text", "depth", "shifts", "bias", "steps"]
+    assert options["width"] == Dial("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
+    assert options["lr"].help == "step size of the first step" and options["bias"].type is bool
+    assert options["steps"].required and not options["width"].required
+    assert options["widths"].many and not options["text"].many
 
 
 def test_a_range_is_found_inside_unions_and_tuples() -> None:
-    found = dials(example)
-    assert found["depth"].range == Range(1) and found["depth"].check(3) == 3 and found["depth"].check(None) is None
-    assert found["shifts"].check([0.5, -1]) == (0.5, -1.0)
+    options = dials(example)
+    assert options["depth"].range == Range(1) and options["depth"].check(3) == 3 and options["depth"].check(None) is None
+    assert options["shifts"].check([0.5, -1]) == (0.5, -1.0)
     with pytest.raises(BadInput, match=">= 1"):
-        found["depth"].check(0)
+        options["depth"].check(0)
     with pytest.raises(BadInput, match=">= -1 and <= 1"):
-        found["shifts"].check([0.5, 1.5])
+        options["shifts"].check([0.5, 1.5])
 
 
 def test_what_help_says() -> None:
-    found = dials(example)
-    assert found["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
-    assert found["widths"].say() == "a whole number ..., default 64 64"
-    assert found["act"].say() == "one of relu, gelu, default relu"
-    assert found["steps"].say() == "a whole number"
+    options = dials(example)
+    assert options["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
+    assert options["widths"].say() == "a whole number ..., default 64 64"
+    assert options["act"].say() == "one of relu, gelu, default relu"
+    assert options["steps"].say() == "a whole number"
 
 
 def test_resolve_fills_checks_and_refuses() -> None:
@@ -162,7 +162,7 @@ def test_words_become_values(kind: Any, words: list[str], value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, words, told",
+    "kind, words, message",
     [
         (int, ["1.5"], "must be a whole number, not 1.5"),
         (int, ["x"], "must be a whole number, not 'x'"),
@@ -183,10 +183,10 @@ def test_words_become_values(kind: Any, words: list[str], value: Any) -> None:
         (int, ["none"], "whole number"),
     ],
 )
-def test_wrong_words_are_named(kind: Any, words: list[str], told: str) -> None:
+def test_wrong_words_are_named(kind: Any, words: list[str], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         Dial("d", kind, None, owner="recipe 'x'").parse(words)
-    assert told in str(caught.value) and "dial 'd' of recipe 'x'" in str(caught.value) and len(str(caught.value)) < 250
+    assert message in str(caught.value) and "dial 'd' of recipe 'x'" in str(caught.value) and len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ class Recorder(Disk):
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(files, "disk", made)
-    return made
+    disk = Recorder()
+    monkeypatch.setattr(files, "disk", disk)
+    return disk
 
 
 # ---------------------------------------------------------------- writing
@@ -200,10 +200,10 @@ def test_any_bytes_are_json_or_value_error(data: bytes) -> None:
 
 def test_missing_large_and_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "big.json").write_bytes(b" " * 200 + b"1")
-    for path, told in ((tmp_path / "none.json", "none.json"), (tmp_path, tmp_path.name), (tmp_path / "big.json", "larger than 100 bytes")):
+    for path, text in ((tmp_path / "none.json", "none.json"), (tmp_path, tmp_path.name), (tmp_path / "big.json", "larger than 100 bytes")):
         with pytest.raises(DataUnusable) as caught:
             read_json(path, limit=100 if path.name == "big.json" else 1 << 20)
-        assert told in str(caught.value) and str(path) in caught.value.where
+        assert text in str(caught.value) and str(path) in caught.value.where
     assert read_json(tmp_path / "big.json") == 1
 
 

@@ -22,16 +22,16 @@ JSON = st.recursive(
 
 
 def test_tensors_and_arrays_become_lists() -> None:
-    found = Reading("norms", "lines", {"a": torch.tensor([[1.0, 2.0]], requires_grad=True), "b": np.arange(3)}, axes=("layer", "step"))
-    assert found.values == {"a": [[1.0, 2.0]], "b": [0, 1, 2]} and found.axes == ["layer", "step"]
+    reading = Reading("norms", "lines", {"a": torch.tensor([[1.0, 2.0]], requires_grad=True), "b": np.arange(3)}, axes=("layer", "step"))
+    assert reading.values == {"a": [[1.0, 2.0]], "b": [0, 1, 2]} and reading.axes == ["layer", "step"]
     assert plain((np.float32(0.5), {3: torch.tensor(True)})) == [0.5, {"3": True}]
 
 
 @given(st.sampled_from(Reading.KINDS), st.dictionaries(st.text(), JSON, max_size=3), st.lists(st.text(), max_size=3), st.text())
 def test_json_round_trip(kind: str, values: dict, axes: list[str], note: str) -> None:
-    found = Reading("title", kind, values, axes, note, {"log": True, 1: (2, 3)})
-    again = Reading.from_json(found.to_json())
-    assert again == found and again.to_json() == found.to_json()
+    reading = Reading("title", kind, values, axes, note, {"log": True, 1: (2, 3)})
+    again = Reading.from_json(reading.to_json())
+    assert again == reading and again.to_json() == reading.to_json()
 
 
 def test_numbers_json_has_no_word_for_become_null() -> None:
@@ -40,9 +40,9 @@ def test_numbers_json_has_no_word_for_become_null() -> None:
 
 
 def test_save_writes_the_same_text(tmp_path: Path) -> None:
-    found = Reading("Größe", "table", {"rows": [[1, "a"]]})
-    found.save(tmp_path / "r.json")
-    assert (tmp_path / "r.json").read_text(encoding="utf-8") == found.to_json()
+    reading = Reading("Größe", "table", {"rows": [[1, "a"]]})
+    reading.save(tmp_path / "r.json")
+    assert (tmp_path / "r.json").read_text(encoding="utf-8") == reading.to_json()
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest() -> None:

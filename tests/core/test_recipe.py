@@ -98,10 +98,10 @@ NUMBERS = (
 @given(st.sampled_from(NUMBERS), anything)
 def test_any_value_is_taken_or_bad_input(field: str, value: Any) -> None:
     try:
-        made = recipe(**{field: value})
+        variant = recipe(**{field: value})
     except BadInput:
         return
-    assert getattr(made, field) is value
+    assert getattr(variant, field) is value
 
 
 def test_replace_is_a_small_edit() -> None:

@@ -37,7 +37,7 @@ def test_a_file_without_a_docstring_has_no_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place, name, told",
+    "place, name, message",
     [
         ("recipes", "digit_cnn", "no recipe 'digit_cnn'; did you mean 'digits_cnn'?"),
         ("recipes", "zzz", "no recipe 'zzz'; choose from cheese_lm, digits_cnn"),
@@ -45,10 +45,10 @@ def test_a_file_without_a_docstring_has_no_summary(tmp_path: Path) -> None:
         ("nn.mixers", "x", "no mixer 'x'; there are none"),
     ],
 )
-def test_a_wrong_name_gets_the_nearest(pretend: Path, place: str, name: str, told: str) -> None:
+def test_a_wrong_name_gets_the_nearest(pretend: Path, place: str, name: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         shelf.load(place, name)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @given(st.text())
@@ -80,7 +80,7 @@ def test_a_users_file_is_loaded_with_its_neighbours(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         (b"def recipe(:\n", "not a readable Python file"),
         (b"x = 1\n\xff\xfe", "not a readable Python file"),
@@ -91,12 +91,12 @@ def test_a_users_file_is_loaded_with_its_neighbours(tmp_path: Path, monkeypatch:
         (b"x = " + b"(" * 500 + b")" * 500, "not a readable Python file"),
     ],
 )
-def test_a_faulty_file_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, told: str) -> None:
+def test_a_faulty_file_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, message: str) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mine.py").write_bytes(text)
     with pytest.raises(BadInput) as caught:
         shelf.load_file(tmp_path / "mine.py")
-    assert told in str(caught.value) and "mine.py" in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "mine.py" in str(caught.value) and "\n" not in str(caught.value)
     assert not any(name.startswith("sonde_user_mine") and sys.modules[name].__file__ == str(tmp_path / "mine.py") for name in sys.modules)
 
 

@@ -17,9 +17,9 @@ from sonde.core.tensors import CODES, decode, encode, encoded_size
 def example() -> dict[str, torch.Tensor]:
     """Every dtype, odd shapes: a scalar, nothing, a transposed view, a slice."""
     torch.manual_seed(3)
-    made = {str(dtype): (torch.randn(3, 5) * 9).to(dtype) for dtype in CODES}
+    samples = {str(dtype): (torch.randn(3, 5) * 9).to(dtype) for dtype in CODES}
     base = torch.randn(4, 7)
-    return {**made, "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "turned": base.T, "slice": base[1:3, ::2]}
+    return {**samples, "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "turned": base.T, "slice": base[1:3, ::2]}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:

@@ -39,8 +39,8 @@ def test_uneven_shards_give_loss_and_gradient_of_the_whole(cuts: list[int]) -> N
     loss = sum(shard.loss(counts) for shard in shards)
     torch.testing.assert_close(loss, whole, rtol=1e-12, atol=0)
     torch.testing.assert_close(total.loss(), whole, rtol=1e-12, atol=0)
-    found = torch.autograd.grad(loss, list(model.parameters()))
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(gradients, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_hand_worked_numbers() -> None:

@@ -40,14 +40,14 @@ def little_cifar() -> dict[str, bytes]:
     return {name: row.tobytes() for name, row in zip(archives.CIFAR.sha256, rows, strict=True)}
 
 
-def hashes(found: dict[str, bytes]) -> dict[str, str]:
-    return {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
+def hashes(contents: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
 
 
-def tar_of(found: dict[str, bytes]) -> bytes:
+def tar_of(contents: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        for name, data in {**found, "../../outside.txt": b"no", "readme.html": b"hello"}.items():
+        for name, data in {**contents, "../../outside.txt": b"no", "readme.html": b"hello"}.items():
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -103,9 +103,9 @@ def test_a_set_that_is_nowhere_says_which_file_to_put_where(alone: Path) -> None
     for name, file in (("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "cifar-10-binary.tar.gz")):
         with pytest.raises(DataUnusable) as caught:
             catalogue.load(name)
-        told = str(caught.value)
+        text = str(caught.value)
         assert (
-            caught.value.exit_code == 3 and file in told and str(alone / "cache" / "sonde" / name / file) in told and "127.0.0.1:1" in told
+            caught.value.exit_code == 3 and file in text and str(alone / "cache" / "sonde" / name / file) in text and "127.0.0.1:1" in text
         )
     assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
 

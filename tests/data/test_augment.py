@@ -43,16 +43,16 @@ def test_only_the_generator_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_given_batch_is_not_changed(name: str) -> None:
-    given = batch()
-    CHANGES[name](given, draw())
-    assert torch.equal(given.x, batch().x)
+    original = batch()
+    CHANGES[name](original, draw())
+    assert torch.equal(original.x, batch().x)
 
 
 def test_shift_equals_numpy_image_by_image_and_all_places_occur() -> None:
-    given, pixels = batch(400), 2
-    got = augment.shift(pixels)(given, draw()).x.numpy()
+    original, pixels = batch(400), 2
+    got = augment.shift(pixels)(original, draw()).x.numpy()
     seen = set()
-    for image, moved in zip(given.x.numpy(), got, strict=True):
+    for image, moved in zip(original.x.numpy(), got, strict=True):
         padded = np.pad(image, ((0, 0), (pixels, pixels), (pixels, pixels)), mode="edge")
         places = [(y, x) for y in range(5) for x in range(5) if np.array_equal(padded[:, y : y + 6, x : x + 5], moved)]
         assert len(places) == 1
@@ -62,11 +62,11 @@ def test_shift_equals_numpy_image_by_image_and_all_places_occur() -> None:
 
 @pytest.mark.parametrize(("size", "padding", "places"), [(4, 0, 6), (4, 1, 20), (6, 1, 6)])
 def test_crop_equals_numpy_image_by_image_and_all_places_occur(size: int, padding: int, places: int) -> None:
-    given = batch(400).replace(x=batch(400).x + 1)  # no 0 in the images themselves
-    got = augment.crop(size, padding)(given, draw()).x.numpy()
+    original = batch(400).replace(x=batch(400).x + 1)  # no 0 in the images themselves
+    got = augment.crop(size, padding)(original, draw()).x.numpy()
     assert got.shape == (400, 3, size, size)
     seen = set()
-    for image, cut in zip(given.x.numpy(), got, strict=True):
+    for image, cut in zip(original.x.numpy(), got, strict=True):
         padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
         corners = [(y, x) for y in range(9) for x in range(9) if np.array_equal(padded[:, y : y + size, x : x + size], cut)]
         assert len(corners) == 1
@@ -83,18 +83,18 @@ def test_a_shift_draws_the_places_it_always_drew() -> None:
 
 
 def test_flip_mirrors_about_half_and_never_or_always_on_request() -> None:
-    given = batch(200)
-    got = augment.flip()(given, draw()).x
-    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(got, given.x, strict=True)]
-    kept = [torch.equal(a, b) for a, b in zip(got, given.x, strict=True)]
+    original = batch(200)
+    got = augment.flip()(original, draw()).x
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(got, original.x, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(got, original.x, strict=True)]
     assert all(a != b for a, b in zip(mirrored, kept, strict=True)) and 70 < sum(mirrored) < 130
-    assert torch.equal(augment.flip(0.0)(given, draw()).x, given.x)
-    assert torch.equal(augment.flip(1.0)(given, draw()).x, given.x.flip(-1))
+    assert torch.equal(augment.flip(0.0)(original, draw()).x, original.x)
+    assert torch.equal(augment.flip(1.0)(original, draw()).x, original.x.flip(-1))
 
 
 def test_noise_has_the_deviation_asked_for() -> None:
-    given = Batch(x=torch.zeros(400, 50))
-    added = augment.noise(0.3)(given, draw()).x
+    original = Batch(x=torch.zeros(400, 50))
+    added = augment.noise(0.3)(original, draw()).x
     assert abs(added.mean()) < 0.01 and abs(added.std() - 0.3) < 0.01
 
 
@@ -136,13 +136,13 @@ def test_jitter_changes_what_it_says() -> None:
 
 
 def test_mixup_is_a_weighted_mean_of_two_examples() -> None:
-    given = batch(60)
-    got = augment.mixup(0.7)(given, draw())
+    original = batch(60)
+    got = augment.mixup(0.7)(original, draw())
     for i in range(60):
         share = got.share[i].item()
-        wanted = share * given.x[i] + (1 - share) * given.x[got.other[i]]  # labels are the numbers of the examples
+        wanted = share * original.x[i] + (1 - share) * original.x[got.other[i]]  # labels are the numbers of the examples
         assert torch.allclose(got.x[i], wanted, rtol=1e-5)
-    assert torch.equal(got.y, given.y) and sorted(got.other.tolist()) == list(range(60))
+    assert torch.equal(got.y, original.y) and sorted(got.other.tolist()) == list(range(60))
 
 
 def test_shares_are_drawn_from_a_beta_distribution() -> None:
@@ -165,12 +165,12 @@ def test_cutmix_counts_the_pixels_it_really_took() -> None:
 
 def test_targets_of_pixels_are_mirrored_or_nothing_moves() -> None:
     x = torch.rand(30, 2, 5, 4, generator=draw(1))
-    given = Batch(x=x, y=(x[:, 0] > 0.5).long())
-    got = augment.flip()(given, draw())
-    assert torch.equal(got.y, (got.x[:, 0] > 0.5).long()) and not torch.equal(got.y, given.y)
+    original = Batch(x=x, y=(x[:, 0] > 0.5).long())
+    got = augment.flip()(original, draw())
+    assert torch.equal(got.y, (got.x[:, 0] > 0.5).long()) and not torch.equal(got.y, original.y)
     for change in (augment.shift(1), augment.crop(3), augment.rotate(20), augment.cutmix()):
         with pytest.raises(BadInput, match="leave the targets of their pixels"):
-            change(given, draw())
+            change(original, draw())
 
 
 def test_wrong_use_is_named() -> None:

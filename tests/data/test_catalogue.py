@@ -37,8 +37,8 @@ def test_names_and_summaries_need_no_torch() -> None:
 
 @pytest.mark.parametrize("name", catalogue.names())
 def test_every_option_is_explained(name: str) -> None:
-    told = dials(catalogue.function(name), skip=("seed",))
-    assert all(dial.help for dial in told.values())
+    options = dials(catalogue.function(name), skip=("seed",))
+    assert all(dial.help for dial in options.values())
 
 
 @pytest.mark.parametrize("name", [*TABLES, *PUZZLES, "digits"])
@@ -133,7 +133,7 @@ def test_moons_and_swiss_roll_look_like_those_of_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, options, told",
+    "name, options, message",
     [
         ("moon", {}, "no data set 'moon'; did you mean 'moons'"),
         ("zzzz", {}, "choose from"),
@@ -146,8 +146,8 @@ def test_moons_and_swiss_roll_look_like_those_of_scikit_learn() -> None:
         ("nul\0byte/", {}, "no file or folder"),
     ],
 )
-def test_wrong_names_and_options(name: str, options: dict, told: str) -> None:
-    with pytest.raises(BadInput, match=told) as caught:
+def test_wrong_names_and_options(name: str, options: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
         catalogue.load(name, **options)
     assert "\n" not in str(caught.value)
 

@@ -53,10 +53,10 @@ def test_translations_come_back_and_are_padded_little() -> None:
     data = catalogue.load("multi30k", most=1000)
     assert tuple(map(len, data.splits.values())) == (29000, 1014, 1000) and len(data.classes) == 1000
     assert data.features == data.classes  # both sides share their tokens
-    first, made = data.train[:1], data.reader.vocabulary
-    assert made.decode(first.source[0]) == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
-    assert made.decode(first.y[0]) == "Two young, White males are outside near many bushes."
-    assert first.x[0, 0] == made.specials["start"] and first.y[0, -1] == made.specials["end"] == first.source[0, -1]
+    first, vocabulary = data.train[:1], data.reader.vocabulary
+    assert vocabulary.decode(first.source[0]) == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
+    assert vocabulary.decode(first.y[0]) == "Two young, White males are outside near many bushes."
+    assert first.x[0, 0] == vocabulary.specials["start"] and first.y[0, -1] == vocabulary.specials["end"] == first.source[0, -1]
     sorted_part = data.valid[400:464]
     there = int(sorted_part.lengths.sum()) + int(sorted_part.mask.sum())
     assert there > 0.85 * (sorted_part.source.numel() + sorted_part.y.numel())
@@ -68,8 +68,8 @@ def test_translations_come_back_and_are_padded_little() -> None:
 def test_names_tunes_and_books() -> None:
     data = catalogue.load("given_names")
     assert sum(map(len, data.splits.values())) == 29_494 and len(data.classes) == 1 + 26 + 3
-    said = [{tuple(row.tolist()) for row in source.rows.values.split(source.rows.lengths.tolist())} for source in data.splits.values()]
-    assert list(map(len, said)) == list(map(len, data.splits.values())) and not said[0] & (said[1] | said[2]) and not said[1] & said[2]
+    rows = [{tuple(row.tolist()) for row in source.rows.values.split(source.rows.lengths.tolist())} for source in data.splits.values()]
+    assert list(map(len, rows)) == list(map(len, data.splits.values())) and not rows[0] & (rows[1] | rows[2]) and not rows[1] & rows[2]
     assert {data.reader.vocabulary.decode(row) for row in data.train[:20].y} <= set(fetch.find("names/names.txt").read_text().split())  # type: ignore[union-attr]
     assert len(novel_texts()) == 33 and novel_texts()[0][0] == "Anon_Clara_1864.txt"
     for name, tokens in (("nottingham", 446_000), ("kjv", 4_000_000), ("wikitext2", 200_000)):
@@ -112,8 +112,8 @@ def test_words_of_a_file_and_wrong_ones(tmp_path: Path) -> None:
         (lambda: words.similarity(tmp_path / "none.txt"), "holds no pairs"),
         (lambda: words.analogies(tmp_path / "bad.txt"), "is not a list of analogies"),
     ]
-    for call, told in calls:
-        with pytest.raises(SondeError, match=told):
+    for call, message in calls:
+        with pytest.raises(SondeError, match=message):
             call()
 
 
@@ -125,9 +125,9 @@ def test_a_small_language_is_translated_by_its_rules() -> None:
         "arbo ne vidas tiu libron rugan",
     )
     data = catalogue.load("bilingual", n=200)
-    made = data.reader.vocabulary
-    told = [{made.decode(row) for row in source[:].source} for source in data.splits.values()]
-    assert list(map(len, told)) == [160, 20, 20] and not told[0] & told[1] and not told[0] & told[2]
+    vocabulary = data.reader.vocabulary
+    sentences = [{vocabulary.decode(row) for row in source[:].source} for source in data.splits.values()]
+    assert list(map(len, sentences)) == [160, 20, 20] and not sentences[0] & sentences[1] and not sentences[0] & sentences[2]
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -135,9 +135,9 @@ def test_reversed_rows_are_reversed(twice: bool) -> None:
     data = catalogue.load("reversal", n=50, symbols=7, longest=5, twice=twice)
     batch, end = data.train[:], 9
     for i in range(len(batch)):
-        told = batch.source[i, : batch.lengths[i]].tolist()
-        want = [symbol for symbol in reversed(told[:-1]) for _ in range(2 if twice else 1)]
-        assert batch.y[i][batch.mask[i]].tolist() == [*want, end] and told[-1] == end and batch.x[i, 0] == 8
+        tokens = batch.source[i, : batch.lengths[i]].tolist()
+        want = [symbol for symbol in reversed(tokens[:-1]) for _ in range(2 if twice else 1)]
+        assert batch.y[i][batch.mask[i]].tolist() == [*want, end] and tokens[-1] == end and batch.x[i, 0] == 8
 
 
 def test_the_rule_is_new_in_every_sequence() -> None:

@@ -56,8 +56,8 @@ def test_the_worked_example_has_two_targets() -> None:
     )
     assert [WORDS.tokens[i] for i in x[0]] == ["<cls>", "I", "like", "some", "cheese", "<sep>", "It", "tastes", "good", "<sep>"]
     assert kinds.tolist() == [[0] * 6 + [1] * 4] and lengths.tolist() == [10]
-    asked = torch.isin(x, torch.cat([WORDS.encode("some"), WORDS.encode("tastes")]).long())
-    out = hide(Batch(x=x, lengths=lengths), asked, at["mask"])
+    mask = torch.isin(x, torch.cat([WORDS.encode("some"), WORDS.encode("tastes")]).long())
+    out = hide(Batch(x=x, lengths=lengths), mask, at["mask"])
     assert int(out.mask.sum()) == 2 and [WORDS.tokens[i] for i in out.y[out.mask]] == ["some", "tastes"]
     assert int((x < WORDS.size).sum()) - 3 == 7 and [WORDS.tokens[i] for i in out.x[0, [3, 7]]] == ["<mask>"] * 2
 
@@ -127,7 +127,7 @@ def test_validation_asks_the_same_every_time() -> None:
 
 
 def test_wrong_asks() -> None:
-    for call, told in (
+    for call, message in (
         (lambda: masking(LETTERS, 0.0), "above 0 and at most 1"),
         (lambda: masking(LETTERS, 0.1, (0.5, 0.1, 0.1)), "add up to 1"),
         (lambda: masking(train("char", ["ab"]), 0.1), "no special token 'mask'"),
@@ -136,7 +136,7 @@ def test_wrong_asks() -> None:
         (lambda: span_corruption(LETTERS)(letters(2, 1), generator(0)), "a row of 1 tokens"),
         (lambda: span_corruption(LETTERS)(letters(2, 9).replace(lengths=torch.tensor([9, 4])), generator(0)), "without padding"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             call()
     with pytest.raises(DataUnusable, match="no document has two sentences"):
         SentenceSource([Ragged.of([[1]])], 0)

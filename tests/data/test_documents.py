@@ -63,15 +63,15 @@ def test_lines_predict_their_next_token_and_no_padding() -> None:
 def test_packed_rows_hold_every_target_once_and_never_cross_documents(rows: list[list[int]], length: int) -> None:
     batch = packed(Ragged.of(rows), length, PAD)[:]
     assert batch.x.shape == batch.y.shape == batch.mask.shape == batch.documents.shape and batch.x.shape[1] == length
-    found = []
+    pieces = []
     for x, y, mask, documents in zip(batch.x, batch.y, batch.mask, batch.documents, strict=True):
         assert torch.equal(mask, documents >= 0) and (x[~mask] == PAD).all() and (documents[1:][mask[1:]].diff() >= 0).all()
         for document in range(int(documents.max()) + 1):
             inside = documents == document
             assert torch.equal(x[inside][1:], y[inside][:-1])
-            found.append([*x[inside].tolist(), int(y[inside][-1])])
+            pieces.append([*x[inside].tolist(), int(y[inside][-1])])
     want = [row[i : i + length + 1] for row in rows for i in range(0, len(row) - 1, length)]  # a long document is cut
-    assert sorted(found) == sorted(want)
+    assert sorted(pieces) == sorted(want)
     spans = Spans(*stretches(batch.documents), rows=len(batch))
     assert sorted(batch.x[row, a:b].tolist() for row, a, b in zip(spans.row, spans.start, spans.stop, strict=True)) == sorted(
         w[:-1] for w in want
@@ -96,13 +96,13 @@ def test_pairs_are_shifted_padded_and_counted() -> None:
 
 
 def test_pairs_of_texts_end_where_they_should() -> None:
-    made = train("char", ["abc xyz"], specials=("pad", "start", "end"))
-    source = pairs(["ab", "c"], ["xyz", ""], made, made, most=2)
-    batch, at = source[:], made.specials
-    assert made.decode(batch.source[0]) == "ab" and int(batch.source[0, -1]) == at["end"] == int(batch.source[1, 1])
-    assert made.decode(batch.y[0]) == "xy" and batch.y[1].tolist() == [at["end"], at["pad"], at["pad"]]
+    tokeniser = train("char", ["abc xyz"], specials=("pad", "start", "end"))
+    source = pairs(["ab", "c"], ["xyz", ""], tokeniser, tokeniser, most=2)
+    batch, at = source[:], tokeniser.specials
+    assert tokeniser.decode(batch.source[0]) == "ab" and int(batch.source[0, -1]) == at["end"] == int(batch.source[1, 1])
+    assert tokeniser.decode(batch.y[0]) == "xy" and batch.y[1].tolist() == [at["end"], at["pad"], at["pad"]]
     with pytest.raises(BadInput, match="no special token 'start'"):
-        pairs(["a"], ["b"], made, train("char", ["ab"], specials=("pad", "end")))
+        pairs(["a"], ["b"], tokeniser, train("char", ["ab"], specials=("pad", "end")))
 
 
 def test_sorting_by_length_saves_padding() -> None:
@@ -120,13 +120,13 @@ def test_batches_by_size_hold_each_example_once(n: int, batch: int, seed: int, d
     sizes = torch.randint(1, 30, (n,), generator=torch.Generator().manual_seed(seed))
     order = Order(n, batch, seed, drop_last=drop, sizes=sizes)
     steps = order.steps_per_epoch
-    found = [order.at(step) for step in range(2 * steps)]
-    for epoch in (found[:steps], found[steps:]):
+    batches = [order.at(step) for step in range(2 * steps)]
+    for epoch in (batches[:steps], batches[steps:]):
         seen = torch.cat(epoch)
         assert len(seen) == len(seen.unique()) == (n // batch * batch if drop else n)
         assert [len(b) for b in epoch[:-1]] == [batch] * (steps - 1)
     again = Order(n, batch, seed, drop_last=drop, sizes=sizes)
-    assert all(torch.equal(again.at(step), found[step]) for step in (2 * steps - 1, 0, steps // 2))
+    assert all(torch.equal(again.at(step), batches[step]) for step in (2 * steps - 1, 0, steps // 2))
 
 
 def test_within_a_pool_batches_are_sorted_and_their_order_is_not() -> None:

@@ -200,12 +200,12 @@ def save(path: Path, pixels: np.ndarray) -> None:
 
 
 def picture_folder(root: Path, n: int = 6) -> dict[str, np.ndarray]:
-    rng, found = np.random.default_rng(0), {}
+    rng, pictures = np.random.default_rng(0), {}
     for kind in ("cat", "dog"):
         for i in range(n):
-            found[f"{kind}/{i}"] = rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)
-            save(root / kind / f"{i}.png", found[f"{kind}/{i}"])
-    return found
+            pictures[f"{kind}/{i}"] = rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)
+            save(root / kind / f"{i}.png", pictures[f"{kind}/{i}"])
+    return pictures
 
 
 def test_a_folder_of_pictures_per_class(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_photographs_stand_as_the_camera_was_held(tmp_path: Path) -> None:
     note = Image.Exif()
     note[0x0112] = 6
     Image.fromarray(pixels).save(tmp_path / "held.jpg", exif=note)
-    found = read_picture(tmp_path / "held.jpg")
-    assert found.shape == (3, 32, 16) and found[:, :14].max() < 30 and found[:, 18:].min() > 225
+    picture = read_picture(tmp_path / "held.jpg")
+    assert picture.shape == (3, 32, 16) and picture[:, :14].max() < 30 and picture[:, 18:].min() > 225
     Image.fromarray(np.array([[0, 257, 514], [771, 1028, 1285]], np.uint16)).save(tmp_path / "deep.png", exif=note)
     assert read_picture(tmp_path / "deep.png").tolist() == [[[3, 0], [4, 1], [5, 2]]]
 
@@ -366,8 +366,8 @@ def test_oddities_that_leave_a_picture_whole(tmp_path: Path) -> None:
     palette = Image.fromarray(pixels, "P")
     palette.putpalette([0, 0, 0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 255, 0, 128])
     palette.save(tmp_path / "palette.png", transparency=bytes([0, 60, 120, 180, 255]))
-    found = read_picture(tmp_path / "palette.png")
-    assert found.shape == (3, 6, 8) and found[:, 0, 1].tolist() == [10, 20, 30] and found[:, 0, 4].tolist() == [255, 0, 128]
+    picture = read_picture(tmp_path / "palette.png")
+    assert picture.shape == (3, 6, 8) and picture[:, 0, 1].tolist() == [10, 20, 30] and picture[:, 0, 4].tolist() == [255, 0, 128]
     save(tmp_path / "odd.jpg", np.full((8, 8, 3), 200, np.uint8))
     whole = (tmp_path / "odd.jpg").read_bytes()
     note = b"Exif\0\0II*\0\x08\0\0\0\x03\0"  # says three entries and has none

@@ -21,7 +21,7 @@ def heard(file: bytes) -> tuple[list[tuple[int, int, int]], int]:
     assert int.from_bytes(file[18:22], "big") == len(track)
     at = clock = tempo = 0
     on: dict[int, int] = {}
-    found = []
+    events = []
     while True:
         delta = 0
         while True:
@@ -37,7 +37,7 @@ def heard(file: bytes) -> tuple[list[tuple[int, int, int]], int]:
             body, at = track[at + 2 : at + 2 + size], at + 2 + size
             if kind == 0x2F:
                 assert at == len(track) and not on
-                return found, tempo
+                return events, tempo
             assert kind == 0x51
             tempo = int.from_bytes(body, "big")
         elif status == 0xC0:
@@ -50,7 +50,7 @@ def heard(file: bytes) -> tuple[list[tuple[int, int, int]], int]:
                 assert pitch not in on
                 on[pitch] = clock
             else:
-                found.append((pitch, on.pop(pitch), clock))
+                events.append((pitch, on.pop(pitch), clock))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def heard(file: bytes) -> tuple[list[tuple[int, int, int]], int]:
     ],
 )
 def test_abc_is_read_as_it_is_played(abc, pitches, eighths):
-    found = notes(abc)
-    assert [note.pitch for note in found] == pitches
-    assert [float(8 * note.length) for note in found] == pytest.approx(eighths)
+    melody = notes(abc)
+    assert [note.pitch for note in melody] == pitches
+    assert [float(8 * note.length) for note in melody] == pytest.approx(eighths)
 
 
 def test_keys_have_the_signs_of_the_circle_of_fifths():
@@ -87,8 +87,8 @@ def test_keys_have_the_signs_of_the_circle_of_fifths():
 
 def test_midi_plays_every_note_when_it_should():
     melody = [Note(60, Fraction(1, 4)), Note(None, Fraction(1, 8)), *[Note(67, Fraction(1, 12))] * 3, Note(67, Fraction(9, 1))]
-    found, tempo = heard(midi(melody, tempo=90))
-    assert found == [(60, 0, 480), (67, 720, 880), (67, 880, 1040), (67, 1040, 1200), (67, 1200, 1200 + 36 * 480)]
+    events, tempo = heard(midi(melody, tempo=90))
+    assert events == [(60, 0, 480), (67, 720, 880), (67, 880, 1040), (67, 1040, 1200), (67, 1200, 1200 + 36 * 480)]
     assert tempo == 666_667
 
 
@@ -99,13 +99,13 @@ def test_midi_of_any_melody_is_a_good_file(pairs):
         with pytest.raises(BadInput, match="without a note"):
             midi(melody)
         return
-    found, _ = heard(midi(melody))
-    assert [pitch for pitch, _, _ in found] == [note.pitch for note in melody if note.pitch is not None]
+    events, _ = heard(midi(melody))
+    assert [pitch for pitch, _, _ in events] == [note.pitch for note in melody if note.pitch is not None]
     at, ends = Fraction(0), []
     for note in melody:
         at += note.length
         ends += [round(at * 1920)] if note.pitch is not None else []
-    assert [end for _, _, end in found] == ends
+    assert [end for _, _, end in events] == ends
 
 
 @given(st.text(alphabet="ABCdefg_^=,'0123456789/|:[](){}<>-\"!%KLMXzx \n", max_size=60))
@@ -122,9 +122,9 @@ def test_intervals_are_steps_from_note_to_note():
 
 def test_bundled_tunes_fill_their_bars():
     for tune in TUNES:
-        found = notes(tune)
+        melody = notes(tune)
         metre = Fraction(tune.split("M:")[1].split("\n")[0])
-        assert len(found) > 20 and (sum(note.length for note in found) / metre).denominator == 1, tune
+        assert len(melody) > 20 and (sum(note.length for note in melody) / metre).denominator == 1, tune
 
 
 def test_the_nottingham_tunes_can_be_read(data_folder):

@@ -32,10 +32,10 @@ def test_recall():
 def test_copying(selective):
     places = set()
     for x, y, mask in rows(copying(seed=2, n=400, length=13, items=4, symbols=6, selective=selective)):
-        found = [(i, token) for i, token in enumerate(x[:13]) if token]
+        items = [(i, token) for i, token in enumerate(x[:13]) if token]
         assert x[13:] == [1] * 4 and mask == [False] * 13 + [True] * 4
-        assert y[13:] == [token for _, token in found] and all(2 <= token < 8 for _, token in found)
-        places.add(tuple(i for i, _ in found))
+        assert y[13:] == [token for _, token in items] and all(2 <= token < 8 for _, token in items)
+        places.add(tuple(i for i, _ in items))
     assert len(places) > 20 if selective else places == {(0, 1, 2, 3)}
     with pytest.raises(BadInput, match="set length=9"):
         copying(length=8, items=9)

@@ -43,10 +43,10 @@ def test_captions_tell_what_is_there():
     data = load("shapes", seed=1, n=200, size=16, colour=True, target="caption", noise=0)
     batch, words = data.train[:], data.reader.vocabulary
     for x, y, text, length in zip(batch.x, batch.y, batch.text, batch.lengths):
-        told = words.decode(text[:length]).split()
+        caption = words.decode(text[:length]).split()
         middle = x.amax(0).sum(0) @ (torch.arange(16.0) - 7.5)
         tint = x.flatten(1).sum(1).argmax()
-        assert told[3] == KINDS[y] and told[2] == list(COLOURS)[tint] and told[-1] == ("right" if middle > 0 else "left")
+        assert caption[3] == KINDS[y] and caption[2] == list(COLOURS)[tint] and caption[-1] == ("right" if middle > 0 else "left")
 
 
 def test_a_seed_gives_the_same_pictures_and_another_seed_others():

@@ -30,8 +30,8 @@ PIECES = ["the cat", "a naïve\tdog", "☃ snow", "x", "12 mice; three", "it's '
 
 def text(lines: int, seed: int = 0) -> str:
     dice = np.random.default_rng(seed)
-    made = [" ".join(dice.choice(PIECES, dice.integers(1, 9))) for _ in range(lines)]
-    return "".join(line + ("\n\n" if i % 5 == 4 else "\n") for i, line in enumerate(made))
+    sentences = [" ".join(dice.choice(PIECES, dice.integers(1, 9))) for _ in range(lines)]
+    return "".join(line + ("\n\n" if i % 5 == 4 else "\n") for i, line in enumerate(sentences))
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def spelt(folder: Path) -> list[list[int]]:
     """The documents of a folder as tokens, read with nothing but NumPy."""
-    found, _ = open_shards(folder)
-    tokens = np.concatenate([np.fromfile(folder / f"{name}.tokens", found.kind) for name in found.names])
-    return [part.tolist() for part in np.split(tokens, found.documents[0])[:-1]]
+    corpus, _ = open_shards(folder)
+    tokens = np.concatenate([np.fromfile(folder / f"{name}.tokens", corpus.kind) for name in corpus.names])
+    return [part.tolist() for part in np.split(tokens, corpus.documents[0])[:-1]]
 
 
 @pytest.mark.parametrize("kind", ["byte", "char", "bpe", "words", "unigram"])
@@ -71,18 +71,18 @@ def test_documents_are_those_of_the_text(files: list[Path], tmp_path: Path, kind
 
 @pytest.mark.slow
 def test_side_by_side_the_bytes_are_the_same(files: list[Path], tmp_path: Path) -> None:
-    asked = Asked("bpe", 300, "line", 9000)
+    request = Asked("bpe", 300, "line", 9000)
     heard: list[tuple[int, int]] = []
-    prepare(files, tmp_path / "one", asked, 1, lambda *told: heard.append(told))
-    prepare(files, tmp_path / "two", asked, 2)
+    prepare(files, tmp_path / "one", request, 1, lambda *told: heard.append(told))
+    prepare(files, tmp_path / "two", request, 2)
     assert everything(tmp_path / "one") == everything(tmp_path / "two")
     assert heard == sorted(heard) and heard[0][0] == 0 and heard[-1][0] == heard[-1][1]
 
 
 @pytest.mark.parametrize("how", ["file", "line"])
 def test_what_was_stopped_goes_on_and_ends_the_same(files: list[Path], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked("char", 300, how, 4000)  # type: ignore[arg-type]
-    prepare(files, tmp_path / "whole", asked)
+    request = Asked("char", 300, how, 4000)  # type: ignore[arg-type]
+    prepare(files, tmp_path / "whole", request)
     make, calls = shards._shard, []
 
     def stops(number: int, job: object, **more: object) -> dict:
@@ -93,19 +93,19 @@ def test_what_was_stopped_goes_on_and_ends_the_same(files: list[Path], tmp_path:
 
     monkeypatch.setattr(shards, "_shard", stops)
     with pytest.raises(KeyboardInterrupt):
-        prepare(files, tmp_path / "cut", asked)
+        prepare(files, tmp_path / "cut", request)
     assert not (tmp_path / "cut/manifest.json").exists()
     (tmp_path / "cut/.tmp-00003.tokens-1").write_bytes(b"half")  # as a killed process leaves it
     damaged = bytearray((tmp_path / "cut/00001.tokens").read_bytes())
     damaged[0] ^= 1
     (tmp_path / "cut/00001.tokens").write_bytes(damaged)
-    made = []
-    monkeypatch.setattr(shards, "_shard", lambda number, job, **more: made.append(number) or make(number, job, **more))
-    prepare(files, tmp_path / "cut", asked)
-    assert everything(tmp_path / "cut") == everything(tmp_path / "whole") and 0 not in made and 2 not in made and 1 in made
-    made.clear()
-    prepare(files, tmp_path / "cut", asked)
-    assert made == []
+    numbers = []
+    monkeypatch.setattr(shards, "_shard", lambda number, job, **more: numbers.append(number) or make(number, job, **more))
+    prepare(files, tmp_path / "cut", request)
+    assert everything(tmp_path / "cut") == everything(tmp_path / "whole") and 0 not in numbers and 2 not in numbers and 1 in numbers
+    numbers.clear()
+    prepare(files, tmp_path / "cut", request)
+    assert numbers == []
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_bad_text_and_folders_are_said(files: list[Path], tmp_path: Path) -> Non
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("mine")
     (tmp_path / "none.json").write_text("{}")
-    for names, out, asked, told in (
+    for names, out, request, message in (
         (["bad.txt"], "o1", Asked("byte"), "'bad.txt' is not UTF-8 text: byte 16 is 0xff"),
         (["empty.txt"], "o2", Asked("byte"), "hold no text"),
         (["blank.txt"], "o3", Asked("byte", documents="line"), "hold no text"),
@@ -186,8 +186,8 @@ def test_bad_text_and_folders_are_said(files: list[Path], tmp_path: Path) -> Non
         (["a.txt"], "o7", Asked(str(tmp_path / "none.json")), "is no tokenizer.json"),
         (["a.txt"], "o8", Asked("bpe", 3), "needs 259 tokens or more"),
     ):
-        with pytest.raises(SondeError, match=told):
-            prepare([tmp_path / name for name in names], tmp_path / out, asked)
+        with pytest.raises(SondeError, match=message):
+            prepare([tmp_path / name for name in names], tmp_path / out, request)
         assert not (tmp_path / out / "manifest.json").exists()
     prepare(files, tmp_path / "out", Asked("byte"))
     with pytest.raises(BadInput, match="begun with another 'documents'"):

@@ -25,8 +25,8 @@ def test_splits_are_disjoint_and_complete(n: int, valid: float, test: float, see
         return
     assert sorted(torch.cat(parts).tolist()) == list(range(n))
     assert len(parts[0]) >= 1
-    for asked, got in ((valid, parts[1]), (test, parts[2])):
-        assert len(got) == (asked if isinstance(asked, int) else max(1, round(n * asked)) if asked else 0)
+    for size, got in ((valid, parts[1]), (test, parts[2])):
+        assert len(got) == (size if isinstance(size, int) else max(1, round(n * size)) if size else 0)
         assert torch.equal(got, got.sort().values)
 
 

@@ -43,11 +43,11 @@ def attempt(path: Path, data: bytes, **options: object) -> None:
     events.clear()
     watching = True
     try:
-        found = load_file(path, **options)
+        dataset = load_file(path, **options)
     except SondeError as error:
         assert "\n" not in str(error) and path.name in str(error) or error.exit_code == 2
     else:
-        assert isinstance(found, Data) and len(found.train) >= 1 and len(found.train[:]) == len(found.train)
+        assert isinstance(dataset, Data) and len(dataset.train) >= 1 and len(dataset.train[:]) == len(dataset.train)
     finally:
         watching = False
     assert events == []
@@ -146,13 +146,13 @@ def test_any_bytes_as_a_picture(tmp_path: Path, suffix: str, kind: str, data: by
     folder, place = two_classes(tmp_path / "all", suffix, good), int(where * len(good))
     for bad in (data, good[:place] + data + (good[place + len(data) :] if keep else b"")):
         (folder / "b" / f"2.{suffix}").write_bytes(bad)
-        told = ""
+        message = ""
         try:
             load_file(folder, valid=2, test=2)
         except SondeError as error:
-            told = str(error)
-            assert error.exit_code == 2 and f"'b/2.{suffix}'" in told and "\n" not in told
-        if "corrupt" in told:
+            message = str(error)
+            assert error.exit_code == 2 and f"'b/2.{suffix}'" in message and "\n" not in message
+        if "corrupt" in message:
             report = load_file(folder, skip_corrupt=True, valid=2, test=2).report
             assert (report["corrupt images skipped"], report["skipped"], report["examples read"]) == (1, f"b/2.{suffix}", 7)
 

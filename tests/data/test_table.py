@@ -191,7 +191,7 @@ def test_gaps_in_new_rows_are_refused_where_training_had_none(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "text, options, told",
+    "text, options, message",
     [
         ("", {}, "is empty"),
         ("a,b\n", {}, "has no rows"),
@@ -211,7 +211,7 @@ def test_gaps_in_new_rows_are_refused_where_training_had_none(tmp_path: Path) ->
         ("a,b\n1,2\n", {"missing": "men"}, "must be one of mean, drop, error, not 'men'; did you mean 'mean'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, options: dict, told: str) -> None:
-    with pytest.raises(BadInput, match=told) as caught:
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, options: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
         load_file(write(tmp_path, text), **options)
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2

@@ -21,9 +21,9 @@ def test_plain_text_is_cut_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     data = load_file(tmp_path / "a.txt", valid=60, test=42, length=9)
     vocabulary = Vocabulary(data.classes, "char")
-    spelt = [vocabulary.decode(source[:].x.flatten()) for source in (data.train, data.valid, data.test)]
-    assert spelt[0] == TEXT[: len(spelt[0])] and len(spelt[0]) == (400 - 1) // 9 * 9
-    assert spelt[1].startswith(UNKNOWN * 30) and data.report["characters not in training text"] == 102
+    texts = [vocabulary.decode(source[:].x.flatten()) for source in (data.train, data.valid, data.test)]
+    assert texts[0] == TEXT[: len(texts[0])] and len(texts[0]) == (400 - 1) // 9 * 9
+    assert texts[1].startswith(UNKNOWN * 30) and data.report["characters not in training text"] == 102
     assert data.classes == (UNKNOWN, *sorted(set(TEXT[:400]))) and data.report["train tokens"] == 400
     assert torch.equal(data.reader(tmp_path / "a.txt").x[:44], data.train[:].x)
     whole = load_file(tmp_path / "a.txt", valid=0, test=0, length=9, stride=4, level="byte")

@@ -59,13 +59,13 @@ def test_many_at_once_equal_one_by_one(kind: str, many: list[str]) -> None:
     parts=st.lists(st.sampled_from(["cat", " ", "  ", "\n", "wasn't", "é", ",", "12", "\t", " a b", "<pad>", "\u00a0", "▁"]), max_size=40)
 )
 def test_a_text_cut_into_pieces_has_the_same_tokens(kind: str, parts: list[str]) -> None:
-    text, made = "".join(parts), TRAINED[kind]
-    theirs = Tokenizer.from_str(made.to_json())
+    text, tokeniser = "".join(parts), TRAINED[kind]
+    theirs = Tokenizer.from_str(tokeniser.to_json())
     theirs.encode_special_tokens = True
-    assert made._cuts
+    assert tokeniser._cuts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t, "PIECE", 3)
-        assert made.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+        assert tokeniser.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
 
 
 def test_a_tokeniser_that_may_not_be_cut_is_not() -> None:
@@ -76,24 +76,24 @@ def test_a_tokeniser_that_may_not_be_cut_is_not() -> None:
         (None, pre_tokenizers.Split("\n", "isolated")),
         (None, None),
     ):
-        made = Tokenizer(models.BPE())
-        made.normalizer, made.pre_tokenizer = normal, split
-        assert not t.Subwords(made)._cuts
+        theirs = Tokenizer(models.BPE())
+        theirs.normalizer, theirs.pre_tokenizer = normal, split
+        assert not t.Subwords(theirs)._cuts
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
-    made = TRAINED[kind]
-    t.save(made, tmp_path / "tokenizer.json")
+    tokeniser = TRAINED[kind]
+    t.save(tokeniser, tmp_path / "tokenizer.json")
     again = t.load(tmp_path / "tokenizer.json")
-    assert type(again) is type(made) and again.level == made.level == (kind if kind != "wordlevel" else "words")
-    assert again.tokens == made.tokens and again.specials == made.specials and t.fingerprint(again) == t.fingerprint(made)
-    assert torch.equal(again.encode(TEXTS[5]), made.encode(TEXTS[5]))
-    assert torch.equal(pickle.loads(pickle.dumps(made)).encode(TEXTS[5]), made.encode(TEXTS[5]))
+    assert type(again) is type(tokeniser) and again.level == tokeniser.level == (kind if kind != "wordlevel" else "words")
+    assert again.tokens == tokeniser.tokens and again.specials == tokeniser.specials and t.fingerprint(again) == t.fingerprint(tokeniser)
+    assert torch.equal(again.encode(TEXTS[5]), tokeniser.encode(TEXTS[5]))
+    assert torch.equal(pickle.loads(pickle.dumps(tokeniser)).encode(TEXTS[5]), tokeniser.encode(TEXTS[5]))
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert theirs.encode(TEXTS[5], add_special_tokens=False).ids == made.encode(TEXTS[5]).tolist()
-    assert theirs.decode(theirs.encode(TEXTS[5], add_special_tokens=False).ids) == made.decode(made.encode(TEXTS[5]))
-    assert theirs.get_vocab_size() == made.size
+    assert theirs.encode(TEXTS[5], add_special_tokens=False).ids == tokeniser.encode(TEXTS[5]).tolist()
+    assert theirs.decode(theirs.encode(TEXTS[5], add_special_tokens=False).ids) == tokeniser.decode(tokeniser.encode(TEXTS[5]))
+    assert theirs.get_vocab_size() == tokeniser.size
 
 
 def test_training_gives_the_same_numbers_in_every_process() -> None:
@@ -104,16 +104,16 @@ def test_training_gives_the_same_numbers_in_every_process() -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_special_tokens_have_names_and_never_come_from_text(kind: str) -> None:
-    made = TRAINED[kind]
+    trained = TRAINED[kind]
     wanted = set(SPECIALS) - ({"unknown"} if kind in ("bpe",) else set())
-    assert set(made.specials) == wanted and len(set(made.specials.values())) == len(wanted)
-    spelt = made.tokens[made.specials["mask"]]
-    assert made.specials["mask"] not in made.encode(f"a {spelt} b").tolist()
-    row = t.marked(made, f"cat {spelt} dog")
-    assert int((row == made.specials["mask"]).sum()) == 1 and spelt in made.decode(row)
-    ends = torch.tensor([made.specials["start"], *made.encode("cat").tolist(), made.specials["end"], made.specials["pad"]])
-    assert made.decode(ends) == "cat"
-    assert t.sentinels(made).tolist() == [made.specials["sentinel 0"], made.specials["sentinel 1"]]
+    assert set(trained.specials) == wanted and len(set(trained.specials.values())) == len(wanted)
+    mask_token = trained.tokens[trained.specials["mask"]]
+    assert trained.specials["mask"] not in trained.encode(f"a {mask_token} b").tolist()
+    row = t.marked(trained, f"cat {mask_token} dog")
+    assert int((row == trained.specials["mask"]).sum()) == 1 and mask_token in trained.decode(row)
+    ends = torch.tensor([trained.specials["start"], *trained.encode("cat").tolist(), trained.specials["end"], trained.specials["pad"]])
+    assert trained.decode(ends) == "cat"
+    assert t.sentinels(trained).tolist() == [trained.specials["sentinel 0"], trained.specials["sentinel 1"]]
 
 
 def test_words_and_wordpieces_are_those_of_the_formula() -> None:
@@ -122,14 +122,14 @@ def test_words_and_wordpieces_are_those_of_the_formula() -> None:
     vocabulary = {token: i for i, token in enumerate(pieces.tokens)}
 
     def greedy(word: str) -> list[int]:  # longest match first, from the left
-        found, at = [], 0
+        tokens, at = [], 0
         while at < len(word):
             stop = next((s for s in range(len(word), at, -1) if ("##" if at else "") + word[at:s] in vocabulary), None)
             if stop is None:
                 return [vocabulary["[UNK]"]]
-            found.append(vocabulary[("##" if at else "") + word[at:stop]])
+            tokens.append(vocabulary[("##" if at else "") + word[at:stop]])
             at = stop
-        return found
+        return tokens
 
     for word in ("catfish", "matters", "purring", "zebra", "smalldog"):
         assert pieces.encode(word.upper()).tolist() == greedy(word)
@@ -137,20 +137,20 @@ def test_words_and_wordpieces_are_those_of_the_formula() -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_nothing_and_one_token(kind: str) -> None:
-    made = TRAINED[kind]
-    assert len(made.encode("")) == 0 and made.decode(made.encode("")) == ""
-    values, bounds = made.encode_all([])
+    tokeniser = TRAINED[kind]
+    assert len(tokeniser.encode("")) == 0 and tokeniser.decode(tokeniser.encode("")) == ""
+    values, bounds = tokeniser.encode_all([])
     assert len(values) == 0 and bounds.tolist() == [0]
-    assert made.encode_all(["", "a", ""])[1].tolist() == [0, 0, 1, 1]
-    with pytest.raises(BadInput, match=f"token {made.size} is none of the {made.size}"):
-        made.decode(torch.tensor([made.size]))
+    assert tokeniser.encode_all(["", "a", ""])[1].tolist() == [0, 0, 1, 1]
+    with pytest.raises(BadInput, match=f"token {tokeniser.size} is none of the {tokeniser.size}"):
+        tokeniser.decode(torch.tensor([tokeniser.size]))
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_what_is_no_character_is_refused(kind: str) -> None:
     """Python reads the byte 0xff of a command line as half of a surrogate pair, which UTF-8 has no place for."""
-    made = TRAINED[kind]
-    calls = [lambda: made.encode("the \udcff"), lambda: made.encode_all(["the", "\ud800"]), lambda: t.marked(made, "<pad>\udcff")]
+    trained = TRAINED[kind]
+    calls = [lambda: trained.encode("the \udcff"), lambda: trained.encode_all(["the", "\ud800"]), lambda: t.marked(trained, "<pad>\udcff")]
     if kind != "byte":  # which learns nothing from text
         calls.append(lambda: t.train(kind, [*TEXTS, "a \udcff"], SIZES[kind], SPECIALS))
     for call in calls:
@@ -159,15 +159,15 @@ def test_what_is_no_character_is_refused(kind: str) -> None:
 
 
 def test_bytes_without_special_tokens_know_their_own() -> None:
-    made = t.train("byte", [], specials=())
-    assert made.decode(made.encode("naïve")) == "naïve" and made.decode(torch.zeros(0, dtype=torch.long)) == ""
+    tokeniser = t.train("byte", [], specials=())
+    assert tokeniser.decode(tokeniser.encode("naïve")) == "naïve" and tokeniser.decode(torch.zeros(0, dtype=torch.long)) == ""
     for token in (300, -1):
         with pytest.raises(BadInput, match=f"token {token} is none of the 256"):
-            made.decode(torch.tensor([token]))
+            tokeniser.decode(torch.tensor([token]))
 
 
 def test_wrong_asks_are_answered() -> None:
-    for call, told in (
+    for call, message in (
         (lambda: t.train("bep", TEXTS), "no tokeniser 'bep'"),
         (lambda: t.train("bpe", TEXTS, 10), "needs 260 tokens or more, not 10"),
         (lambda: t.train("wordpiece", TEXTS, 20), "different letters need"),
@@ -176,7 +176,7 @@ def test_wrong_asks_are_answered() -> None:
         (lambda: t.sentinels(t.Vocabulary.of("ab", "byte")), "it has none"),
         (lambda: t.check_fits(TRAINED["bpe"], 300, "model.embedding"), "has 320 tokens, the model knows 300 .model.embedding."),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             call()
 
 
@@ -191,11 +191,11 @@ def test_a_file_that_is_no_tokeniser_is_an_error_of_ours(
     path = tmp_path_factory.mktemp("json") / "tokenizer.json"
     path.write_bytes(GOOD[:where] + what + (b"" if cut else GOOD[where + len(what) :]))
     try:
-        found = t.load(path)
+        tokeniser = t.load(path)
     except SondeError as error:
         assert isinstance(error, DataUnusable) and "tokenizer.json" in str(error)
     else:
-        assert isinstance(found.encode("cat"), torch.Tensor)
+        assert isinstance(tokeniser.encode("cat"), torch.Tensor)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"model": {}}', "[" * 5000, json.dumps({"model": {"type": "BPE"}})])

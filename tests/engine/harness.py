@@ -177,7 +177,7 @@ class Attempt:
         Attempt.running.append(self)
 
     def _live(self, act: Callable[[], Any]) -> None:
-        code, told = 1, {}
+        code, report = 1, {}
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a test that is given up takes its attempts with it
         try:
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -188,11 +188,11 @@ class Attempt:
         except SondeError as error:
             code = error.exit_code
             parts = {name: getattr(error, name) for name in ("what", "where", "last_good", "fix")}
-            told = {"kind": type(error).__name__, "parts": parts}
+            report = {"kind": type(error).__name__, "parts": parts}
         except BaseException as error:
-            told = {"kind": type(error).__name__, "trace": traceback.format_exc()[-8000:]}
+            report = {"kind": type(error).__name__, "trace": traceback.format_exc()[-8000:]}
         finally:
-            message = json.dumps(told).encode()
+            message = json.dumps(report).encode()
             self.report[: len(message)] = message
             os._exit(code)
 
@@ -215,9 +215,9 @@ class Attempt:
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         os.close(self.pidfd)
         assert not late, f"no end after {seconds} s"
-        told = json.loads(self.report[:].rstrip(b"\0") or b"{}")
+        report = json.loads(self.report[:].rstrip(b"\0") or b"{}")
         self.report.close()
-        return Outcome(code, **told)
+        return Outcome(code, **report)
 
 
 def attempt(path: Path, rule: Rule | None = None, before: Callable[[], None] | None = None, **more: Any) -> Attempt:
@@ -506,19 +506,19 @@ def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> l
         entries, sure = data.get(node, []), sure_data.get(node, 0)
         fate = "complete" if kept() else dice.choice(("lost", "torn", "zeroed", "zeroed"))
         last = {"complete": len(entries), "lost": sure, "torn": dice.randint(sure, len(entries)), "zeroed": len(entries)}[fate]
-        found, safe = bytearray(), 0
+        buffer, safe = bytearray(), 0
         for index, (kind, _, place, *rest) in enumerate(entries[:last]):
             if kind == "cut":
-                del found[place:]
+                del buffer[place:]
             else:
-                found[place : place + len(rest[0])] = rest[0]
-            safe = len(found) if index < sure else min(safe, len(found))
-        if fate == "torn" and len(found) > safe:
-            del found[dice.randint(safe, len(found)) :]
-        for start in range(safe, len(found) if fate == "zeroed" else 0, 512):
+                buffer[place : place + len(rest[0])] = rest[0]
+            safe = len(buffer) if index < sure else min(safe, len(buffer))
+        if fate == "torn" and len(buffer) > safe:
+            del buffer[dice.randint(safe, len(buffer)) :]
+        for start in range(safe, len(buffer) if fate == "zeroed" else 0, 512):
             if dice.random() < 0.2:
-                found[start : start + 512] = bytes(len(found[start : start + 512]))
-        return bytes(found)
+                buffer[start : start + 512] = bytes(len(buffer[start : start + 512]))
+        return bytes(buffer)
 
     def lay(node: int, path: Path) -> None:
         path.mkdir()
@@ -588,13 +588,13 @@ class Story:
 
     def crashes(self, states: int, target: Path, seed: int = 0) -> Counter[str]:
         """How often each wrong thing happens when the power fails at any point and the run is resumed."""
-        dice, found = random.Random(seed), Counter[str]()
+        dice, counts = random.Random(seed), Counter[str]()
         for _ in range(states):
             acknowledged = crash(self.log, dice.randint(0, len(self.log)), dice, target)
-            found[self._after(target / "run", max(acknowledged, default=0))] += 1
+            counts[self._after(target / "run", max(acknowledged, default=0))] += 1
             shutil.rmtree(target)
-        del found[""]
-        return found
+        del counts[""]
+        return counts
 
     def _after(self, path: Path, acknowledged: int) -> str:
         """What is wrong with a run after a crash: what the engine does to resume it, step by step."""
@@ -603,15 +603,15 @@ class Story:
             return "the run is lost" if acknowledged else ""
         try:
             directory.info()
-            found = checkpoint.newest(directory.checkpoints, lambda found: None, lambda text: None)
-            if (found.step if found else 0) < acknowledged:
+            snapshot = checkpoint.newest(directory.checkpoints, lambda snapshot: None, lambda text: None)
+            if (snapshot.step if snapshot else 0) < acknowledged:
                 return "an acknowledged checkpoint is lost"
-            if found is None:
+            if snapshot is None:
                 return ""
-            if content_digest(found.parts, found.state) != self.saved[found.step]:
+            if content_digest(snapshot.parts, snapshot.state) != self.saved[snapshot.step]:
                 return "a mixture was loaded"
             rows = Log(path / "metrics.jsonl")
-            rows.open(found.state["metrics"])
+            rows.open(snapshot.state["metrics"])
             rows.close()
             return "" if self.rows.startswith(rows.path.read_bytes()) else "rows are damaged"
         except SondeError as error:
@@ -631,6 +631,6 @@ def mutant(owner: Any, name: str, line: str, instead: str = "pass") -> Callable[
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(line) == 1, f"{name} has {source.count(line)} lines like: {line}"
     code = compile(source.replace(line, instead), f"mutant of {name}", "exec", __future__.annotations.compiler_flag)
-    made: dict[str, Any] = {}
-    exec(code, function.__globals__, made)
-    return made[name]
+    namespace: dict[str, Any] = {}
+    exec(code, function.__globals__, namespace)
+    return namespace[name]

@@ -190,10 +190,10 @@ def test_damage_is_always_seen(part: int, run: Path) -> None:
         what = dice.choice(DAMAGES)(sound, dice)
         damaged = {path.name: path.read_bytes() for path in sound.iterdir()}
         assert damaged != whole, what
-        told: list[str] = []
-        found = checkpoint.newest(folder, lambda found: None, told.append)
-        assert found is not None and found.step == BEFORE, what
-        assert len(told) == 1 and f"step-{NEWEST:08d} is damaged" in told[0], what
+        messages: list[str] = []
+        snapshot = checkpoint.newest(folder, lambda snapshot: None, messages.append)
+        assert snapshot is not None and snapshot.step == BEFORE, what
+        assert len(messages) == 1 and f"step-{NEWEST:08d} is damaged" in messages[0], what
         aside = folder / f"bad-step-{NEWEST:08d}"
         assert {path.name: path.read_bytes() for path in aside.iterdir()} == damaged, what
         shutil.rmtree(aside)
@@ -203,9 +203,9 @@ def test_damage_is_always_seen(part: int, run: Path) -> None:
 
 
 def test_the_undamaged_checkpoint_is_not_called_damaged(run: Path) -> None:
-    told: list[str] = []
-    found = checkpoint.newest(run / "checkpoints", lambda found: None, told.append)
-    assert found is not None and found.step == NEWEST and told == []
+    messages: list[str] = []
+    snapshot = checkpoint.newest(run / "checkpoints", lambda snapshot: None, messages.append)
+    assert snapshot is not None and snapshot.step == NEWEST and messages == []
 
 
 def test_a_run_goes_on_from_the_one_before_and_ends_the_same(run: Path, reference: dict[str, str]) -> None:
@@ -251,9 +251,9 @@ def forge(folder: Path, name: str, data: bytes) -> None:
 def forged_tensors(part: str, change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
         path = folder / f"{part}.safetensors"
-        found = tensors.decode(path.read_bytes())
-        change(found)
-        forge(folder, path.name, b"".join(tensors.encode(found)))
+        contents = tensors.decode(path.read_bytes())
+        change(contents)
+        forge(folder, path.name, b"".join(tensors.encode(contents)))
 
     return act
 
@@ -372,8 +372,8 @@ def test_data_that_changed_since_the_start(what: str, run: Path) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(DataUnusable, match="the train data changed since the run began") as caught:
         train(run, other)
-    told = json.loads((run / "run.json").read_text())["data"]["train"]
-    assert caught.value.exit_code == 3 and told["sha256"][:12] in caught.value.where and "--accept-data-change" in caught.value.fix
+    record = json.loads((run / "run.json").read_text())["data"]["train"]
+    assert caught.value.exit_code == 3 and record["sha256"][:12] in caught.value.where and "--accept-data-change" in caught.value.fix
     assert (run / "metrics.jsonl").read_bytes() == before and checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST]
 
 

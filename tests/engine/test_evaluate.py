@@ -60,5 +60,5 @@ def test_the_model_runs_once_more_only_where_its_output_was_not_seen():
         model = Coder(drawn).eval()
         with torch.no_grad(), observed(model) as outputs:
             for _ in range(2):  # the second batch must not be judged by the output of the first
-                found = sums(model, objective, Batch(x=X), outputs)
-        assert len(outputs) == 1 and "measure:squared_error" in found, name
+                terms = sums(model, objective, Batch(x=X), outputs)
+        assert len(outputs) == 1 and "measure:squared_error" in terms, name

@@ -58,9 +58,9 @@ def save_small(folder: Path, step: int) -> Path:
 
 
 def newest(folder: Path) -> int:
-    found = checkpoint.newest(folder, lambda found: None, lambda text: pytest.fail(text))
-    assert found is not None and float(found.parts["model"]["w"][0]) == found.step
-    return found.step
+    snapshot = checkpoint.newest(folder, lambda snapshot: None, lambda text: pytest.fail(text))
+    assert snapshot is not None and float(snapshot.parts["model"]["w"][0]) == snapshot.step
+    return snapshot.step
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -138,9 +138,9 @@ def test_a_run_goes_on_over_a_fault_anywhere_in_a_save(part: int, memory: Path, 
         with disk(failing(fault, lambda _, name, save=save, offset=offset: save.note(name) == (2, offset))):
             train(path)
         assert set(differences(digest(path), reference)) <= {"kept checkpoints"} and leftovers(path) == []
-        told = warnings_of(path)
-        assert len(told) <= 1 and (fault != "short" or not told), (name, told)
-        assert all("need" in text and "free" in text and "last good: checkpoint at step" in text for text in told if "rows" not in text)
+        messages = warnings_of(path)
+        assert len(messages) <= 1 and (fault != "short" or not messages), (name, messages)
+        assert all("need" in text and "free" in text and "last good: checkpoint at step" in text for text in messages if "rows" not in text)
 
 
 class FailingLog:
@@ -167,9 +167,9 @@ class FailingLog:
 def test_rows_wait_for_a_disk_that_refuses_them(fault: Fault, first: int, many: int, memory: Path, reference: dict[str, str]) -> None:
     with disk(FailingLog("metrics.jsonl", fault, lambda count: first <= count < first + many)):
         train(memory / "run")
-    told = warnings_of(memory / "run")
+    messages = warnings_of(memory / "run")
     assert differences(digest(memory / "run"), reference) == []
-    assert len(told) == len(set(told)) and bool(told) == (fault != "short")
+    assert len(messages) == len(set(messages)) and bool(messages) == (fault != "short")
 
 
 def test_rows_that_are_never_taken_end_the_run_and_are_there_after_the_next_start(memory: Path, reference: dict[str, str]) -> None:
@@ -197,8 +197,8 @@ def test_a_full_disk_is_told_once_and_ends_only_the_last_save(memory: Path, refe
         train(memory / "run")
     error = caught.value
     assert error.exit_code == 6 and "need" in error.where and "free" in error.where and error.last_good and error.fix
-    told = warnings_of(memory / "run")
-    assert len(told) == 1 and re.search(r"need [\d,]+ bytes, [\d,]+ bytes free", told[0])
+    messages = warnings_of(memory / "run")
+    assert len(messages) == 1 and re.search(r"need [\d,]+ bytes, [\d,]+ bytes free", messages[0])
     assert Run(memory / "run").events[-1]["event"] == "warning" and "finish" not in {e["event"] for e in Run(memory / "run").events}
     same(finished(memory / "run"), reference)
 
@@ -357,7 +357,7 @@ def test_of_many_starts_exactly_one_runs(memory: Path, reference: dict[str, str]
 def test_a_killed_owner_leaves_the_directory_free_at_once(memory: Path, reference: dict[str, str]) -> None:
     """Even while a child of the owner lives on with all its open files."""
     gate, hold = os.pipe()
-    told, tell = os.pipe()
+    reader, tell = os.pipe()
 
     def change() -> None:
         real = loop.Loop.run
@@ -374,11 +374,11 @@ def test_a_killed_owner_leaves_the_directory_free_at_once(memory: Path, referenc
         loop.Loop.run = run  # type: ignore[method-assign]
 
     owner = attempt(memory / "run", before=change)
-    os.read(told, 1)
+    os.read(reader, 1)
     owner.send(signal.SIGKILL)
     assert owner.wait().killed
     same(finished(memory / "run"), reference)
-    for fd in (gate, hold, told, tell):
+    for fd in (gate, hold, reader, tell):
         os.close(fd)
 
 
@@ -594,8 +594,8 @@ def test_a_clock_that_jumps_changes_nothing(
     train(memory / "run", quiet=False)
     assert clock.looks > 3
     same(memory / "run", reference)
-    told = capsys.readouterr().err
-    assert "step 20/23" in told and not re.search(r"-\d[\d.]* (s|min|h)\b", told)
+    stderr = capsys.readouterr().err
+    assert "step 20/23" in stderr and not re.search(r"-\d[\d.]* (s|min|h)\b", stderr)
 
 
 def test_spans_are_never_negative_and_paces_never_divide_by_nothing() -> None:

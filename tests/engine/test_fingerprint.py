@@ -298,9 +298,9 @@ def child(folder: Path, environment: Mapping[str, str], threads: int = 1) -> Chi
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Child:
     """This machine as it is."""
-    found = child(tmp_path_factory.mktemp("own"), {})
-    assert found is not None
-    return found
+    result = child(tmp_path_factory.mktemp("own"), {})
+    assert result is not None
+    return result
 
 
 ISA = {

@@ -60,30 +60,30 @@ def payloads(canary: Path) -> dict[str, bytes]:
         "eval": Evil(eval, f"open({str(canary)!r}, 'w').close()"),
         "nested": {"weights": [1, (2, Evil(os.system, touch))]},
     }
-    found = {f"pickle {name} {protocol}": pickle.dumps(evil, protocol) for name, evil in evils.items() for protocol in (0, 2, 5)}
+    blobs = {f"pickle {name} {protocol}": pickle.dumps(evil, protocol) for name, evil in evils.items() for protocol in (0, 2, 5)}
     whole = io.BytesIO()
     torch.save({"w": torch.ones(3), "e": Evil(os.system, touch)}, whole)
-    found["torch zip"] = whole.getvalue()
+    blobs["torch zip"] = whole.getvalue()
     legacy = io.BytesIO()
     torch.save(Evil(os.system, touch), legacy, _use_new_zipfile_serialization=False)
-    found["torch legacy"] = legacy.getvalue()
+    blobs["torch legacy"] = legacy.getvalue()
     array = io.BytesIO()
     np.save(array, np.array([Evil(os.system, touch)], dtype=object), allow_pickle=True)
-    found["npy of objects"] = array.getvalue()
+    blobs["npy of objects"] = array.getvalue()
     bundle = io.BytesIO()
     np.savez(bundle, w=np.array([Evil(os.system, touch)], dtype=object))
-    found["npz of objects"] = bundle.getvalue()
-    found["gzip"] = gzip.compress(found["pickle os.system 2"])
+    blobs["npz of objects"] = bundle.getvalue()
+    blobs["gzip"] = gzip.compress(blobs["pickle os.system 2"])
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     polyglot = io.BytesIO(len(header).to_bytes(8, "little") + header + b"\0" * 4)
     with zipfile.ZipFile(polyglot, "a") as archive:
-        archive.writestr("archive/data.pkl", found["pickle os.system 2"])
-    found["safetensors and zip in one"] = polyglot.getvalue()
-    found["python source"] = f"import os; os.system({touch!r})\n".encode()
-    found["json that names a class"] = json.dumps(
+        archive.writestr("archive/data.pkl", blobs["pickle os.system 2"])
+    blobs["safetensors and zip in one"] = polyglot.getvalue()
+    blobs["python source"] = f"import os; os.system({touch!r})\n".encode()
+    blobs["json that names a class"] = json.dumps(
         {"__class__": "os.system", "__reduce__": ["os.system", [touch]], "py/object": "os.system"}
     ).encode()
-    return found
+    return blobs
 
 
 # ---------------------------------------------------------------- the watch
@@ -191,17 +191,17 @@ def resumed(path: Path) -> str:
 def test_the_watch_sees_what_a_payload_does(tmp_path: Path) -> None:
     """Loaded the careless way, every payload that is a pickle is seen, and leaves its mark."""
     canary = tmp_path / "canary"
-    found = payloads(canary)
+    blobs = payloads(canary)
     for name in ("pickle os.system 0", "pickle exec 5", "pickle eval 2", "pickle nested 2", "npy of objects", "torch legacy"):
 
         def act(name: str = name) -> None:
             watch = Watch(tmp_path / "nothing")
             if name.startswith("pickle"):
-                pickle.loads(found[name])
+                pickle.loads(blobs[name])
             elif name.startswith("npy"):
-                np.load(io.BytesIO(found[name]), allow_pickle=True)
+                np.load(io.BytesIO(blobs[name]), allow_pickle=True)
             else:
-                torch.load(io.BytesIO(found[name]), weights_only=False)
+                torch.load(io.BytesIO(blobs[name]), weights_only=False)
             assert watch.seen
 
         Attempt(act).wait().done()
@@ -213,10 +213,10 @@ def test_the_watch_sees_what_a_payload_does(tmp_path: Path) -> None:
 def test_no_file_of_a_run_is_ever_executed(name: str, half: Path, memory: Path) -> None:
     """Every payload, in the place of every file, vouched for by the manifest or not; read in every way, and resumed."""
     canary = memory / "canary"
-    found = payloads(canary)
+    blobs = payloads(canary)
 
     def act() -> None:
-        for number, (what, data) in enumerate(found.items()):
+        for number, (what, data) in enumerate(blobs.items()):
             for vouched in (False, True) if name in PARTS else (False,):
                 path = Path(shutil.copytree(half, memory / f"run-{number}-{vouched}"))
                 folder = checkpoint.path_of(path / "checkpoints", NEWEST)
@@ -362,8 +362,8 @@ def test_five_thousand_headers_that_lie(half: Path, memory: Path) -> None:
             data = written(mutated, body, dice)
             start = time.perf_counter()
             try:
-                found = tensors.decode(data)
-                assert sum(t.numel() * t.element_size() for t in set(found.values())) <= len(data)
+                contents = tensors.decode(data)
+                assert sum(t.numel() * t.element_size() for t in set(contents.values())) <= len(data)
             except ValueError:
                 refused += 1
             longest = max(longest, time.perf_counter() - start)
@@ -438,19 +438,19 @@ def test_rows_that_lie_are_passed_over(half: Path, memory: Path) -> None:
 def test_our_own_code_has_no_door_for_code() -> None:
     """No unpickling, no evaluation of text, no loading of arrays with objects, anywhere in the package."""
     modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml"}
-    found = []
+    violations = []
     for path in Path(files.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if {name.split(".")[0] for name in names} & modules:
-                found.append(f"{path.name}:{node.lineno} imports {names}")
+                violations.append(f"{path.name}:{node.lineno} imports {names}")
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 trusting = any(k.arg == "allow_pickle" and getattr(k.value, "value", True) for k in node.keywords)
                 if called in ("eval", "exec", "torch.load") or called.endswith("numpy.load") or trusting:
-                    found.append(f"{path.name}:{node.lineno} calls {called}")
-    assert found == []
+                    violations.append(f"{path.name}:{node.lineno} calls {called}")
+    assert violations == []
 
 
 def test_many_small_tensors_with_odd_names_are_no_bomb() -> None:

@@ -149,9 +149,9 @@ def test_killed_after_the_last_step(memory: Path, reference: dict[str, str]) -> 
 def workers_of(running: Attempt) -> list[int]:
     """Both workers, as soon as the supervisor has started them."""
     deadline = time.monotonic() + 60
-    while len(found := running.workers()) < 2:
+    while len(workers := running.workers()) < 2:
         assert time.monotonic() < deadline and not running.ends_within(0.002)
-    return found
+    return workers
 
 
 def gone(pids: list[int]) -> None:

@@ -38,9 +38,9 @@ class Toy:
         self.seen: list[float] = []
 
     def __call__(self, world: World) -> None:
-        asked: list[int] = []
+        signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: asked.append(number))
+            signal.signal(number, lambda number, frame: signals.append(number))
         self.pids[world.rank] = os.getpid()
         self.attempts[world.rank] += 1
         step, value = self.load()
@@ -49,7 +49,7 @@ class Toy:
             self.trouble(self, world, step)
             value = world.sum_vector([value * (1 + world.rank) / 2 + step])[0] % 1000
             step += 1
-            stop = int(world.max_vector([asked[-1] if asked else 0])[0])
+            stop = int(world.max_vector([signals[-1] if signals else 0])[0])
             if world.is_main and (step % 5 == 0 or stop):
                 world.beat(step, "save")
                 self.file.with_suffix(".new").write_text(f"{step} {value.hex()}")
@@ -439,13 +439,13 @@ def listening(pids: list[int]) -> list[str]:
                 sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
             except OSError:
                 continue
-    found = []
+    addresses = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
-                found.append(words[1].split(":")[0])
-    return found
+                addresses.append(words[1].split(":")[0])
+    return addresses
 
 
 def test_only_loopback_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,14 +464,14 @@ def test_only_loopback_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_worker_has_its_threads_and_no_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_module, "_check_fork", lambda threads: None)  # an earlier test may have used OpenMP here
-    found = torch.zeros(2, 2).share_memory_()
+    results = torch.zeros(2, 2).share_memory_()
 
     def worker(world: World) -> None:
-        found[world.rank, 0] = torch.get_num_threads()
-        found[world.rank, 1] = len(os.read(0, 1))
+        results[world.rank, 0] = torch.get_num_threads()
+        results[world.rank, 1] = len(os.read(0, 1))
 
     launch(worker, 2, threads=2)
-    assert found.tolist() == [[2, 0], [2, 0]]
+    assert results.tolist() == [[2, 0], [2, 0]]
 
 
 REFUSED = """

@@ -138,8 +138,8 @@ def newest(path: Path) -> checkpoint.Checkpoint | None:
     return checkpoint.read(checkpoint.path_of(path / "checkpoints", kept[-1])) if kept else None
 
 
-def is_finite(found: checkpoint.Checkpoint) -> bool:
-    return all(bool(t.isfinite().all()) for part in ("model", "optim", "best") for t in found.parts[part].values() if t.is_floating_point())
+def is_finite(saved: checkpoint.Checkpoint) -> bool:
+    return all(bool(t.isfinite().all()) for part in ("model", "optim", "best") for t in saved.parts[part].values() if t.is_floating_point())
 
 
 @pytest.mark.parametrize("number, place, value", [(i, *pair) for i, pair in enumerate(itertools.product(PLACES, ("nan", "inf", "nan")))])
@@ -154,13 +154,13 @@ def test_stopped_before_the_update_and_named(number: int, place: str, value: str
     assert (saved.step if saved else 0) == step // EVERY * EVERY and (saved is None or is_finite(saved))
     assert (f"checkpoint at step {saved.step}" if saved else "no checkpoint yet") == error.last_good
     example = int(Order(83, 16, 0).at(step)[2])
-    told = {
+    message = {
         "input": f"field 'x' of the batch is not finite in examples [{example}]",
         "activation": f"first bad output: module '3' (Spoilt), examples [{example}]",
         "gradient": "the forward pass is finite; first bad gradient: parameter '",
         "loss": "every module's output is finite, but the sum 'nll' of the objective is not",
     }[place]
-    assert told in error.where, error.where
+    assert message in error.where, error.where
     kept = tensors.decode((path / f"bad-batch-{step}-rank-0.safetensors").read_bytes())
     assert kept["0.ids"].tolist() == Order(83, 16, 0).at(step).tolist()
     assert leftovers(path) == [f"bad-batch-{step}-rank-0.safetensors"]
@@ -224,8 +224,8 @@ def test_a_run_without_its_bad_steps_is_reproducible(policy: str, when: str, mem
     for path in paths:
         ran_through(path, bad)
         assert differences(digest(path), digest(paths[0])) == [], path.name
-    told = [event["text"] for event in Run(paths[0]).events if event["event"] == "warning"]
-    assert len(told) == len(bad) and all("left out" in text and "field 'x' of the batch" in text for text in told)
+    messages = [event["text"] for event in Run(paths[0]).events if event["event"] == "warning"]
+    assert len(messages) == len(bad) and all("left out" in text and "field 'x' of the batch" in text for text in messages)
 
 
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
@@ -259,9 +259,9 @@ def alarm(path: Path, seed: int, **dials: Any) -> int | None:
     try:
         train(path, shaken, seed=seed, checkpoint_every=1000, **dials)
     except NumericalStop as error:
-        found = re.search(r"step (\d+)", error.where)
-        assert found is not None
-        return int(found.group(1))
+        match = re.search(r"step (\d+)", error.where)
+        assert match is not None
+        return int(match.group(1))
     return None
 
 

@@ -15,8 +15,8 @@ from tests.engine.test_train import StopAt
 
 def ending(run):
     """Everything a run ends with, as one comparable value; the random states of ranks are theirs alone."""
-    found = checkpoint.read(checkpoint.path_of(run.path / "checkpoints", run.result["steps"]))
-    tensors = {f"{part}/{name}": t for part in ("model", "optim", "best") for name, t in found.parts[part].items()}
+    snapshot = checkpoint.read(checkpoint.path_of(run.path / "checkpoints", run.result["steps"]))
+    tensors = {f"{part}/{name}": t for part in ("model", "optim", "best") for name, t in snapshot.parts[part].items()}
     return tensors, (run.path / "metrics.jsonl").read_text()
 
 
@@ -97,8 +97,8 @@ def test_a_stopped_worker_is_named_and_the_run_still_ends_right(tmp_path, one, c
     recipe = tagger().replace(callbacks=[Freeze(7, tmp_path / "mark")])
     run = sonde.train(recipe, run=tmp_path / "r", processes=2, shards=4, checkpoint_every=5, hang_timeout=2.0, quiet=True)
     assert_same_bits(run, one)
-    told = capfd.readouterr().err
-    assert "rank 1" in told and "stopped" in told
+    stderr = capfd.readouterr().err
+    assert "rank 1" in stderr and "stopped" in stderr
 
 
 class Poison(torch.nn.Module):

@@ -114,14 +114,14 @@ def test_members_that_differ_in_anything_equal_the_runs_alone(tmp_path, kind):
 
 
 def test_the_table_ranks_by_the_watched_figure_with_mean_and_spread(tmp_path):
-    found = sweep(line, {"lr": [1e-6, 0.05], "seed": [0, 1]}, folder=tmp_path / "s", threads=1, quiet=True)
-    assert [row.setting["lr"] for row in found.rows] == [0.05, 1e-6]
-    values = found.best.figures["valid/loss"]
-    assert found.best.mean("valid/loss") == pytest.approx(sum(values) / 2)
-    assert found.best.spread("valid/loss") == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
-    picture = found.reading()
+    result = sweep(line, {"lr": [1e-6, 0.05], "seed": [0, 1]}, folder=tmp_path / "s", threads=1, quiet=True)
+    assert [row.setting["lr"] for row in result.rows] == [0.05, 1e-6]
+    values = result.best.figures["valid/loss"]
+    assert result.best.mean("valid/loss") == pytest.approx(sum(values) / 2)
+    assert result.best.spread("valid/loss") == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    picture = result.reading()
     assert picture.extra["dots"]["valid/loss"][0] == values and "valid/loss" not in picture.title
-    lines = found.table().splitlines()
+    lines = result.table().splitlines()
     assert lines[0].startswith("rank") and lines[2].startswith("1     0.05") and "±" in lines[2]
 
 
@@ -137,18 +137,18 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path):
 
 
 def test_what_cannot_be_trained_together_is_said(tmp_path):
-    found = sweep(line, {"dropout": [0.1], "seed": [0, 1]}, folder=tmp_path / "s", quiet=True, steps=4)
-    assert "dropout" in found.notices[0] and "one by one" in found.table()
-    found = sweep(line, {"width": [4, 5]}, folder=tmp_path / "t", quiet=True, steps=4)
-    assert "differ in more than" in found.notices[0]
+    result = sweep(line, {"dropout": [0.1], "seed": [0, 1]}, folder=tmp_path / "s", quiet=True, steps=4)
+    assert "dropout" in result.notices[0] and "one by one" in result.table()
+    result = sweep(line, {"width": [4, 5]}, folder=tmp_path / "t", quiet=True, steps=4)
+    assert "differ in more than" in result.notices[0]
 
 
 def test_a_member_that_diverges_is_ranked_last_and_spoils_no_other(tmp_path):
     fine = sweep(line, {"lr": [0.05]}, folder=tmp_path / "a", threads=1, quiet=True)
-    found = sweep(wild, {"lr": [0.05, 1e30]}, folder=tmp_path / "b", threads=1, quiet=True)
-    assert [row.setting["lr"] for row in found.rows] == [0.05, 1e30]
-    assert found.rows[1].failures and "loss" in found.rows[1].failures[0]
-    assert found.best.mean("valid/loss") == pytest.approx(fine.best.mean("valid/loss"), rel=1e-4)
+    result = sweep(wild, {"lr": [0.05, 1e30]}, folder=tmp_path / "b", threads=1, quiet=True)
+    assert [row.setting["lr"] for row in result.rows] == [0.05, 1e30]
+    assert result.rows[1].failures and "loss" in result.rows[1].failures[0]
+    assert result.best.mean("valid/loss") == pytest.approx(fine.best.mean("valid/loss"), rel=1e-4)
 
 
 def wild(lr: float = 0.05):

@@ -75,26 +75,26 @@ def hosts() -> Iterator[list[tuple[str, str]]]:
     if shutil.which("ip") is None:
         pytest.skip("the command 'ip' is not installed")
     number = os.getpid() % 250
-    found = [(f"sonde-{os.getpid()}-{side}", f"10.231.{number}.{side}") for side in (1, 2)]
+    namespaces = [(f"sonde-{os.getpid()}-{side}", f"10.231.{number}.{side}") for side in (1, 2)]
 
     def ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
 
     try:
         try:
-            for name, _ in found:
+            for name, _ in namespaces:
                 ip("netns", "add", name)
-            (first, _), (second, _) = found
+            (first, _), (second, _) = namespaces
             ip("link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
-            for name, address in found:
+            for name, address in namespaces:
                 ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
                 ip("-n", name, "link", "set", "eth0", "up")
                 ip("-n", name, "link", "set", "lo", "up")
         except (subprocess.CalledProcessError, OSError) as error:
             pytest.skip(f"no network namespaces here: {error}")
-        yield found
+        yield namespaces
     finally:
-        for name, _ in found:
+        for name, _ in namespaces:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 

@@ -184,9 +184,9 @@ def test_every_optimiser_resumes_bit_for_bit(tmp_path, name):
 def test_a_caller_without_gradients_still_trains(tmp_path, off):
     wanted = weights(sonde.train(line(steps=5), run=tmp_path / "plain", quiet=True))
     with off():
-        found = sonde.train(line(steps=5), run=tmp_path / "off", quiet=True)
+        run = sonde.train(line(steps=5), run=tmp_path / "off", quiet=True)
         assert not torch.is_grad_enabled()
-    for name, value in weights(found).items():
+    for name, value in weights(run).items():
         assert torch.equal(value, wanted[name])
 
 

@@ -49,16 +49,16 @@ def test_ordered_sum_is_the_sum_in_shard_order(size: int, shards: int, monkeypat
     monkeypatch.setattr(world_module, "CHUNK", 64)  # so that short tensors take every path: one chunk, several, a rest
     monkeypatch.setattr(world_module, "SMALL", 16)
     cases = [(length, dtype) for length in (1, 5, 16, 17, 63, 64, 65, 203) for dtype in (torch.float32, torch.float64, torch.bfloat16)]
-    found = [torch.zeros(size, length, dtype=dtype).share_memory_() for length, dtype in cases]
+    sums = [torch.zeros(size, length, dtype=dtype).share_memory_() for length, dtype in cases]
 
     def worker(world: World) -> None:
-        for (length, dtype), out in zip(cases, found, strict=True):
+        for (length, dtype), out in zip(cases, sums, strict=True):
             parts = parts_of(shards, length, dtype)
             out[world.rank] = world.ordered_sum({shard: parts[shard] for shard in shards_of(world.rank, size, shards)}, shards)
 
     launch(worker, size)
     different = 0
-    for (length, dtype), out in zip(cases, found, strict=True):
+    for (length, dtype), out in zip(cases, sums, strict=True):
         parts = parts_of(shards, length, dtype)
         for rank in range(size):
             assert torch.equal(out[rank], by_hand(parts)), (length, dtype, rank)
@@ -68,14 +68,14 @@ def test_ordered_sum_is_the_sum_in_shard_order(size: int, shards: int, monkeypat
 
 def test_ordered_sum_of_a_large_tensor() -> None:
     length = world_module.CHUNK + world_module.SMALL + 3
-    found = torch.zeros(2, length).share_memory_()
+    sums = torch.zeros(2, length).share_memory_()
 
     def worker(world: World) -> None:
         parts = parts_of(3, length)
-        found[world.rank] = world.ordered_sum({shard: parts[shard] for shard in shards_of(world.rank, 2, 3)}, 3)
+        sums[world.rank] = world.ordered_sum({shard: parts[shard] for shard in shards_of(world.rank, 2, 3)}, 3)
 
     launch(worker, 2)
-    assert torch.equal(found[0], by_hand(parts_of(3, length))) and torch.equal(found[1], found[0])
+    assert torch.equal(sums[0], by_hand(parts_of(3, length))) and torch.equal(sums[1], sums[0])
 
 
 def test_one_shard_costs_nothing() -> None:
@@ -85,14 +85,14 @@ def test_one_shard_costs_nothing() -> None:
 
 def run_in(size: int, work) -> list:  # type: ignore[no-untyped-def]
     """What `work(world)` returned on each rank, as text."""
-    found = torch.zeros(size, 1 << 14, dtype=torch.uint8).share_memory_()
+    buffer = torch.zeros(size, 1 << 14, dtype=torch.uint8).share_memory_()
 
     def worker(world: World) -> None:
         text = repr(work(world)).encode()
-        found[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        buffer[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     launch(worker, size)
-    return [bytes(row.tolist()).rstrip(b"\0").decode() for row in found]
+    return [bytes(row.tolist()).rstrip(b"\0").decode() for row in buffer]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -152,7 +152,7 @@ def test_broadcast_of_any_type_and_layout() -> None:
 
 def test_a_lost_peer_is_named_as_such() -> None:
     """Rank 1 leaves in the middle; rank 0 must say so in our words."""
-    told = torch.zeros(1, 4096, dtype=torch.uint8).share_memory_()
+    buffer = torch.zeros(1, 4096, dtype=torch.uint8).share_memory_()
 
     def worker(world: World) -> None:
         world.beat(17, "evaluate")
@@ -162,10 +162,10 @@ def test_a_lost_peer_is_named_as_such() -> None:
             world.barrier()
         except PeerLost as error:
             text = error.render().encode()
-            told[0, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            buffer[0, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     launch(worker, 2)
-    text = bytes(told[0].tolist()).rstrip(b"\0").decode()
+    text = bytes(buffer[0].tolist()).rstrip(b"\0").decode()
     assert text.startswith("rank 0 lost the other processes") and "where: step 17, phase 'evaluate'" in text and "to do: " in text
 
 

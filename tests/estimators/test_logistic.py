@@ -298,15 +298,15 @@ def test_far_rows_outside_the_sample_and_beside_float32(monkeypatch, rows):
 @pytest.mark.parametrize("size", [1e16, 1e18, 1e24])
 def test_an_end_that_is_no_minimum_is_said(solver, size):
     """Beside a number of more than 1 / eps, float64 cannot hold the others: what is not reached is said."""
-    said = []
+    warned = []
     for model, classes, label in ((LogisticRegression, 2, 0), (LogisticRegression, 2, 1), (SoftmaxRegression, 3, 0)):
         X, codes = far_row(size, 0, classes, label)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fit = model(solver=solver, max_iter=25).fit(X, codes)
-        said.append(any("no minimum" in str(one.message) and one.category is ConvergenceWarning for one in caught))
-        assert said[-1] or excess_in_50_digits(fit, X, codes) < REACHED
-    assert said[-1] or size < 1e18
+        warned.append(any("no minimum" in str(one.message) and one.category is ConvergenceWarning for one in caught))
+        assert warned[-1] or excess_in_50_digits(fit, X, codes) < REACHED
+    assert warned[-1] or size < 1e18
 
 
 def test_the_loss_has_no_jumps():

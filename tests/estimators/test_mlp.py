@@ -20,14 +20,14 @@ from sonde.estimators.mlp import MLPClassifier, MLPRegressor
 
 def scores(ours, theirs, load, seeds=(0, 1)):
     """Mean test score of both on the same parts."""
-    found = []
+    results = []
     for seed in seeds:
         x, xt, y, yt = train_test_split(*load(return_X_y=True), test_size=0.3, random_state=seed)
         pipes = (make_pipeline(StandardScaler(), network) for network in (ours(seed), theirs(seed)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found.append([pipe.fit(x, y).score(xt, yt) for pipe in pipes])
-    return np.mean(found, 0)
+            results.append([pipe.fit(x, y).score(xt, yt) for pipe in pipes])
+    return np.mean(results, 0)
 
 
 # 540 and 171 test rows a seed: a difference of 0.015 is a handful of them.

@@ -19,8 +19,8 @@ def narma(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return u[:-1, None], y[1:]
 
 
-def nrmse(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
+def nrmse(predicted: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((predicted - wanted) ** 2)) / wanted.std())
 
 
 def test_narma() -> None:
@@ -33,8 +33,8 @@ def test_narma() -> None:
 def test_a_sine_goes_on_by_itself() -> None:
     wave = np.sin(0.2 * np.arange(900))[:, None]
     model = Reservoir(units=100, scale=1.0).fit(wave[:599], wave[1:600])
-    found = model.forecast(wave[:600], 300)
-    assert found.shape == (300, 1) and nrmse(found, wave[600:]) < 0.2
+    forecast = model.forecast(wave[:600], 300)
+    assert forecast.shape == (300, 1) and nrmse(forecast, wave[600:]) < 0.2
 
 
 @pytest.mark.parametrize("density", [1.0, 0.1])
@@ -71,13 +71,13 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 def test_mistakes_are_told() -> None:
     X = np.random.default_rng(1).normal(size=(30, 3))
-    for wrong, told in (
+    for wrong, message in (
         ({"units": 0}, "units=0"),
         ({"leak": 2.0}, "shares"),
         ({"density": 0.0}, "density=0.0"),
         ({"units": 1, "density": 1e-9}, "hold no loop"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             Reservoir(**wrong).fit(X, X[:, 0])
     with pytest.raises(BadInput, match="answers cannot be inputs"):
         Reservoir().fit(X, X[:, 0]).forecast(X, 3)

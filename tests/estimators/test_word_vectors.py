@@ -287,7 +287,7 @@ def test_gensim_gives_the_same_answers(table, tmp_path):
         assert [w for w, _ in a] == [w for w, _ in b]
         assert [c for _, c in a] == pytest.approx([c for _, c in b], abs=1e-6)
     draw = np.random.default_rng(8)
-    rated, asked = tmp_path / "rated.txt", tmp_path / "asked.txt"
+    rated, questions = tmp_path / "rated.txt", tmp_path / "asked.txt"
     rated.write_text("".join(f"{a}\t{b}\t{draw.uniform(0, 10):.2f}\n" for a, b in draw.choice(table.words, (60, 2))) + "gone\tx\t3\n")
     ours, judged = table.rate(rated), theirs.evaluate_word_pairs(str(rated), case_insensitive=False)
     assert ours.spearman == pytest.approx(judged[1].statistic, abs=1e-9) and (ours.pairs, ours.missing) == (60, 1)
@@ -295,9 +295,9 @@ def test_gensim_gives_the_same_answers(table, tmp_path):
     # Questions that have an answer: d is the word nearest to b - a + c.
     rows += [[a, b, c, table.analogy(a, b, c)[0][0]] for a, b, c, _ in rows[:30]]
     lines = [" ".join(row) for row in rows]
-    asked.write_text("\n".join([": first", *lines[:50], ": second one", *lines[50:], "x of gone the"]))
-    score, sections = theirs.evaluate_word_analogies(str(asked), case_insensitive=False, dummy4unknown=False)
-    ours = table.answer(asked)
+    questions.write_text("\n".join([": first", *lines[:50], ": second one", *lines[50:], "x of gone the"]))
+    score, sections = theirs.evaluate_word_analogies(str(questions), case_insensitive=False, dummy4unknown=False)
+    ours = table.answer(questions)
     assert ours.accuracy == pytest.approx(score) and ours.missing == 1 and 30 <= sum(r for r, _ in ours.groups.values()) < 40
     assert ours.groups == {
         s["section"].removeprefix(": "): (len(s["correct"]), len(s["correct"]) + len(s["incorrect"])) for s in sections[:-1]
@@ -325,8 +325,8 @@ def test_judging_files_that_are_none(table, tmp_path):
 def test_files_bring_back_every_bit(table, tmp_path, binary):
     path = tmp_path / "vectors"
     table.save(path, binary)
-    for told in (binary, None):
-        back = WordVectors.load(path, told)
+    for flag in (binary, None):
+        back = WordVectors.load(path, flag)
         assert back.words == table.words and np.array_equal(back.vectors, table.vectors)
     assert os.listdir(tmp_path) == ["vectors"]
 

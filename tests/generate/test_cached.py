@@ -15,12 +15,12 @@ V, NEW = 13, 9
 
 def model(mixer: str) -> LanguageModel:
     torch.manual_seed(3)
-    made = LanguageModel(V, width=16, depth=2, mixer=mixer, ffn=2.0, positions="learned", places=40, ahead=True)
+    network = LanguageModel(V, width=16, depth=2, mixer=mixer, ffn=2.0, positions="learned", places=40, ahead=True)
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight += 0.05 * torch.randn_like(weight)  # none is left at a special value
-    torch.nn.init.normal_(made.head.weight, std=0.5)
-    return made.eval()
+    torch.nn.init.normal_(network.head.weight, std=0.5)
+    return network.eval()
 
 
 def row(n: int, seed: int = 0) -> torch.Tensor:
@@ -43,15 +43,15 @@ def test_cached_decoding_equals_one_pass(mixer, monkeypatch):
         return every.gather(1, answer.unsqueeze(1)).squeeze(1)
 
     taken = list(steps(one, prompts, NEW, seed=2))
-    found = torch.stack([step.logprobs for step in taken], 1)
-    for prompt, tokens, got in zip(prompts, torch.stack([step.tokens for step in taken], 1), found, strict=True):
+    log_probs = torch.stack([step.logprobs for step in taken], 1)
+    for prompt, tokens, got in zip(prompts, torch.stack([step.tokens for step in taken], 1), log_probs, strict=True):
         torch.testing.assert_close(got, forced(prompt, tokens), atol=1e-5, rtol=0)
-    found = logprobs(one, prompts, answers)
-    assert found.shape == (3, 11)
-    for prompt, answer, got in zip(prompts, answers, found, strict=True):
+    log_probs = logprobs(one, prompts, answers)
+    assert log_probs.shape == (3, 11)
+    for prompt, answer, got in zip(prompts, answers, log_probs, strict=True):
         torch.testing.assert_close(got[: len(answer)], forced(prompt, answer), atol=1e-5, rtol=0)
         assert not got[len(answer) :].any()
-    torch.testing.assert_close(score(one, prompts, answers), found.sum(1))
+    torch.testing.assert_close(score(one, prompts, answers), log_probs.sum(1))
     table = torch.stack([torch.stack([forced(prompt, answer).sum() for answer in answers]) for prompt in prompts])
     torch.testing.assert_close(ranked(one, prompts, answers), table, atol=5e-5, rtol=0)  # sums of up to 11 tokens
     torch.testing.assert_close(ranked(one, prompts, answers, mean=True), table / torch.tensor([1, 6, 11]), atol=1e-5, rtol=0)
@@ -59,12 +59,12 @@ def test_cached_decoding_equals_one_pass(mixer, monkeypatch):
 
 def test_bad_input():
     one = model("gla")
-    for told, attempt in {
+    for message, attempt in {
         "2 prompts have 1 answers": lambda: score(one, [row(3), row(2)], [row(1)]),
         "an answer is empty": lambda: score(one, [row(3)], [row(0)]),
         "an answer is one row": lambda: ranked(one, [row(3)], row(2)),
         "a prompt of 36 tokens and 6 new ones do not fit": lambda: score(one, [row(36)], [row(6)]),
     }.items():
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             attempt()
     assert score(one, [row(36)], [row(5)]).isfinite()

@@ -47,9 +47,9 @@ def test_the_same_tokens_stay_as_in_transformers(dials, head, monkeypatch):
     logits, rows = 3 * torch.randn(7, 101, generator=g), torch.randint(101, (7, 30), generator=g)
     how = Sampling(**dials)
     seen = torch.zeros(7, 101, dtype=torch.bool).scatter(1, rows, True)
-    found, want = shaped(logits, how, seen), theirs(logits, how, rows)
-    assert torch.equal(found.isinf(), want.isinf())
-    torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-5)
+    actual, want = shaped(logits, how, seen), theirs(logits, how, rows)
+    assert torch.equal(actual.isinf(), want.isinf())
+    torch.testing.assert_close(actual, want, atol=1e-5, rtol=1e-5)
     assert torch.equal(
         choose(logits, Sampling(temperature=0, **{k: v for k, v in dials.items() if k != "temperature"}), None, seen), want.argmax(-1)
     )

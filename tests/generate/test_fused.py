@@ -33,20 +33,20 @@ MODELS = {
 
 def model(dtype=torch.float32, **dials):
     torch.manual_seed(5)
-    made = LanguageModel(vocabulary=37, width=24, depth=2, **dials).to(dtype).eval()
+    network = LanguageModel(vocabulary=37, width=24, depth=2, **dials).to(dtype).eval()
     with torch.no_grad():
-        for weight in made.parameters():  # biases and norms that are not 0 and 1
+        for weight in network.parameters():  # biases and norms that are not 0 and 1
             weight += 0.1 * torch.randn_like(weight)
-    return made
+    return network
 
 
 def tokens(rows, length):
     return torch.randint(37, (rows, length), generator=torch.Generator().manual_seed(rows * 100 + length))
 
 
-def close(found, wanted, tolerance=None):
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() <= (tolerance or TOLERANCE[wanted.dtype]) * wanted.abs().max()
+def close(actual, wanted, tolerance=None):
+    assert actual.shape == wanted.shape
+    assert (actual - wanted).abs().max() <= (tolerance or TOLERANCE[wanted.dtype]) * wanted.abs().max()
 
 
 @pytest.fixture(autouse=True)
@@ -166,15 +166,15 @@ def test_gradients_training_and_autocast_are_the_models_own():
     assert not torch.equal(fast.advance(text[:, 6:7], state)[0], fast.advance(text[:, 6:7], state)[0])  # dropout
 
 
-@pytest.mark.parametrize(("made", "why"), [
+@pytest.mark.parametrize(("make", "why"), [
     (lambda: nn.Linear(3, 3), "Linear is not a LanguageModel"),
     (lambda: model(mixer="gla"), "mixer GLA has no operations"),
     (lambda: model(mixer="attention positions=relative"), "numbers for distances"),
     (lambda: model(mixer="attention causal=false", ahead=True), "later tokens"),
     (lambda: model(torch.bfloat16), "bfloat16"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_told(made, why):
-    unfit = made()
+def test_what_does_not_fit_is_told(make, why):
+    unfit = make()
     assert fused.ready(unfit) is None
     assert why in fused.why_not(unfit)
     with pytest.raises(BadInput, match=why):
@@ -196,14 +196,14 @@ def test_wrong_states_are_told():
     own, text = model(**MODELS["gpt2"]), tokens(1, 3)
     fast = fused.ready(own)
     _, state = fast.advance(text[:, :2])
-    for wrong, told in (
+    for wrong, message in (
         ({name: value for name, value in state.items() if name != "1.v"}, "lacks '1.v'"),
         ({**state, "2.k": state["1.k"]}, "unknown.*2.k"),
         ({**state, "0.k": state["0.k"][:, :2]}, "'0.k' is"),
         ({**state, "place.seen": torch.zeros(2, dtype=torch.long)}, "place.seen"),
         ({**state, "1.length": state["1.length"] - 1}, "differ from block to block"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             fast.advance(text[:, 2:], wrong)
     with pytest.raises(BadInput, match="token 37"):
         fast.advance(torch.tensor([[37]]), state)

@@ -22,13 +22,13 @@ V, END = 6, 5
 def model(request) -> EncoderDecoder | Seq2Seq:
     torch.manual_seed(0)
     if request.param in ("modern", "t5"):
-        made = EncoderDecoder(vocabulary=V, width=16, depth=2, heads=2, ffn=2.0, style=request.param).eval()
+        network = EncoderDecoder(vocabulary=V, width=16, depth=2, heads=2, ffn=2.0, style=request.param).eval()
     else:
-        made = Seq2Seq(vocabulary=V, width=16, depth=2, feeding=request.param == "feeding").eval()
+        network = Seq2Seq(vocabulary=V, width=16, depth=2, feeding=request.param == "feeding").eval()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight += 0.3 * torch.randn_like(weight)
-    return made
+    return network
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def test_greedy_and_logprobs_equal_one_pass(model):
 
 @torch.no_grad()
 def test_enough_beams_find_the_best_of_all_texts(model):
-    found = beam(model, START, 3, beams=V**2, state=model.begin(SOURCE, LENGTHS), stop=Stop(end=END))
+    hypotheses = beam(model, START, 3, beams=V**2, state=model.begin(SOURCE, LENGTHS), stop=Stop(end=END))
     texts = [text for n in (1, 2, 3) for text in product(range(V), repeat=n) if END not in text[:-1] and (n == 3 or text[-1] == END)]
     for i in range(2):
         best = []
@@ -56,7 +56,7 @@ def test_enough_beams_find_the_best_of_all_texts(model):
             chances = model(SOURCE[i : i + 1], row[:, :-1], LENGTHS[i : i + 1]).log_softmax(-1)[0]
             best.append((float(sum(chances[j, token] for j, token in enumerate(text))) / len(text), list(text)))
         score, text = max(best)
-        assert found.tokens[i, 0, : len(text)].tolist() == text and float(found.scores[i, 0]) == pytest.approx(score, abs=1e-5)
+        assert hypotheses.tokens[i, 0, : len(text)].tolist() == text and float(hypotheses.scores[i, 0]) == pytest.approx(score, abs=1e-5)
 
 
 def test_a_model_that_has_read_nothing_says_so(model):

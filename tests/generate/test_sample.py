@@ -14,9 +14,9 @@ from sonde.models.language_model import LanguageModel
 
 def model(mixer: str = "gla", **options) -> LanguageModel:
     torch.manual_seed(0)
-    made = LanguageModel(vocabulary=13, width=16, depth=2, mixer=mixer, ffn=2.0, **options)
-    torch.nn.init.normal_(made.head.weight, std=0.5)  # so that some tokens are far likelier than others
-    return made.eval()
+    network = LanguageModel(vocabulary=13, width=16, depth=2, mixer=mixer, ffn=2.0, **options)
+    torch.nn.init.normal_(network.head.weight, std=0.5)  # so that some tokens are far likelier than others
+    return network.eval()
 
 
 def prompts() -> list[torch.Tensor]:
@@ -45,9 +45,9 @@ def test_prompts_of_different_lengths_equal_each_alone(mixer, piece, monkeypatch
 
 
 def test_the_seed_decides_and_tokens_are_told_as_they_come():
-    one, told = model(), []
-    first = generate(one, prompts(), 12, seed=3, stream=lambda tokens: told.append(tokens.clone()))
-    assert torch.equal(first, torch.stack(told, 1)) and first.shape == (3, 12)
+    one, streamed = model(), []
+    first = generate(one, prompts(), 12, seed=3, stream=lambda tokens: streamed.append(tokens.clone()))
+    assert torch.equal(first, torch.stack(streamed, 1)) and first.shape == (3, 12)
     assert torch.equal(first, generate(one, prompts(), 12, seed=3)) and not torch.equal(first, generate(one, prompts(), 12, seed=4))
     assert generate(one, prompts(), 0).shape == (3, 0)
 
@@ -99,9 +99,9 @@ def test_logprobs_are_the_models_own_whatever_the_filters():
     one, rows = model(), prompts()
     stop = Stop(end=7)
     taken = list(steps(one, rows, 20, seed=1, temperature=0.7, top_k=5, repetition=1.3, stop=stop))
-    tokens, found = torch.stack([s.tokens for s in taken], 1), torch.stack([s.logprobs for s in taken], 1)
+    tokens, log_probs = torch.stack([s.tokens for s in taken], 1), torch.stack([s.logprobs for s in taken], 1)
     assert torch.equal(tokens, generate(one, rows, 20, seed=1, temperature=0.7, top_k=5, repetition=1.3, stop=stop))
-    for row, new, got in zip(rows, tokens, found, strict=True):
+    for row, new, got in zip(rows, tokens, log_probs, strict=True):
         n = [*new.tolist(), 7].index(7) + 1
         n = min(n, len(new))
         every = one(torch.cat([row, new]).unsqueeze(0))[0].log_softmax(-1)
@@ -137,7 +137,7 @@ def test_a_recurrence_needs_no_memory_for_what_came_before(mixer, monkeypatch):
 
 
 def test_bad_settings():
-    for settings, told in (
+    for settings, message in (
         ({"temperature": -1.0}, "'temperature' of generate must be >= 0"),
         ({"temperature": float("nan")}, "finite"),
         ({"top_k": 0}, "must be >= 1"),
@@ -146,7 +146,7 @@ def test_bad_settings():
         ({"repetition": 0.0}, "> 0"),
         ({"temprature": 1.0}, "did you mean 'temperature'"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             generate(model(), prompts(), 2, **settings)
     for wrong in (prompts()[0], prompts()[0][0].view(1), [3, 1], [prompts()[0].unsqueeze(0)]):
         with pytest.raises(BadInput, match="a prompt is one row of tokens"):
@@ -172,18 +172,18 @@ def test_models_that_cannot_go_on_say_so():
 
 
 def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
-    one, told = model("attention", positions="learned", places=10), []
-    fits = generate(one, prompts(), 2, stream=told.append)  # 9 + 1: the last token is never read
+    one, streamed = model("attention", positions="learned", places=10), []
+    fits = generate(one, prompts(), 2, stream=streamed.append)  # 9 + 1: the last token is never read
     assert fits.shape == (3, 2)
-    told.clear()
+    streamed.clear()
     with pytest.raises(BadInput, match="a prompt of 9 tokens and 3 new ones do not fit into the 10 places"):
-        generate(one, prompts(), 3, stream=told.append)
+        generate(one, prompts(), 3, stream=streamed.append)
     with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit into the 10 places"):
-        generate(one, torch.zeros(1, 11, dtype=torch.long), 3, stream=told.append)
+        generate(one, torch.zeros(1, 11, dtype=torch.long), 3, stream=streamed.append)
     state = one.advance(prompts()[1].unsqueeze(0))[1]
     with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit"):
-        generate(one, torch.zeros(1, 2, dtype=torch.long), 3, state=state, stream=told.append)
-    assert not told
+        generate(one, torch.zeros(1, 2, dtype=torch.long), 3, state=state, stream=streamed.append)
+    assert not streamed
     assert generate(model("attention", positions="sinusoidal", places=10), prompts(), 30).shape == (3, 30)
 
 

@@ -18,9 +18,9 @@ END = 3
 
 def model(mixer: str = "attention", seed: int = 0, vocabulary: int = 4) -> LanguageModel:
     torch.manual_seed(seed)
-    made = LanguageModel(vocabulary=vocabulary, width=16, depth=2, mixer=mixer, ffn=2.0)
-    torch.nn.init.normal_(made.head.weight, std=0.5)
-    return made.eval()
+    network = LanguageModel(vocabulary=vocabulary, width=16, depth=2, mixer=mixer, ffn=2.0)
+    torch.nn.init.normal_(network.head.weight, std=0.5)
+    return network.eval()
 
 
 def prompts() -> list[Tensor]:
@@ -30,26 +30,26 @@ def prompts() -> list[Tensor]:
 @torch.no_grad()
 def every(one: LanguageModel, prompt: Tensor, new: int, power: float) -> list[tuple[float, list[int]]]:
     """All texts of at most `new` tokens, best first."""
-    found = []
+    candidates = []
     for n in range(1, new + 1):
         for text in product(range(4), repeat=n):
             if END in text[:-1] or (n < new and text[-1] != END):
                 continue
             logits = one(torch.cat([prompt, torch.tensor(text)]).unsqueeze(0))[0].log_softmax(-1)
             total = sum(float(logits[len(prompt) - 1 + i, token]) for i, token in enumerate(text))
-            found.append((total / n**power, list(text)))
-    return sorted(found, reverse=True)
+            candidates.append((total / n**power, list(text)))
+    return sorted(candidates, reverse=True)
 
 
 @pytest.mark.parametrize("mixer", ["attention", "mamba2"])
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0, -0.5])
 def test_enough_beams_find_the_best_of_all_texts(mixer, power):
     one = model(mixer)
-    found = beam(one, prompts(), 3, beams=40, power=power, stop=Stop(end=END, pad=9))
+    hypotheses = beam(one, prompts(), 3, beams=40, power=power, stop=Stop(end=END, pad=9))
     for i, prompt in enumerate(prompts()):
         want = every(one, prompt, 3, power)[:40]
-        assert found.scores[i].tolist() == pytest.approx([score for score, _ in want], abs=1e-5)
-        for tokens, n, (_, text) in zip(found.tokens[i].tolist(), found.lengths[i].tolist(), want, strict=True):
+        assert hypotheses.scores[i].tolist() == pytest.approx([score for score, _ in want], abs=1e-5)
+        for tokens, n, (_, text) in zip(hypotheses.tokens[i].tolist(), hypotheses.lengths[i].tolist(), want, strict=True):
             assert tokens == text + [9] * (3 - len(text)) and n == len(text)
 
 
@@ -89,8 +89,8 @@ def test_one_beam_is_greedy(mixer):
     one = model(mixer)
     for stop in (Stop(), Stop(end=END)):
         for power in (0.0, 1.0):
-            found = beam(one, prompts(), 9, beams=1, stop=stop, power=power)
-            assert torch.equal(found.tokens[:, 0], generate(one, prompts(), 9, temperature=0, stop=stop))
+            hypotheses = beam(one, prompts(), 9, beams=1, stop=stop, power=power)
+            assert torch.equal(hypotheses.tokens[:, 0], generate(one, prompts(), 9, temperature=0, stop=stop))
 
 
 @pytest.fixture(scope="module", params=["gpt2", "t5"])
@@ -137,10 +137,10 @@ def test_the_texts_that_transformers_finds(twins, beams, power):
         output_scores=True,
         **({"decoder_start_token_id": 0} if pairs else {}),
     )
-    found = beam(ours, starts, 12, beams=beams, power=power, stop=Stop(end=ends, pad=1), state=state)
-    torch.testing.assert_close(found.scores.float().flatten(), want.sequences_scores, atol=1e-4, rtol=1e-5)
-    assert torch.equal(found.tokens.flatten(0, 1), want.sequences[:, starts.shape[1] :])
-    assert power > 1 or len(set(found.lengths.flatten().tolist())) > 1  # some ended early, so the rule matters
+    hypotheses = beam(ours, starts, 12, beams=beams, power=power, stop=Stop(end=ends, pad=1), state=state)
+    torch.testing.assert_close(hypotheses.scores.float().flatten(), want.sequences_scores, atol=1e-4, rtol=1e-5)
+    assert torch.equal(hypotheses.tokens.flatten(0, 1), want.sequences[:, starts.shape[1] :])
+    assert power > 1 or len(set(hypotheses.lengths.flatten().tolist())) > 1  # some ended early, so the rule matters
 
 
 def test_states_are_copied_only_where_the_order_changes(monkeypatch):

@@ -24,9 +24,9 @@ def pieces(writer: Writer, tokens: list[int]) -> list[str]:
 
 @given(st.text(max_size=20))
 def test_pieces_of_bytes_are_whole_characters_and_make_up_the_text(text):
-    told = pieces(Writer(BYTES, NONE), list(text.encode()))
-    assert "".join(told) == text
-    assert "\ufffd" in text or all("\ufffd" not in piece for piece in told)
+    parts = pieces(Writer(BYTES, NONE), list(text.encode()))
+    assert "".join(parts) == text
+    assert "\ufffd" in text or all("\ufffd" not in piece for piece in parts)
 
 
 def test_a_character_comes_with_its_last_byte():
@@ -42,10 +42,10 @@ def test_no_part_of_a_stop_string_is_shown(text, stops):
     ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
     # the row ends with the first token that completes a stop string; of those it completes the longest begins first
     want = text if not ends else text[: min(text[: ends[0]].find(stop) for stop in stops if stop in text[: ends[0]])]
-    told = pieces(writer, list(text.encode()))
-    assert "".join(told) == want and writer.ended == bool(ends)
+    parts = pieces(writer, list(text.encode()))
+    assert "".join(parts) == want and writer.ended == bool(ends)
     shown = ""
-    for piece in told:
+    for piece in parts:
         shown += piece
         assert want.startswith(shown)
 
@@ -67,9 +67,9 @@ def test_every_tokeniser_makes_up_the_same_text(kind):
     tokeniser = train(kind, [text, "a cat ate the hat"] * 4, size=300)
     tokens = tokeniser.encode(text).long()
     for cut in (0, 1, 4):
-        told = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
-        assert tokeniser.decode(tokens[:cut]) + "".join(told) == text
-        assert all("\ufffd" not in piece for piece in told)
+        parts = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
+        assert tokeniser.decode(tokens[:cut]) + "".join(parts) == text
+        assert all("\ufffd" not in piece for piece in parts)
     stop = Stop(texts="on the n", tokeniser=tokeniser)
     assert spelt(tokeniser, tokens[:1], tokens[1:], stop) == text[len(tokeniser.decode(tokens[:1])) :].split("on the n")[0]
 
@@ -79,18 +79,18 @@ def test_word_pieces_are_joined_as_in_the_whole_text():
     tokeniser = train("wordpiece", [text] * 4, size=60)
     tokens = tokeniser.encode(text).long()
     for cut in (1, 5):
-        told = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
-        assert tokeniser.decode(tokens[:cut]) + "".join(told) == tokeniser.decode(tokens)
+        parts = pieces(Writer(tokeniser, tokens[:cut]), tokens[cut:].tolist())
+        assert tokeniser.decode(tokens[:cut]) + "".join(parts) == tokeniser.decode(tokens)
 
 
 def test_texts_go_on_as_their_tokens_do():
     torch.manual_seed(0)
     model = LanguageModel(vocabulary=256, width=16, depth=1, mixer="gla", ffn=0.0)
-    prompts, told = ["héllo", "a", "the end"], []
-    texts = complete(model, BYTES, prompts, 30, seed=2, stream=lambda row, piece: told.append((row, piece)))
+    prompts, streamed = ["héllo", "a", "the end"], []
+    texts = complete(model, BYTES, prompts, 30, seed=2, stream=lambda row, piece: streamed.append((row, piece)))
     rows = generate(model, [BYTES.encode(prompt).long() for prompt in prompts], 30, seed=2)
     assert texts == [BYTES.decode(row) for row in rows]
-    assert ["".join(piece for row, piece in told if row == i) for i in range(3)] == texts
+    assert ["".join(piece for row, piece in streamed if row == i) for i in range(3)] == texts
     stop = Stop(texts=texts[1][7:9], tokeniser=BYTES)
     stopped = complete(model, BYTES, prompts, 30, seed=2, stop=stop)
     assert stopped == [text.split(texts[1][7:9])[0] for text in texts]
@@ -99,8 +99,8 @@ def test_texts_go_on_as_their_tokens_do():
 def test_what_the_model_never_saw_is_named():
     tokeniser = train("char", ["the cat sat"], size=99)
     model = LanguageModel(tokeniser.size, width=8, depth=1, mixer="gla")
-    for prompt, told in (("the dog", "never saw 'd' of the prompt"), ("", "the prompt is empty")):
-        with pytest.raises(BadInput, match=told):
+    for prompt, message in (("the dog", "never saw 'd' of the prompt"), ("", "the prompt is empty")):
+        with pytest.raises(BadInput, match=message):
             complete(model, tokeniser, ["the cat", prompt], 3)
 
 
@@ -119,8 +119,8 @@ def test_tokens_that_are_no_text_never_come():
         tokens = generate(model, [row], 20, stop=stop, **how).flatten()
         assert len(tokens) == 20 and not torch.isin(tokens, torch.tensor(barred)).any(), how
         assert "\ufffd" not in complete(model, tokeniser, ["the", "c"], 20, **how)[0]
-    found = beam(model, [row], 5, beams=3, stop=stop)
-    assert not torch.isin(found.tokens, torch.tensor(barred)).any()
+    hypotheses = beam(model, [row], 5, beams=3, stop=stop)
+    assert not torch.isin(hypotheses.tokens, torch.tensor(barred)).any()
     # scores stay those of the model: the rest of the probability is not shared out again
     one = torch.zeros(tokeniser.size).index_fill(0, torch.tensor(barred), 9.0).log_softmax(0).min()
-    torch.testing.assert_close(found.scores, one.double().expand(1, 3), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(hypotheses.scores, one.double().expand(1, 3), rtol=1e-5, atol=1e-5)

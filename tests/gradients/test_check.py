@@ -23,8 +23,8 @@ def right(x: torch.Tensor) -> torch.Tensor:
 
 def test_a_right_gradient_passes_both_ways() -> None:
     for claim in (None, right):
-        found = gradcheck(f, X, claim)
-        assert found.error < 1e-8 and found.passes == 12 and found.said == pytest.approx(found.measured)
+        check = gradcheck(f, X, claim)
+        assert check.error < 1e-8 and check.passes == 12 and check.said == pytest.approx(check.measured)
     assert gradcheck(f, X, sides=1, tolerance=1e-5).passes == 7
 
 
@@ -63,12 +63,12 @@ def test_named_parameters_and_costs_by_hand() -> None:
     torch.manual_seed(0)
     net = nn.Linear(3, 2, bias=False).double()
     loss, theta = modes.of_parameters(net, lambda model: model(X).square().sum())
-    found = gradcheck(loss, theta)
-    assert found.worst.startswith("weight[") and found.passes == 12
+    check = gradcheck(loss, theta)
+    assert check.worst.startswith("weight[") and check.passes == 12
     forward = 2 * 3 * 2 + 4  # the product, and the square of 2 x 2 outputs
-    assert found.multiplies == 12 * forward
+    assert check.multiplies == 12 * forward
     # forward once, 2 x from the square (times the seed), and X^T delta
-    assert forward < found.backward_multiplies <= forward + 4 * 4 + 12
+    assert forward < check.backward_multiplies <= forward + 4 * 4 + 12
 
 
 def pair(x: dict[str, torch.Tensor]) -> torch.Tensor:

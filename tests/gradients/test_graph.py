@@ -224,8 +224,8 @@ def test_random_graphs_with_shared_nodes(data) -> None:
 def test_values_and_adjoints_by_hand() -> None:
     graph = trace(lambda t: t**2 * (3 * t + 1), torch.tensor(2.0))
     assert graph.backward() == {"t": torch.tensor(40.0)}
-    found = {node.kind: (float(node.value), float(node.adjoint)) for node in graph if node.name != "mul_1"}
-    assert found == {"input": (2.0, 40.0), "pow": (4.0, 7.0), "mul": (6.0, 4.0), "add": (7.0, 4.0)}
+    nodes = {node.kind: (float(node.value), float(node.adjoint)) for node in graph if node.name != "mul_1"}
+    assert nodes == {"input": (2.0, 40.0), "pow": (4.0, 7.0), "mul": (6.0, 4.0), "add": (7.0, 4.0)}
     assert float(graph(torch.tensor(1.0))) == 4.0 and float(graph["t"].value) == 2.0
 
 

@@ -32,35 +32,35 @@ def start(n, seed=0, dtype=torch.float64):
 @given(n=st.integers(1, 24), seed=st.integers(0, 99))
 def test_as_many_steps_as_rows_give_the_whole_spectrum(n, seed):
     a = symmetric(n, seed)
-    found = lanczos(a.mv, start(n, seed), n + 3)
-    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(a.numpy()), atol=1e-9)
-    assert float(found.weights.sum()) == pytest.approx(1, abs=1e-12) and found.products <= n
+    spectrum = lanczos(a.mv, start(n, seed), n + 3)
+    np.testing.assert_allclose(spectrum.values, np.linalg.eigvalsh(a.numpy()), atol=1e-9)
+    assert float(spectrum.weights.sum()) == pytest.approx(1, abs=1e-12) and spectrum.products <= n
 
 
 def test_ends_against_arpack_and_the_error_that_is_told():
     a = symmetric(311)
-    found = lanczos(a.mv, start(311), 80)
+    spectrum = lanczos(a.mv, start(311), 80)
     operator = LinearOperator((311, 311), matvec=lambda v: a.numpy() @ v, dtype=np.float64)
     ends = sorted(eigsh(operator, k=2, which="BE", return_eigenvectors=False, tol=1e-12))
     exact = np.linalg.eigvalsh(a.numpy())
-    assert [found.low, found.high] == pytest.approx(ends, abs=1e-8)
-    for value, error in zip(found.values.numpy(), found.errors.numpy(), strict=True):
+    assert [spectrum.low, spectrum.high] == pytest.approx(ends, abs=1e-8)
+    for value, error in zip(spectrum.values.numpy(), spectrum.errors.numpy(), strict=True):
         assert np.abs(exact - value).min() <= error + 1e-10
 
 
 def test_vectors_are_eigenvectors():
     a = symmetric(90)
-    found = lanczos(a.mv, start(90), 70)
+    spectrum = lanczos(a.mv, start(90), 70)
     for end in (0, -1):
-        vector = found.vectors[end]
+        vector = spectrum.vectors[end]
         assert float(vector.norm()) == pytest.approx(1, abs=1e-10)
-        torch.testing.assert_close(a @ vector, found.values[end] * vector, atol=1e-6, rtol=0)
+        torch.testing.assert_close(a @ vector, spectrum.values[end] * vector, atol=1e-6, rtol=0)
 
 
 def test_it_stops_when_both_ends_are_known():
     a = symmetric(500, values=np.concatenate([[-40.0, 90.0], np.linspace(-1, 1, 498)]))
-    found = lanczos(a.mv, start(500), 400, tolerance=1e-6)
-    assert found.products < 60 and (found.low, found.high) == pytest.approx((-40, 90), abs=1e-4)
+    spectrum = lanczos(a.mv, start(500), 400, tolerance=1e-6)
+    assert spectrum.products < 60 and (spectrum.low, spectrum.high) == pytest.approx((-40, 90), abs=1e-4)
 
 
 def test_without_the_basis_the_ends_are_the_same():
@@ -71,8 +71,8 @@ def test_without_the_basis_the_ends_are_the_same():
 
 def test_few_different_values_end_early_and_exactly():
     a = symmetric(64, values=[3.0] * 40 + [-2.0] * 24)
-    found = lanczos(a.mv, start(64), 64)
-    assert found.products == 2 and found.values.tolist() == pytest.approx([-2, 3], abs=1e-12)
+    spectrum = lanczos(a.mv, start(64), 64)
+    assert spectrum.products == 2 and spectrum.values.tolist() == pytest.approx([-2, 3], abs=1e-12)
     zero = lanczos(torch.zeros_like, start(7), 5)
     assert zero.products == 1 and zero.values.tolist() == [0]
 
@@ -98,8 +98,8 @@ def test_a_hessian():
     point = torch.cat([p.detach().flatten() for p in model.parameters()])
     full = hessian(loss)(point)
     product = lambda v: torch.func.jvp(torch.func.grad(loss), (point,), (v,))[1]  # noqa: E731
-    found = lanczos(product, start(len(point)), len(point))
-    np.testing.assert_allclose(found.values[[0, -1]], np.linalg.eigvalsh(full.numpy())[[0, -1]], atol=1e-9)
+    spectrum = lanczos(product, start(len(point)), len(point))
+    np.testing.assert_allclose(spectrum.values[[0, -1]], np.linalg.eigvalsh(full.numpy())[[0, -1]], atol=1e-9)
 
 
 def test_spectral_norm_of_a_matrix():

@@ -56,14 +56,14 @@ def test_functions_of_the_parameters_of_a_model() -> None:
     x, y = normal(5, 6, 3), normal(6, 6, 2)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     loss, theta = modes.of_parameters(net, lambda model: (model(x) - y).square().mean())
-    found = modes.gradient(loss, theta)
+    gradient = modes.gradient(loss, theta)
     v = {name: normal(7 + i, *part.shape) for i, (name, part) in enumerate(theta.items())}
     product = modes.hvp(loss, theta, v)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     gradients = torch.autograd.grad((net(x) - y).square().mean(), list(net.parameters()), create_graph=True)
     twice = torch.autograd.grad(sum((g * w).sum() for g, w in zip(gradients, v.values())), list(net.parameters()), allow_unused=True)
     for name, g, h in zip(theta, gradients, twice, strict=True):
-        torch.testing.assert_close(found[name], g)
+        torch.testing.assert_close(gradient[name], g)
         torch.testing.assert_close(product[name], torch.zeros_like(g) if h is None else h)
 
 

@@ -112,8 +112,8 @@ def test_who_watches_sees_operations_of_torch():
 def test_feed_forward_is_the_same_without_kernels(kind, monkeypatch):
     torch.manual_seed(0)
     net, x = FeedForward(12, kind=kind), torch.randn(5, 7, 12)
-    found = [net(x), *torch.autograd.grad(net(x).square().sum(), list(net.parameters()))]
+    outputs = [net(x), *torch.autograd.grad(net(x).square().sum(), list(net.parameters()))]
     monkeypatch.setattr("sonde.kernels.activate._serves", lambda *_: False)
     plain = [net(x), *torch.autograd.grad(net(x).square().sum(), list(net.parameters()))]
-    for a, b in zip(found, plain, strict=True):
+    for a, b in zip(outputs, plain, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -39,9 +39,9 @@ def inputs(B: int, H: int, G: int, T: int, N: int, K: int, V: int, size: float =
     return [size * torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def run(call, given: list[Tensor], causal: bool, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def run(call, tensors: list[Tensor], causal: bool, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """The output and the gradients of q, k and v, for fixed weights on the output."""
-    leaves = [x.to(dtype).requires_grad_() for x in given]
+    leaves = [x.to(dtype).requires_grad_() for x in tensors]
     out = call(*leaves, 0.37, causal)
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     return [out, *torch.autograd.grad(out, leaves, weights.to(dtype))]
@@ -68,17 +68,17 @@ def close(got: list[Tensor], want: list[Tensor], tolerance: float) -> None:
     ],
 )
 def test_sizes(sizes, causal):
-    given = inputs(*sizes)
-    want = run(loop, given, causal)
-    close(run(attend, given, causal), want, 1e-13)
-    close(run(attend, given, causal, torch.float32), want, 1e-5)
+    tensors = inputs(*sizes)
+    want = run(loop, tensors, causal)
+    close(run(attend, tensors, causal), want, 1e-13)
+    close(run(attend, tensors, causal, torch.float32), want, 1e-5)
 
 
 def test_large_scores():
-    given = inputs(1, 2, 2, 19, 19, 6, 5, size=30.0)
-    want = run(loop, given, True)
-    close(run(attend, given, True), want, 1e-11)
-    close(run(attend, given, True, torch.float32), want, 1e-3)
+    tensors = inputs(1, 2, 2, 19, 19, 6, 5, size=30.0)
+    want = run(loop, tensors, True)
+    close(run(attend, tensors, True), want, 1e-11)
+    close(run(attend, tensors, True, torch.float32), want, 1e-3)
 
 
 def test_a_score_of_minus_infinity_has_no_weight_and_a_nan_stays():
@@ -92,11 +92,11 @@ def test_a_score_of_minus_infinity_has_no_weight_and_a_nan_stays():
 
 
 def test_any_order_of_axes_in_memory():
-    given = inputs(2, 3, 3, 11, 11, 6, 10)
-    want = run(loop, given, True)
-    moved = [x.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0) for x in given]
+    tensors = inputs(2, 3, 3, 11, 11, 6, 10)
+    want = run(loop, tensors, True)
+    moved = [x.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0) for x in tensors]
     close(run(attend, moved, True), want, 1e-13)
-    close(run(attend, [x.transpose(1, 2).contiguous().transpose(1, 2) for x in given], True), want, 1e-13)
+    close(run(attend, [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors], True), want, 1e-13)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -107,12 +107,12 @@ def test_second_derivatives(causal):
 
 
 def test_threads_change_nothing():
-    given, threads = inputs(3, 4, 2, 37, 37, 12, 12), torch.get_num_threads()
+    tensors, threads = inputs(3, 4, 2, 37, 37, 12, 12), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        want = run(attend, given, True)
+        want = run(attend, tensors, True)
         torch.set_num_threads(3)
-        assert all(torch.equal(a, b) for a, b in zip(run(attend, given, True), want))
+        assert all(torch.equal(a, b) for a, b in zip(run(attend, tensors, True), want))
     finally:
         torch.set_num_threads(threads)
 

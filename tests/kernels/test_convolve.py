@@ -55,14 +55,14 @@ def torchs(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.conv2d(x, weight, bias, padding=1)
 
 
-def run(call, given: dict[str, Tensor], dtype: torch.dtype = torch.float64, layout=last) -> dict[str, Tensor]:
+def run(call, tensors: dict[str, Tensor], dtype: torch.dtype = torch.float64, layout=last) -> dict[str, Tensor]:
     """The output and the gradients."""
-    held = {name: last(value.to(dtype)) for name, value in given.items()}
+    held = {name: last(value.to(dtype)) for name, value in tensors.items()}
     held["weight"] = layout(held["weight"])
     leaves = {name: value.requires_grad_() for name, value in held.items() if name != "dy"}
     y = call(**leaves)
-    found = torch.autograd.grad(y, list(leaves.values()), held["dy"])
-    return {"y": y} | {f"d{name}": one for name, one in zip(leaves, found)}
+    gradients = torch.autograd.grad(y, list(leaves.values()), held["dy"])
+    return {"y": y} | {f"d{name}": one for name, one in zip(leaves, gradients)}
 
 
 def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> None:
@@ -76,32 +76,32 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_sizes(size, bias):
-    given = inputs(size)
+    tensors = inputs(size)
     if not bias:
-        del given["bias"]
-    want = run(torchs, given)
-    close(run(convolve, given), want, 1e-13)
-    close(run(convolve, given, torch.float32), want, 1e-5)
+        del tensors["bias"]
+    want = run(torchs, tensors)
+    close(run(convolve, tensors), want, 1e-13)
+    close(run(convolve, tensors, torch.float32), want, 1e-5)
 
 
 @given(st.tuples(st.integers(1, 3), st.integers(1, 35), st.integers(1, 35), st.integers(1, 14), st.integers(1, 14)))
 @settings(max_examples=40, deadline=None)
 def test_any_size(size):
-    given = inputs(size)
-    close(run(convolve, given), run(torchs, given), 1e-12)
+    tensors = inputs(size)
+    close(run(convolve, tensors), run(torchs, tensors), 1e-12)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_kernel_serves(size, monkeypatch):
-    monkeypatch.setattr(_Convolve, "apply", lambda *given: "kernel")
-    given = inputs(size)
-    assert convolve(last(given["x"]), given["weight"], given["bias"]) == "kernel"
+    monkeypatch.setattr(_Convolve, "apply", lambda *tensors: "kernel")
+    tensors = inputs(size)
+    assert convolve(last(tensors["x"]), tensors["weight"], tensors["bias"]) == "kernel"
 
 
 def test_weights_of_any_layout():
     """A weight may be contiguous, channels last, or a piece of another tensor; so may the gradient that arrives."""
-    given = inputs((3, 6, 10, 7, 9))
-    want = run(torchs, given)
+    tensors = inputs((3, 6, 10, 7, 9))
+    want = run(torchs, tensors)
 
     def piece(weight: Tensor) -> Tensor:
         wide = torch.zeros(10, 9, 4, 5, dtype=weight.dtype)
@@ -109,10 +109,10 @@ def test_weights_of_any_layout():
         return wide[:, 2:8, 1:, ::2]
 
     for layout in (last, lambda weight: weight.contiguous(), piece):
-        close(run(convolve, given, layout=layout), want, 1e-13)
-    x, weight = last(given["x"]).requires_grad_(), given["weight"].requires_grad_()
-    found = torch.autograd.grad(convolve(x, weight), (x, weight), given["dy"].contiguous().mT.contiguous().mT)
-    for name, one in zip(("dx", "dweight"), found):
+        close(run(convolve, tensors, layout=layout), want, 1e-13)
+    x, weight = last(tensors["x"]).requires_grad_(), tensors["weight"].requires_grad_()
+    gradients = torch.autograd.grad(convolve(x, weight), (x, weight), tensors["dy"].contiguous().mT.contiguous().mT)
+    for name, one in zip(("dx", "dweight"), gradients):
         torch.testing.assert_close(one, want[name])
 
 
@@ -122,51 +122,51 @@ def test_rounding_is_that_of_the_sums():
     Not held against torch's error: that is a third of it with one processor's code and a sixth with another's.
     """
     for channels in (16, 64, 200):
-        given = inputs((4, channels, 24, 16, 12))
-        given["x"] = given["x"].clamp_min(0)
-        given["weight"] *= (2 / 9 / channels) ** 0.5
-        given = {name: value.float().double() for name, value in given.items()}
-        want, ours = run(torchs, given), run(convolve, given, torch.float32)
-        sums = run(torchs, {name: value.abs() for name, value in given.items()})
+        tensors = inputs((4, channels, 24, 16, 12))
+        tensors["x"] = tensors["x"].clamp_min(0)
+        tensors["weight"] *= (2 / 9 / channels) ** 0.5
+        tensors = {name: value.float().double() for name, value in tensors.items()}
+        want, ours = run(torchs, tensors), run(convolve, tensors, torch.float32)
+        sums = run(torchs, {name: value.abs() for name, value in tensors.items()})
         for name in ("y", "dx", "dweight"):
             error, size = ((one.double()).square().mean().sqrt() for one in (ours[name] - want[name], sums[name]))
             assert error <= 1.5 * torch.finfo(torch.float32).eps * size, (channels, name)
 
 
 def test_the_number_of_threads_changes_no_bit():
-    given, before, found = inputs((9, 20, 19, 22, 15)), torch.get_num_threads(), []
+    tensors, before, results = inputs((9, 20, 19, 22, 15)), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(run(convolve, given, torch.float32))
+            results.append(run(convolve, tensors, torch.float32))
     finally:
         torch.set_num_threads(before)
-    for other in found[1:]:
+    for other in results[1:]:
         for name in ("y", "dx", "dweight"):
-            assert torch.equal(found[0][name], other[name]), name
+            assert torch.equal(results[0][name], other[name]), name
 
 
 def test_an_image_does_not_depend_on_its_batch():
-    given = inputs((31, 18, 20, 9, 7))
-    x, weight = last(given["x"].float()), given["weight"].float()
+    tensors = inputs((31, 18, 20, 9, 7))
+    x, weight = last(tensors["x"].float()), tensors["weight"].float()
     whole = convolve(x, weight)
     for i in (0, 13, 30):
         assert torch.equal(convolve(last(x[i : i + 1]), weight), whole[i : i + 1])
 
 
 def test_derivatives():
-    given = inputs((2, 3, 4, 5, 6))
-    leaves = [last(given[name]).requires_grad_() for name in ("x", "weight", "bias")]
+    tensors = inputs((2, 3, 4, 5, 6))
+    leaves = [last(tensors[name]).requires_grad_() for name in ("x", "weight", "bias")]
     assert torch.autograd.gradcheck(convolve, leaves)
     assert torch.autograd.gradgradcheck(convolve, leaves)
 
 
 @pytest.mark.parametrize("frozen", [("x",), ("weight",), ("bias", "weight"), ("x", "bias")])
 def test_only_gradients_that_are_asked_for(frozen):
-    given = inputs((2, 9, 5, 6, 7))
-    want = run(torchs, given)
-    held = {name: last(given[name]).requires_grad_(name not in frozen) for name in ("x", "weight", "bias")}
-    convolve(**held).backward(given["dy"])
+    tensors = inputs((2, 9, 5, 6, 7))
+    want = run(torchs, tensors)
+    held = {name: last(tensors[name]).requires_grad_(name not in frozen) for name in ("x", "weight", "bias")}
+    convolve(**held).backward(tensors["dy"])
     for name, one in held.items():
         assert (one.grad is None) == (name in frozen)
         if name not in frozen:
@@ -175,35 +175,35 @@ def test_only_gradients_that_are_asked_for(frozen):
 
 @pytest.mark.parametrize(("pack", "tolerance"), [(lambda saved: saved.contiguous(), 1e-12), (lambda saved: saved.float(), 1e-5)])
 def test_what_was_saved_may_come_back_in_another_layout_or_dtype(pack, tolerance):
-    def hooked(**given: Tensor) -> Tensor:
+    def hooked(**kwargs: Tensor) -> Tensor:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-            return convolve(**given)
+            return convolve(**kwargs)
 
-    given = inputs((3, 6, 10, 7, 9))
-    close(run(hooked, given), run(torchs, given), tolerance)
+    tensors = inputs((3, 6, 10, 7, 9))
+    close(run(hooked, tensors), run(torchs, tensors), tolerance)
 
 
 def test_batches_of_gradients():
-    given = inputs((2, 3, 4, 5, 6))
-    x, weight = last(given["x"]).requires_grad_(), given["weight"].requires_grad_()
-    many = torch.stack([given["dy"], 2 * given["dy"].flip(0), given["dy"].cos()])
-    found, want = (torch.autograd.grad(call(x, weight), (x, weight), many, is_grads_batched=True) for call in (convolve, torchs))
-    for a, b in zip(found, want, strict=True):
+    tensors = inputs((2, 3, 4, 5, 6))
+    x, weight = last(tensors["x"]).requires_grad_(), tensors["weight"].requires_grad_()
+    many = torch.stack([tensors["dy"], 2 * tensors["dy"].flip(0), tensors["dy"].cos()])
+    gradients, want = (torch.autograd.grad(call(x, weight), (x, weight), many, is_grads_batched=True) for call in (convolve, torchs))
+    for a, b in zip(gradients, want, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_a_default_device_changes_nothing():
-    given = inputs((2, 9, 5, 6, 7))
-    x = last(given["x"])
+    tensors = inputs((2, 9, 5, 6, 7))
+    x = last(tensors["x"])
     with torch.device("meta"):
-        y = convolve(x, given["weight"])
-    torch.testing.assert_close(y, torchs(x, given["weight"]))
+        y = convolve(x, tensors["weight"])
+    torch.testing.assert_close(y, torchs(x, tensors["weight"]))
 
 
 def test_numbers_in_memory_that_mean_others():
     """A negative that was not written yet, and a bias that is every second number of another."""
-    given = inputs((2, 9, 6, 7, 8))
-    x, weight, bias = last(given["x"]), given["weight"], given["bias"]
+    tensors = inputs((2, 9, 6, 7, 8))
+    x, weight, bias = last(tensors["x"]), tensors["weight"], tensors["bias"]
     unwritten = torch.complex(torch.zeros_like(weight), weight).conj().imag
     assert unwritten.is_neg()
     torch.testing.assert_close(convolve(x, unwritten), torchs(x, -weight))
@@ -212,20 +212,20 @@ def test_numbers_in_memory_that_mean_others():
 
 
 def test_not_a_number_stays_in_the_tiles_of_its_windows():
-    given = inputs((1, 4, 4, 12, 12))
-    given["x"][0, 0, 5, 5] = torch.nan
-    y = convolve(last(given["x"]), given["weight"])
+    tensors = inputs((1, 4, 4, 12, 12))
+    tensors["x"][0, 0, 5, 5] = torch.nan
+    y = convolve(last(tensors["x"]), tensors["weight"])
     assert y[0, :, 4:8, 4:8].isnan().all()
     y[0, :, 4:8, 4:8] = 0
     assert y.isfinite().all()
 
 
 def test_torch_serves_where_the_kernel_cannot(monkeypatch):
-    monkeypatch.setattr(_Convolve, "apply", lambda *given: pytest.fail("the kernel was called"))
-    given = inputs((2, 20, 16, 5, 6))
-    x, weight, bias = last(given["x"]), given["weight"], given["bias"]
+    monkeypatch.setattr(_Convolve, "apply", lambda *tensors: pytest.fail("the kernel was called"))
+    tensors = inputs((2, 20, 16, 5, 6))
+    x, weight, bias = last(tensors["x"]), tensors["weight"], tensors["bias"]
     want = torchs(x, weight, bias)
-    torch.testing.assert_close(convolve(given["x"].contiguous(), weight, bias), want)
+    torch.testing.assert_close(convolve(tensors["x"].contiguous(), weight, bias), want)
     torch.testing.assert_close(convolve(x[0], weight, bias), want[0])
     torch.testing.assert_close(torch.vmap(lambda one: convolve(one, weight, bias))(x[None])[0], want)
     with FlopCounterMode(display=False) as counter:
@@ -250,8 +250,8 @@ def test_what_does_not_fit_is_refused(wrong):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_prepared_with_what_follows(size, dtype):
-    given = {name: value.to(dtype) for name, value in inputs(size).items()}
-    x, weight, bias, other = last(given["x"]), given["weight"], given["bias"], given["dy"]
+    tensors = {name: value.to(dtype) for name, value in inputs(size).items()}
+    x, weight, bias, other = last(tensors["x"]), tensors["weight"], tensors["bias"], tensors["dy"]
     want = F.conv2d(x.double(), weight.double(), bias.double(), padding=1)
     # Of direct sums the error is some roundings of the sum of absolute products; going to the points and back multiplies it by up to ten.
     size_of_sums = F.conv2d(x.double().abs(), weight.double().abs(), padding=1).max() + bias.abs().max() + other.abs().max()

@@ -37,8 +37,8 @@ def dice():
     return torch.Generator().manual_seed(3)
 
 
-def close(found, wanted):
-    assert (found - wanted).abs().max() <= TOLERANCE[wanted.dtype] * wanted.abs().max()
+def close(actual, wanted):
+    assert (actual - wanted).abs().max() <= TOLERANCE[wanted.dtype] * wanted.abs().max()
 
 
 def none(rows):
@@ -94,12 +94,12 @@ def test_norms_are_torchs(dice, dtype, size):
     program = Program(2, dtype)
     program.tensor("x", size).copy_(x)
     program.tensor("gate", size).copy_(gate)
-    given, eye = program.shared("x", size), torch.eye(size, dtype=dtype)
-    made = {name: program.own(name, size) for name in wanted}
-    program.norm(given, made["layer"], size, weight, bias, 1e-5, centred=True)
-    program.norm(given, made["rms"], size, weight, None, 1e-6)
-    program.norm(given, made["gated"], size, weight, None, 1e-6, gate=program.shared("gate", size))
-    for name, own in made.items():  # every thread has its own: a product with 1 reads them
+    source, eye = program.shared("x", size), torch.eye(size, dtype=dtype)
+    targets = {name: program.own(name, size) for name in wanted}
+    program.norm(source, targets["layer"], size, weight, bias, 1e-5, centred=True)
+    program.norm(source, targets["rms"], size, weight, None, 1e-6)
+    program.norm(source, targets["gated"], size, weight, None, 1e-6, gate=program.shared("gate", size))
+    for name, own in targets.items():  # every thread has its own: a product with 1 reads them
         program.linear(own, program.shared(f"{name} told", size), eye)
     assert program.run(none(2))
     for name, value in wanted.items():
@@ -138,10 +138,10 @@ def test_attention_over_kept_keys(dice, dtype, heads, groups, d, how):
     program = Program(rows, dtype)
     program.tensor("qkv", qkv.shape[1]).copy_(qkv)
     angles = program.angles(d, 100.0) if how == "rotary" else None
-    given, y = program.shared("qkv", qkv.shape[1]), program.shared("y", heads * d)
-    made = program.attend(given, y, (heads, groups, d), 0.3, angles=angles, slopes=slopes if how == "alibi" else None)
+    source, y = program.shared("qkv", qkv.shape[1]), program.shared("y", heads * d)
+    operation = program.attend(source, y, (heads, groups, d), 0.3, angles=angles, slopes=slopes if how == "alibi" else None)
     used = seen.clone()
-    made.past, made.past2, made.used, made.room = view(k), view(v), used.data_ptr(), room
+    operation.past, operation.past2, operation.used, operation.room = view(k), view(v), used.data_ptr(), room
     assert program.run(seen)
     close(program.tensor("y", heads * d), wanted)
     assert used.tolist() == [71, 1, 4]
@@ -150,7 +150,7 @@ def test_attention_over_kept_keys(dice, dtype, heads, groups, d, how):
         assert torch.equal(v[row, :, n], new_v[row])
     # the room now holds more than was seen; a full one has no place either
     assert not program.run(seen)
-    made.room = 71
+    operation.room = 71
     assert not program.run(used)
 
 
@@ -162,8 +162,8 @@ def test_short_convolution(dice, dtype, taps, size):
     whole = torch.cat([tail, x.unsqueeze(1)], 1)
     program, after = Program(2, dtype), torch.empty_like(tail)
     program.tensor("x", size).copy_(x)
-    made = program.convolve(program.shared("x", size), program.shared("y", size), weight, bias)
-    made.past, made.next = view(tail.unsqueeze(1)), view(after.unsqueeze(1))
+    operation = program.convolve(program.shared("x", size), program.shared("y", size), weight, bias)
+    operation.past, operation.next = view(tail.unsqueeze(1)), view(after.unsqueeze(1))
     assert program.run(none(2))
     close(program.tensor("y", size), F.silu((whole * weight).sum(1) + bias))
     assert torch.equal(after, whole[:, 1:])
@@ -184,10 +184,10 @@ def test_recurrence_of_mamba(dice, dtype, sizes):
     program, after = Program(2, dtype), torch.empty_like(state)
     program.tensor("vkq", n := heads * V + 2 * groups * K).copy_(torch.cat([x.flatten(1) for x in (v, k, q)], 1))
     program.tensor("step", heads).copy_(step)
-    made = program.recur(
+    operation = program.recur(
         program.shared("vkq", n), program.shared("step", heads), program.shared("y", heads * V), sizes, (bias, log_rate, skip), (0.3, 1.1)
     )  # fmt: skip
-    made.past, made.next = view(state), view(after)
+    operation.past, operation.next = view(state), view(after)
     assert program.run(none(2))
     close(after, wanted)
     close(program.tensor("y", heads * V), read.flatten(1))

@@ -247,12 +247,12 @@ def test_decode_step_equals_the_sequence(gate, dtype):
     ],
 )
 def test_bad_input_names_the_tensor_and_the_axis(name, wrong, says):
-    given = dict(zip(("q", "k", "v", "beta", "log_head", "state"), draw(), strict=True))
-    given[name] = wrong(given[name])
-    if name == "v" and given["v"].shape[1] == 5:
-        given |= {x: given[x][:, :5] for x in ("beta", "log_head", "state")}
+    tensors = dict(zip(("q", "k", "v", "beta", "log_head", "state"), draw(), strict=True))
+    tensors[name] = wrong(tensors[name])
+    if name == "v" and tensors["v"].shape[1] == 5:
+        tensors |= {x: tensors[x][:, :5] for x in ("beta", "log_head", "state")}
     with pytest.raises(BadInput, match=says) as caught:
-        delta(**given)
+        delta(**tensors)
     assert "\n" not in str(caught.value)
 
 

@@ -54,9 +54,9 @@ KINDS = ["tanh", "relu", "before", "after", "standard", "peephole", "cell"]
 def case(kind: str, B: int, T: int, H: int, dtype=torch.float64):
     """Leaves by name, the kernel's call and one step of the formula."""
     gates = 1 if kind in KINDS[:2] else 3 if kind in KINDS[2:4] else 4
-    given = gates - (kind == "cell")
+    projected = gates - (kind == "cell")
     calm = 0.8 * H**-0.5  # larger recurrent weights are chaotic: rounding would grow with time
-    leaves = {"p": draw(B, T, given * H, seed=1, dtype=dtype), "W": draw(gates * H, H, seed=2, size=calm, dtype=dtype)}
+    leaves = {"p": draw(B, T, projected * H, seed=1, dtype=dtype), "W": draw(gates * H, H, seed=2, size=calm, dtype=dtype)}
     leaves["h"] = draw(B, H, seed=3, dtype=dtype)
     if gates == 4:
         leaves["c"] = draw(B, H, seed=4, dtype=dtype)
@@ -79,16 +79,16 @@ def test_equals_the_formula_in_values_and_gradients(kind: str, B: int, T: int, H
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
         leaves, fused, step = case(kind, B, T, H, dtype)
         lengths = torch.arange(B) * 3 % (T + 1) if padded else None
-        found = fused(lengths)
+        actual = fused(lengths)
         state = {name: leaves[name] for name in ("h", "c") if name in leaves}
         wanted = unrolled(step, leaves["p"], state, torch.full((B,), T) if lengths is None else lengths)
-        found = found[: len(wanted)]
-        for outs in (found, wanted):  # padding is nobody's business
+        actual = actual[: len(wanted)]
+        for outs in (actual, wanted):  # padding is nobody's business
             loss = sum((x * draw(*x.shape, seed=7, dtype=dtype).detach()).sum() for x in outs)
             grads = torch.autograd.grad(loss, list(leaves.values()))
-            if outs is found:
+            if outs is actual:
                 mine = grads
-        for name, a, b in zip(["out", "h", "c"], found, wanted):
+        for name, a, b in zip(["out", "h", "c"], actual, wanted):
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{kind} {name}: {m}")
         for name, a, b in zip(leaves, mine, grads):
             scale = max(float(b.abs().max()), 1.0)
@@ -119,16 +119,16 @@ def test_equals_torch(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_change_no_bit(kind: str) -> None:
-    found, threads = [], torch.get_num_threads()
+    results, threads = [], torch.get_num_threads()
     try:
         for n in (1, 2, 3):
             torch.set_num_threads(n)
             leaves, fused, _ = case(kind, 7, 6, 20, torch.float32)
             outs = fused(None)
-            found.append([*outs, torch.autograd.grad(outs[0].square().sum(), leaves["p"])[0]])
+            results.append([*outs, torch.autograd.grad(outs[0].square().sum(), leaves["p"])[0]])
     finally:
         torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other))
 
 
 def test_closed_and_open_gates_are_exact() -> None:
@@ -160,17 +160,17 @@ def test_no_rows_and_wrong_sizes() -> None:
 
 def test_no_steps_leave_the_state_as_it_was() -> None:
     h, c = (torch.randn(3, 5, requires_grad=True) for _ in range(2))
-    for found, given in (
+    for outputs, states in (
         (rnn(torch.zeros(3, 0, 5), torch.randn(5, 5), h), (h,)),
         (gru(torch.zeros(3, 0, 15), torch.randn(15, 5), None, h), (h,)),
         (lstm(torch.zeros(3, 0, 20), torch.randn(20, 5), h, c), (h, c)),
     ):
-        assert found[0].shape == (3, 0, 5) and all(torch.equal(x, y) for x, y in zip(found[1:], given, strict=True))
-        (dh,) = torch.autograd.grad(found[1].sum(), h)
+        assert outputs[0].shape == (3, 0, 5) and all(torch.equal(x, y) for x, y in zip(outputs[1:], states, strict=True))
+        (dh,) = torch.autograd.grad(outputs[1].sum(), h)
         assert (dh == 1).all()
 
 
 def test_the_op_is_a_good_torch_op() -> None:
     leaves, _, _ = case("cell", 2, 3, 4)
-    given = (6, leaves["p"], leaves["W"], leaves["U"], leaves["v"], leaves["h"], leaves["c"], None, True)
-    torch.library.opcheck(torch.ops.sonde.gates.default, given, test_utils=("test_schema", "test_faketensor"))
+    args = (6, leaves["p"], leaves["W"], leaves["U"], leaves["v"], leaves["h"], leaves["c"], None, True)
+    torch.library.opcheck(torch.ops.sonde.gates.default, args, test_utils=("test_schema", "test_faketensor"))

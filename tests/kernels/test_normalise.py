@@ -46,14 +46,14 @@ def torchs(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool
     return y.relu() if relu else y
 
 
-def run(call, given: dict[str, Tensor], kind: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def run(call, tensors: dict[str, Tensor], kind: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """The output, the gradients and the running averages."""
-    held = {name: last(value.to(dtype)) for name, value in given.items()}
+    held = {name: last(value.to(dtype)) for name, value in tensors.items()}
     leaves = {name: held[name].requires_grad_() for name in ("x", "weight", "bias", "other") if name != "other" or kind == SUM}
     running = Running(held["mean"], held["variance"], 0.3, 1e-5)
     y = call(leaves["x"], leaves["weight"], leaves["bias"], running, kind != PLAIN, leaves.get("other"))
-    found = torch.autograd.grad(y, list(leaves.values()), held["dy"])
-    return {"y": y, "mean": running.mean, "variance": running.variance} | {f"d{name}": one for name, one in zip(leaves, found)}
+    grads = torch.autograd.grad(y, list(leaves.values()), held["dy"])
+    return {"y": y, "mean": running.mean, "variance": running.variance} | {f"d{name}": one for name, one in zip(leaves, grads)}
 
 
 def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> None:
@@ -67,24 +67,24 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> 
 @pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
 @pytest.mark.parametrize("size", SIZES + FEW_CHANNELS)
 def test_sizes(size, kind):
-    given = inputs(size)
-    want = run(torchs, given, kind)
-    close(run(normalise, given, kind), want, 1e-12)
-    close(run(normalise, given, kind, torch.float32), want, 1e-5)
+    tensors = inputs(size)
+    want = run(torchs, tensors, kind)
+    close(run(normalise, tensors, kind), want, 1e-12)
+    close(run(normalise, tensors, kind, torch.float32), want, 1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_kernel_serves(size, monkeypatch):
-    monkeypatch.setattr(_Normalise, "apply", lambda *given: "kernel")
-    given = {name: last(value) for name, value in inputs(size).items()}
-    assert normalise(given["x"], given["weight"], given["bias"], Running(given["mean"], given["variance"], 0.1, 1e-5)) == "kernel"
+    monkeypatch.setattr(_Normalise, "apply", lambda *tensors: "kernel")
+    tensors = {name: last(value) for name, value in inputs(size).items()}
+    assert normalise(tensors["x"], tensors["weight"], tensors["bias"], Running(tensors["mean"], tensors["variance"], 0.1, 1e-5)) == "kernel"
 
 
 @pytest.mark.parametrize("kind", [RELU, SUM])
 def test_as_exact_as_torch_far_from_zero(kind):
     """A mean a thousand deviations away: no output or gradient is further from the truth than twice what torch's is."""
-    given = {name: value.float().double() for name, value in inputs((6, 19, 13, 17), far=1000.0).items()}
-    want, ours, theirs = run(torchs, given, kind), run(normalise, given, kind, torch.float32), run(torchs, given, kind, torch.float32)
+    tensors = {name: value.float().double() for name, value in inputs((6, 19, 13, 17), far=1000.0).items()}
+    want, ours, theirs = run(torchs, tensors, kind), run(normalise, tensors, kind, torch.float32), run(torchs, tensors, kind, torch.float32)
     for name, truth in want.items():
         error, bound = ((one[name] - truth).abs().mean() for one in (ours, theirs))
         assert error <= 2 * bound + 1e-6 * truth.abs().mean(), name
@@ -92,8 +92,8 @@ def test_as_exact_as_torch_far_from_zero(kind):
 
 def test_outliers_at_the_beginning_cost_no_digits():
     """The first pixel of every image, as at a padded border, a million deviations from all others of a channel of mean 5000."""
-    given = inputs((4, 16, 9, 12), far=0.0)
-    x = given["x"].float() + 5000
+    tensors = inputs((4, 16, 9, 12), far=0.0)
+    x = tensors["x"].float() + 5000
     x[:, :8, 0, 0] = 1e6
     one = torch.ones(16)
     for pixels in (last(x), last(x[:, :, 1:])):
@@ -106,11 +106,11 @@ def test_outliers_at_the_beginning_cost_no_digits():
 
 @pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
 def test_derivatives(kind):
-    given = {name: last(value) for name, value in inputs((2, 16, 2, 3)).items()}
-    leaves = [given[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
+    tensors = {name: last(value) for name, value in inputs((2, 16, 2, 3)).items()}
+    leaves = [tensors[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None = None) -> Tensor:
-        running = Running(given["mean"].clone(), given["variance"].clone(), 0.1, 1e-3)
+        running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-3)
         return normalise(x, weight, bias, running, kind != PLAIN, other)
 
     assert torch.autograd.gradcheck(call, leaves, fast_mode=True)
@@ -119,13 +119,13 @@ def test_derivatives(kind):
 
 @pytest.mark.parametrize("frozen", [("x",), ("weight", "bias"), ("x", "weight", "bias")])
 def test_second_gradient_with_frozen_parts(frozen):
-    given = {name: last(value) for name, value in inputs((3, 18, 4, 2)).items()}
-    free = [given[name].requires_grad_() for name in ("x", "weight", "bias", "other") if name not in frozen]
+    tensors = {name: last(value) for name, value in inputs((3, 18, 4, 2)).items()}
+    free = [tensors[name].requires_grad_() for name in ("x", "weight", "bias", "other") if name not in frozen]
 
     def twice(call) -> tuple[Tensor, ...]:
-        running = Running(given["mean"].clone(), given["variance"].clone(), 0.1, 1e-5)
-        y = call(given["x"], given["weight"], given["bias"], running, True, given["other"])
-        first = torch.autograd.grad((y * given["dy"]).square().sum(), free, create_graph=True)
+        running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-5)
+        y = call(tensors["x"], tensors["weight"], tensors["bias"], running, True, tensors["other"])
+        first = torch.autograd.grad((y * tensors["dy"]).square().sum(), free, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), free, allow_unused=True)
 
     for ours, theirs in zip(twice(normalise), twice(torchs), strict=True):
@@ -133,12 +133,12 @@ def test_second_gradient_with_frozen_parts(frozen):
 
 
 def test_threads_and_runs_change_no_bit():
-    given, before = inputs((3, 48, 15, 14)), torch.get_num_threads()
+    tensors, before = inputs((3, 48, 15, 14)), torch.get_num_threads()
     results = []
     try:
         for threads in (1, 2, 3, 3):
             torch.set_num_threads(threads)
-            results.append(run(normalise, given, SUM, torch.float32))
+            results.append(run(normalise, tensors, SUM, torch.float32))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
@@ -147,14 +147,14 @@ def test_threads_and_runs_change_no_bit():
 
 def test_gradients_of_another_layout():
     """What comes back from a mean is expanded, from another layer perhaps in torch's default layout."""
-    given = {name: last(value) for name, value in inputs((2, 20, 5, 3)).items()}
-    for dy in (given["dy"].contiguous(), given["dy"].mean((2, 3), keepdim=True).expand_as(given["x"])):
-        found = []
+    tensors = {name: last(value) for name, value in inputs((2, 20, 5, 3)).items()}
+    for dy in (tensors["dy"].contiguous(), tensors["dy"].mean((2, 3), keepdim=True).expand_as(tensors["x"])):
+        grads = []
         for call in (normalise, torchs):
-            x = given["x"].clone(memory_format=torch.preserve_format).requires_grad_()
-            running = Running(given["mean"].clone(), given["variance"].clone(), 0.1, 1e-5)
-            found += torch.autograd.grad(call(x, given["weight"], given["bias"], running, True), x, dy)
-        torch.testing.assert_close(*found)
+            x = tensors["x"].clone(memory_format=torch.preserve_format).requires_grad_()
+            running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-5)
+            grads += torch.autograd.grad(call(x, tensors["weight"], tensors["bias"], running, True), x, dy)
+        torch.testing.assert_close(*grads)
 
 
 def test_not_a_number_is_seen():
@@ -169,26 +169,26 @@ def test_not_a_number_is_seen():
 
 @pytest.mark.parametrize("case", ["layout", "half precision", "small", "watched", "sum alone"])
 def test_torch_serves_elsewhere(case, monkeypatch):
-    monkeypatch.setattr(_Normalise, "apply", lambda *given: pytest.fail("the kernel was called"))
-    given = {name: last(value) for name, value in inputs((2, 16, 3, 4)).items()}
-    x, other, relu = given["x"], None, True
+    monkeypatch.setattr(_Normalise, "apply", lambda *tensors: pytest.fail("the kernel was called"))
+    tensors = {name: last(value) for name, value in inputs((2, 16, 3, 4)).items()}
+    x, other, relu = tensors["x"], None, True
     if case == "layout":
         x = x.contiguous()
     elif case == "half precision":
-        given = {name: value.bfloat16() for name, value in given.items()}
-        x = given["x"]
+        tensors = {name: value.bfloat16() for name, value in tensors.items()}
+        x = tensors["x"]
     elif case == "small":
         monkeypatch.setattr("sonde.kernels.normalise.LEAST", x.numel() + 1)
     elif case == "sum alone":
-        other, relu = given["other"], False
-    running = Running(given["mean"], given["variance"], 0.1, 1e-5)
+        other, relu = tensors["other"], False
+    running = Running(tensors["mean"], tensors["variance"], 0.1, 1e-5)
     if case == "watched":
         with FlopCounterMode(display=False):
-            y = normalise(x, given["weight"], given["bias"], running, relu, other)
+            y = normalise(x, tensors["weight"], tensors["bias"], running, relu, other)
     else:
-        y = normalise(x, given["weight"], given["bias"], running, relu, other)
+        y = normalise(x, tensors["weight"], tensors["bias"], running, relu, other)
     fresh = Running(torch.zeros_like(running.mean), torch.ones_like(running.mean), 0.1, 1e-5)
-    torch.testing.assert_close(y, torchs(x, given["weight"], given["bias"], fresh, relu, other))
+    torch.testing.assert_close(y, torchs(x, tensors["weight"], tensors["bias"], fresh, relu, other))
 
 
 def test_one_value_for_each_channel_is_told_by_torch():
@@ -200,22 +200,22 @@ def test_one_value_for_each_channel_is_told_by_torch():
 @pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
 @pytest.mark.parametrize(("pack", "tolerance"), [(lambda saved: saved.contiguous(), 1e-12), (lambda saved: saved.float(), 1e-4)])
 def test_what_was_saved_may_come_back_in_another_layout_or_dtype(kind, pack, tolerance):
-    def hooked(*given):
+    def hooked(*args):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-            return normalise(*given)
+            return normalise(*args)
 
-    given = inputs((3, 17, 7, 2))
-    close(run(hooked, given, kind), run(torchs, given, kind), tolerance)
+    tensors = inputs((3, 17, 7, 2))
+    close(run(hooked, tensors, kind), run(torchs, tensors, kind), tolerance)
 
 
 @pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
 def test_batches_of_gradients(kind):
-    given = {name: last(value) for name, value in inputs((2, 16, 5, 3)).items()}
-    leaves = [given[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
-    many = torch.stack([given["dy"], given["dy"].flip(0).cos()])
+    tensors = {name: last(value) for name, value in inputs((2, 16, 5, 3)).items()}
+    leaves = [tensors[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
+    many = torch.stack([tensors["dy"], tensors["dy"].flip(0).cos()])
 
     def found(call) -> tuple[Tensor, ...]:
-        running = Running(given["mean"].clone(), given["variance"].clone(), 0.1, 1e-3)
+        running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-3)
         y = call(*leaves[:3], running, kind != PLAIN, *leaves[3:])
         return torch.autograd.grad(y, leaves, many, is_grads_batched=True)
 

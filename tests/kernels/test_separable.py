@@ -47,8 +47,8 @@ def inputs(B, H, G, L, K, V, gates=(True, True, True), scale=1.0, seed=0, with_s
         return -scale * torch.rand(*shape, generator=make, dtype=torch.float64)
 
     shapes = ((B, H, L), (B, H, L, K), (B, H, L, V))
-    made = [gate(*shape) if there else None for shape, there in zip(shapes, gates)]
-    return [normal(B, G, L, K), normal(B, G, L, K), normal(B, H, L, V), *made, normal(B, H, K, V) if with_state else None]
+    log_gates = [gate(*shape) if there else None for shape, there in zip(shapes, gates)]
+    return [normal(B, G, L, K), normal(B, G, L, K), normal(B, H, L, V), *log_gates, normal(B, H, K, V) if with_state else None]
 
 
 def results(form, tensors, before, dtype=torch.float64, arrange=lambda x: x) -> list[Tensor]:
@@ -289,16 +289,16 @@ def test_step_on_held_buffers_equals_the_sequence(gates, before):
 )
 def test_wrong_input_names_tensor_axis_and_fix(name, change, words):
     names = ("q", "k", "v", "log_head", "log_key", "log_value", "state")
-    given = dict(zip(names, inputs(2, 4, 2, 5, 3, 6)))
-    given[name] = change(given[name])
+    tensors = dict(zip(names, inputs(2, 4, 2, 5, 3, 6)))
+    tensors[name] = change(tensors[name])
     with pytest.raises(BadInput, match=words):
-        separable(**given)
+        separable(**tensors)
 
 
 def test_groups_must_divide_heads():
-    given = inputs(1, 4, 3, 5, 2, 2)
+    tensors = inputs(1, 4, 3, 5, 2, 2)
     with pytest.raises(BadInput, match="4 heads and 3 key groups"):
-        separable(*given)
+        separable(*tensors)
 
 
 def test_step_refuses_buffers_it_cannot_hold():

@@ -180,13 +180,13 @@ def test_noise_is_drawn_in_proportion():
 
 def test_tree_is_huffmans():
     counts = np.array([40, 30, 20, 10, 5, 5, 3])
-    made = tree(counts)
-    length = np.diff(made.first)
+    huffman = tree(counts)
+    length = np.diff(huffman.first)
     assert sum(0.5**n for n in length) == 1  # a full binary tree
     # Merging by hand: 3+5=8, 5+8=13, 10+13=23, 20+23=43, 30+40=70, 43+70=113; their sum is the weighted path length.
     assert (length * counts).sum() == 8 + 13 + 23 + 43 + 70 + 113
-    paths = [tuple(zip(made.node[a:b][::-1], made.label[a:b][::-1])) for a, b in zip(made.first, made.first[1:])]
-    assert len(set(paths)) == 7 and {path[0][0] for path in paths} == {5} and set(made.node) == set(range(6))
+    paths = [tuple(zip(huffman.node[a:b][::-1], huffman.label[a:b][::-1])) for a, b in zip(huffman.first, huffman.first[1:])]
+    assert len(set(paths)) == 7 and {path[0][0] for path in paths} == {5} and set(huffman.node) == set(range(6))
 
 
 def test_thinning_follows_its_formula():

@@ -38,29 +38,29 @@ def test_the_curve_equals_scikit_learn(bins: int) -> None:
     chances = (3 * torch.randn(613, 5, generator=dice, dtype=torch.float64)).softmax(-1)
     y = torch.randint(0, 5, (613,), generator=dice)
     y = torch.where(torch.rand(613, generator=dice) < 0.7, chances.argmax(-1), y)
-    found, counts = calibration.read(subject(chances, y), bins=bins)
+    reading, counts = calibration.read(subject(chances, y), bins=bins)
     sure = chances.amax(-1).numpy()
     right, confidence = calibration_curve((chances.argmax(-1) == y).numpy(), sure, n_bins=bins)
-    assert found.values["right"] == pytest.approx(right.tolist(), abs=1e-12)
-    assert found.extra["x"]["right"] == pytest.approx(confidence.tolist(), abs=1e-12)
+    assert reading.values["right"] == pytest.approx(right.tolist(), abs=1e-12)
+    assert reading.extra["x"]["right"] == pytest.approx(confidence.tolist(), abs=1e-12)
     assert sum(counts.values["answers"]) == 613 and len(counts.extra["edges"]) == bins + 1
     weights = [n for n in counts.values["answers"] if n]
     error = sum(n * abs(a - b) for n, a, b in zip(weights, right, confidence, strict=True)) / 613
-    assert found.extra["error"] == pytest.approx(error, abs=1e-12)
+    assert reading.extra["error"] == pytest.approx(error, abs=1e-12)
 
 
 def test_by_hand() -> None:
     """Two answers of 0.9, one right: off by 0.4; two of 0.6, both right: off by 0.4; so 40 %, and as a whole as sure as right."""
     chances = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
-    found, counts = calibration.read(subject(chances, torch.tensor([0, 1, 1, 1])), bins=4)
-    assert found.extra["error"] == pytest.approx(0.4, abs=1e-6) and "largest of a bin 40.00%" in found.note
-    assert "75.00% sure and 75.00% right: as sure as right" in found.note
+    reading, counts = calibration.read(subject(chances, torch.tensor([0, 1, 1, 1])), bins=4)
+    assert reading.extra["error"] == pytest.approx(0.4, abs=1e-6) and "largest of a bin 40.00%" in reading.note
+    assert "75.00% sure and 75.00% right: as sure as right" in reading.note
     assert counts.values["answers"] == [0, 0, 2, 2]
 
 
 def test_an_answer_on_a_bound_belongs_below() -> None:
-    found = calibration.curve(torch.tensor([0.5, 0.5, 1.0, 0.0]).double(), torch.tensor([True, False, True, True]), bins=2)
-    assert found.answers.tolist() == [3, 1]
+    curve = calibration.curve(torch.tensor([0.5, 0.5, 1.0, 0.0]).double(), torch.tensor([True, False, True, True]), bins=2)
+    assert curve.answers.tolist() == [3, 1]
 
 
 def test_what_is_no_probability_is_refused() -> None:

@@ -24,9 +24,9 @@ class Principal(nn.Module):
 
     def __init__(self, x: np.ndarray, k: int) -> None:
         super().__init__()
-        found = PCA(k).fit(x)
-        self.kept = float(found.explained_variance_ratio_.sum())
-        self.middle, self.matrix = torch.tensor(found.mean_).float(), torch.tensor(found.components_).float()
+        pca = PCA(k).fit(x)
+        self.kept = float(pca.explained_variance_ratio_.sum())
+        self.middle, self.matrix = torch.tensor(pca.mean_).float(), torch.tensor(pca.components_).float()
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         return (x - self.middle) @ self.matrix.T
@@ -42,40 +42,40 @@ def digits() -> Subject:
 
 def test_of_principal_components_the_share_that_is_kept_is_their_variance() -> None:
     subject = digits()
-    found = reconstructions.read(subject, n=7, order="worst")
-    assert f"{subject.model.kept:.1%} of the spread is kept" in found.note
+    reading = reconstructions.read(subject, n=7, order="worst")
+    assert f"{subject.model.kept:.1%} of the spread is kept" in reading.note
     again = subject.model.decode(subject.model.encode(subject.batch.x))
     errors = (again - subject.batch.x).square().mean(1)
-    assert found.extra["errors"] == pytest.approx(errors.sort(descending=True).values[:7].tolist(), rel=1e-5)
+    assert reading.extra["errors"] == pytest.approx(errors.sort(descending=True).values[:7].tolist(), rel=1e-5)
     worst = int(errors.argmax())
-    shown = torch.tensor(found.values["images"][7])
+    shown = torch.tensor(reading.values["images"][7])
     assert shown.shape == (8, 8) and torch.allclose(shown, again[worst].reshape(8, 8).clamp(0, 1), atol=1e-6)
-    gap = torch.tensor(found.extra["heat"][14])
+    gap = torch.tensor(reading.extra["heat"][14])
     assert torch.allclose(gap.double(), (again - subject.batch.x)[worst].reshape(8, 8).double(), atol=1e-6)
-    assert found.extra["top"] >= float(gap.abs().max())
+    assert reading.extra["top"] >= float(gap.abs().max())
 
 
 def test_moving_one_number_adds_its_row_of_the_decoder() -> None:
     subject = digits()
-    found = traversal.read(subject, example=3, coordinates=(4,), steps=5, reach=2.0)
+    reading = traversal.read(subject, example=3, coordinates=(4,), steps=5, reach=2.0)
     codes = subject.model.encode(subject.batch.x).double()
     for step, way in enumerate((-2.0, -1.0, 0.0, 1.0, 2.0)):
         code = codes[3].clone()
         code[4] = codes[:, 4].mean() + way * codes[:, 4].std(correction=0)
         expected = subject.model.decode(code.float()).reshape(8, 8).clamp(0, 1)
-        assert torch.allclose(torch.tensor(found.values["images"][step]), expected, atol=1e-5)
-    assert found.extra["rows"] == ["coordinate 4"] and found.extra["labels"] == ["-2", "-1", "0", "1", "2"]
+        assert torch.allclose(torch.tensor(reading.values["images"][step]), expected, atol=1e-5)
+    assert reading.extra["rows"] == ["coordinate 4"] and reading.extra["labels"] == ["-2", "-1", "0", "1", "2"]
 
 
 def test_without_names_the_numbers_that_differ_most_are_moved() -> None:
-    found = traversal.read(digits(), rows=3, steps=2)
-    assert found.extra["coordinates"] == [0, 1, 2], "principal components come in this order"
-    assert len(found.values["images"]) == 6
+    reading = traversal.read(digits(), rows=3, steps=2)
+    assert reading.extra["coordinates"] == [0, 1, 2], "principal components come in this order"
+    assert len(reading.values["images"]) == 6
 
 
 def test_two_numbers_make_a_grid_on_the_scale_of_the_prior() -> None:
     subject = small()
-    found = traversal.read(subject, example=2, coordinates=(2, 0), steps=3, reach=1.5)
+    reading = traversal.read(subject, example=2, coordinates=(2, 0), steps=3, reach=1.5)
     mean, _ = subject.model.eval().encode(subject.batch.x[2:3])
     low, high = subject.batch.x.min(), subject.batch.x.max()
     for row, down in enumerate((-1.5, 0.0, 1.5)):
@@ -83,8 +83,8 @@ def test_two_numbers_make_a_grid_on_the_scale_of_the_prior() -> None:
             code = mean.clone().detach()
             code[0, 2], code[0, 0] = down, across
             expected = ((subject.model.decode(code).sigmoid() - low) / (high - low)).clamp(0, 1)
-            assert torch.allclose(torch.tensor(found.values["images"][3 * row + column]), expected[0, 0], atol=1e-6)
-    assert "Coordinate 0 across and 2 down" in found.note and "prior" in found.note
+            assert torch.allclose(torch.tensor(reading.values["images"][3 * row + column]), expected[0, 0], atol=1e-6)
+    assert "Coordinate 0 across and 2 down" in reading.note and "prior" in reading.note
 
 
 def test_the_objective_says_what_an_output_means() -> None:

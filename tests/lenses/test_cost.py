@@ -33,13 +33,13 @@ def worked() -> nn.Module:
 
 
 def test_worked_network_of_the_notes() -> None:
-    found = cost(worked, (1, 192, 256))
-    rows = [row for row in found.rows if row.kind not in ("ReLU", "Flatten")]
+    costs = cost(worked, (1, 192, 256))
+    rows = [row for row in costs.rows if row.kind not in ("ReLU", "Flatten")]
     sizes = [(5, 192, 256), (5, 96, 128), (10, 92, 124), (10, 46, 62), (20, 23, 31), (20, 10, 14), (6,)]
     assert [row.output for row in rows] == sizes
     assert [row.weights for row in rows] == [45, 0, 1250, 0, 800, 0, 16800]
     assert [row.biases for row in rows] == [5, 0, 10, 0, 20, 0, 6]
-    assert found.parameters == 18936
+    assert costs.parameters == 18936
     # by hand: outputs x (2 x 9 + 1), windows of 4 with 3 comparisons, ...
     assert rows[0].flops == 192 * 256 * 5 * 19 and rows[1].flops == 96 * 128 * 5 * 3
     assert rows[2].flops == 92 * 124 * 10 * (2 * 125 + 1) and rows[-1].flops == 6 * (2 * 2800 + 1)
@@ -47,9 +47,9 @@ def test_worked_network_of_the_notes() -> None:
 
 
 def test_a_77_billion_parameter_network_needs_no_memory() -> None:
-    found = cost(lambda: nn.Sequential(nn.Linear(IMAGE, IMAGE), nn.Linear(IMAGE, IMAGE)), (IMAGE,))
-    assert found.parameters == 77309804544
-    assert found.flops == 2 * (2 * IMAGE * IMAGE + IMAGE)
+    costs = cost(lambda: nn.Sequential(nn.Linear(IMAGE, IMAGE), nn.Linear(IMAGE, IMAGE)), (IMAGE,))
+    assert costs.parameters == 77309804544
+    assert costs.flops == 2 * (2 * IMAGE * IMAGE + IMAGE)
     assert cost(lambda: nn.Sequential(nn.Linear(65536, 65536), nn.Linear(65536, 65536)), (65536,)).parameters == 8590065664
     three = cost(lambda: nn.Sequential(nn.Linear(IMAGE, IMAGE), nn.Linear(IMAGE, IMAGE), nn.Linear(IMAGE, 3)), (IMAGE,))
     assert three.parameters == 77310394371
@@ -94,13 +94,13 @@ def test_whole_networks_against_torchs_own_counter() -> None:
         *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU()),
         *(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Dropout(), nn.Linear(144, 32), nn.ReLU(), nn.Linear(32, 10), nn.Softmax(-1)),
     )
-    found = cost(vgg, (3, 20, 14))
+    costs = cost(vgg, (3, 20, 14))
     rest = {"BatchNorm2d": 4 * 8 * 280, "MaxPool2d": 3 * 8 * 70, "Softmax": 30}
     rest["AdaptiveAvgPool2d"] = 16 * (4 + 4 + 4) * (3 + 3 + 3)  # 10 x 7 into windows of 4 and 3 on each side
     rest["ReLU"] = 8 * 280 + 16 * 70 + 32
-    assert {kind: sum(r.flops for r in found.rows if r.kind == kind) for kind in rest} == rest
+    assert {kind: sum(r.flops for r in costs.rows if r.kind == kind) for kind in rest} == rest
     biases = 8 * 280 + 16 * 70 + 32 + 10
-    assert found.flops - sum(rest.values()) - biases == products(vgg, torch.randn(1, 3, 20, 14))
+    assert costs.flops - sum(rest.values()) - biases == products(vgg, torch.randn(1, 3, 20, 14))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -108,16 +108,16 @@ def test_attention_by_hand_and_by_torch(batch_first: bool) -> None:
     t, e, h, f = 9, 16, 4, 40
     layer = nn.TransformerEncoderLayer(e, h, f, batch_first=batch_first)
     size = (t, e)
-    found = cost(layer, size)
+    costs = cost(layer, size)
     n, t = (1, t) if batch_first else (t, 1)  # without batch_first torch takes the first axis for time
     # projections, scale, scores and mixing, softmax, output; then the two norms and the two dense layers
     attention = n * t * (3 * e * (2 * e + 1) + e + 4 * t * e + 3 * t * h + e * (2 * e + 1))
     if batch_first:
         residual, relu = 2 * e, f
-        assert found.flops == attention + n * t * (2 * 7 * e + f * (2 * e + 1) + e * (2 * f + 1) + residual + relu)
+        assert costs.flops == attention + n * t * (2 * 7 * e + f * (2 * e + 1) + e * (2 * f + 1) + residual + relu)
         matmul = n * t * (3 * e * 2 * e + 4 * t * e + 2 * e * e + 4 * e * f)
         assert matmul == products(layer, torch.randn(1, *size))
-    assert found.parameters == sum(p.numel() for p in layer.parameters()) and not found.unknown
+    assert costs.parameters == sum(p.numel() for p in layer.parameters()) and not costs.unknown
 
 
 @pytest.mark.parametrize("kind, gates, pointwise", [(nn.RNN, 1, 1), (nn.LSTM, 4, 9), (nn.GRU, 3, 8)])
@@ -125,9 +125,9 @@ def test_attention_by_hand_and_by_torch(batch_first: bool) -> None:
 def test_recurrent_layers(kind, gates: int, pointwise: int, both: bool) -> None:
     t, d, h, ways = 6, 7, 5, 1 + both
     net = kind(d, h, num_layers=2, batch_first=True, bidirectional=both)
-    found = cost(net, (t, d)).flops
+    flops = cost(net, (t, d)).flops
     extras = 2 * ways * t * h * (gates * 3 + pointwise)  # sum of both parts and two biases per gate, then the cell
-    assert found - extras == products(net, torch.randn(1, t, d))
+    assert flops - extras == products(net, torch.randn(1, t, d))
 
 
 def test_norms_pools_and_lookups_by_hand() -> None:
@@ -165,9 +165,9 @@ def test_unknown_layers_are_never_taken_for_zero() -> None:
         def forward(self, x):
             return super().forward(x) * 2
 
-    found = cost(nn.Sequential(nn.Linear(4, 5), Odd(), Lora(5, 3)), (4,))
-    assert [row.flops for row in found.rows] == [5 * 9, None, None]
-    assert found.unknown == ("1", "2") and (found.weights, found.biases) == (20 + 5 + 15, 5 + 5 + 3)
+    costs = cost(nn.Sequential(nn.Linear(4, 5), Odd(), Lora(5, 3)), (4,))
+    assert [row.flops for row in costs.rows] == [5 * 9, None, None]
+    assert costs.unknown == ("1", "2") and (costs.weights, costs.biases) == (20 + 5 + 15, 5 + 5 + 3)
     assert "at least 45 FLOPs" in _text(explain_model(nn.Sequential(nn.Linear(4, 5), Odd()), (4,), "t")) and "≥" in _text(
         explain_model(nn.Sequential(nn.Linear(4, 5), Odd()), (4,), "t")
     )
@@ -188,9 +188,9 @@ def test_a_container_that_only_moves_its_own_parameter_computes_nothing() -> Non
     plain, odd = (cost(Begins(odd), (3, 4)) for odd in (False, True))
     assert (plain.flops, plain.unknown) == (3 * 5 * 9, ()) and odd.unknown == ("Begins",)
     vit = ViT((8, 6), patch=2, width=8, depth=2, heads=2, classes=3, channels=1)
-    found = cost(vit, (1, 8, 6))
-    assert found.unknown == () and found.parameters == sum(p.numel() for p in vit.parameters())
-    assert next(row for row in found.rows if row.name == "ViT").flops == 0
+    costs = cost(vit, (1, 8, 6))
+    assert costs.unknown == () and costs.parameters == sum(p.numel() for p in vit.parameters())
+    assert next(row for row in costs.rows if row.name == "ViT").flops == 0
 
 
 def test_operations_written_out_in_a_container_have_their_own_row() -> None:
@@ -205,11 +205,11 @@ def test_operations_written_out_in_a_container_have_their_own_row() -> None:
             x = F.relu(x + self.position)
             return self.inner(x @ x.transpose(-1, -2) @ x)
 
-    found = cost(Block(), (5, 6))
-    by_name = {row.name: row for row in found.rows}
+    costs = cost(Block(), (5, 6))
+    by_name = {row.name: row for row in costs.rows}
     assert by_name["Block"].flops == 2 * (5 * 6 * 5) * 2 + 30 + 30 and by_name["Block"].weights == 30  # products, sum, relu
     assert by_name["inner"].flops == 5 * 4 * 12
-    assert by_name["never"].kind == "Linear, not run" and found.parameters == 30 + 24 + 9
+    assert by_name["never"].kind == "Linear, not run" and costs.parameters == 30 + 24 + 9
 
 
 def test_shared_weights_are_counted_once_and_calls_add_up() -> None:
@@ -223,9 +223,9 @@ def test_shared_weights_are_counted_once_and_calls_add_up() -> None:
         def forward(self, ids):
             return self.outside(self.mix(self.mix(self.inside(ids))))
 
-    found = cost(Twice(), (7,), dtype=torch.int64)
-    assert found.parameters == 36 + 20
-    mix = next(row for row in found.rows if row.name == "mix")
+    costs = cost(Twice(), (7,), dtype=torch.int64)
+    assert costs.parameters == 36 + 20
+    mix = next(row for row in costs.rows if row.name == "mix")
     assert mix.calls == 2 and mix.flops == 2 * 7 * 4 * 9
 
 
@@ -305,5 +305,5 @@ def test_explain_shows_rows_totals_and_hostile_names_as_text() -> None:
     ],
 )
 def test_small_layers_of_the_library_are_counted_as_written(layer: nn.Module, size: tuple[int, ...], flops: int) -> None:
-    found = cost(layer, size)
-    assert found.flops == flops and not found.unknown
+    costs = cost(layer, size)
+    assert costs.flops == flops and not costs.unknown

@@ -34,15 +34,15 @@ def run_of(train, valid):
     ],
 )
 def test_regimes_of_curves(train, valid, regime):
-    said = run_of(train, valid)
-    assert said.regime == regime and said.why
-    assert bool(said.remedies) == (regime != "good fit")
+    verdict = run_of(train, valid)
+    assert verdict.regime == regime and verdict.why
+    assert bool(verdict.remedies) == (regime != "good fit")
 
 
 def test_a_short_run_with_few_checks_is_still_learning():
     losses = [2.3 - 0.02 * s for s in range(60)]
-    said = diagnosis.of_run((list(range(60)), losses), ([20, 40, 60], [1.9, 1.5, 1.1]))
-    assert said.regime == "still learning" and "longer training" in said.remedies
+    verdict = diagnosis.of_run((list(range(60)), losses), ([20, 40, 60], [1.9, 1.5, 1.1]))
+    assert verdict.regime == "still learning" and "longer training" in verdict.remedies
     assert diagnosis.of_run(([0, 1], [2.0, 1.9]), ([1], [1.9])).regime == "underfitting"
 
 
@@ -54,12 +54,14 @@ def test_validation_far_above_the_start_is_no_underfitting(train, regime):
 
 def test_a_few_steps_that_taught_hardly_anything_have_taught_nothing_too_well():
     """Validation swings by a tenth of what little was learned, as it does before the statistics of a batch norm settle."""
-    said = diagnosis.of_run(([0, 1, 2], [2.0, 1.95, 1.9]), ([1, 2], [1.92, 1.94]))
-    assert said.regime == "underfitting" and "Only 5.00 %" in said.why
+    verdict = diagnosis.of_run(([0, 1, 2], [2.0, 1.95, 1.9]), ([1, 2], [1.92, 1.94]))
+    assert verdict.regime == "underfitting" and "Only 5.00 %" in verdict.why
     assert diagnosis.of_run(([0, 1, 2], [2.0, 1.0, 0.5]), ([1, 2], [0.5, 0.65])).regime == "overfitting"
     for first in (2.5, 5.0):  # statistics that have not settled make the first checks high
-        said = diagnosis.of_run(([0, 1, 2], [2.3, 2.25, 2.2]), ([1, 2], [first, 5.3]))
-        assert said.regime == ("underfitting" if first == 5.0 else "diverging") and any("longer training" in each for each in said.remedies)
+        verdict = diagnosis.of_run(([0, 1, 2], [2.3, 2.25, 2.2]), ([1, 2], [first, 5.3]))
+        assert verdict.regime == ("underfitting" if first == 5.0 else "diverging") and any(
+            "longer training" in each for each in verdict.remedies
+        )
 
 
 def test_a_game_has_no_diagnosis():
@@ -68,8 +70,8 @@ def test_a_game_has_no_diagnosis():
 
 
 def test_shares_by_hand():
-    said = diagnosis.of_losses(train=0.4, valid=0.7, start=2.0, floor=0.0)
-    assert (said.learned, said.lost) == (pytest.approx(0.8), pytest.approx(0.1875)) and said.regime == "overfitting"
+    verdict = diagnosis.of_losses(train=0.4, valid=0.7, start=2.0, floor=0.0)
+    assert (verdict.learned, verdict.lost) == (pytest.approx(0.8), pytest.approx(0.1875)) and verdict.regime == "overfitting"
     assert diagnosis.of_losses(0.4, 0.5, 2.0).regime == "good fit"
     assert (
         diagnosis.of_losses(1.0, 1.1, 2.0).regime == "underfitting" and diagnosis.of_losses(1.0, 1.1, 2.0, floor=0.9).regime == "good fit"
@@ -92,8 +94,8 @@ def test_polynomials(degree, regime):
     y, truth = (np.sin(2 * np.pi * t) + 0.2 * random.normal(size=t.shape) for t in (x, new))
     fit = np.polynomial.Legendre.fit(x, y, degree, domain=[-1, 1])
     errors = [np.mean((fit(t) - v) ** 2) for t, v in ((x, y), (new, truth))]
-    said = diagnosis.of_losses(*errors, start=float(np.var(truth)), floor=0.04)
-    assert said.regime == regime, said
+    verdict = diagnosis.of_losses(*errors, start=float(np.var(truth)), floor=0.04)
+    assert verdict.regime == regime, verdict
 
 
 def test_reading_names_the_regime_and_what_helps():

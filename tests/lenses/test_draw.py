@@ -147,12 +147,12 @@ def painted(reading: Reading):
 
 def ticks(axis) -> list[str]:
     low, high = sorted(axis.get_view_interval())
-    said = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
-    return [label.get_text().replace("−", "-").replace(",", "") for place, label in said if low <= place <= high]
+    pairs = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [label.get_text().replace("−", "-").replace(",", "") for place, label in pairs if low <= place <= high]
 
 
 @pytest.mark.parametrize(
-    "cell, told",
+    "cell, expected",
     [
         ("-0.2134, 0.5311, -0.2991, 1.2331, -0.5551, 0.111", "-0.2134, 0.5311, -0.2991, 1.2331…"),
         ("x" * 50, "x" * 39 + "…"),
@@ -161,14 +161,14 @@ def ticks(axis) -> list[str]:
         ("a, " + "b" * 40, "a, " + "b" * 36 + "…"),
     ],
 )
-def test_a_long_cell_loses_its_end_and_no_number_is_cut(cell: str, told: str) -> None:
-    assert _cut(cell) == told and len(told) <= 40
+def test_a_long_cell_loses_its_end_and_no_number_is_cut(cell: str, expected: str) -> None:
+    assert _cut(cell) == expected and len(expected) <= 40
 
 
 @pytest.mark.parametrize("low, high", [(2.2, 2.4), (0.3, 3.5), (0.2, 40.0), (1.1, 990.0), (1e-9, 1e5)])
 def test_a_logarithmic_axis_has_at_least_three_numbers(low: float, high: float) -> None:
     axes = painted(Reading("t", "lines", {"a": [low, high]}, axes=["step", "loss"], extra={"log": ["y"]}))
-    assert 3 <= len(set(ticks(axes.yaxis))) <= 9 and all(low * 0.5 < float(told) < high * 2 for told in ticks(axes.yaxis))
+    assert 3 <= len(set(ticks(axes.yaxis))) <= 9 and all(low * 0.5 < float(label) < high * 2 for label in ticks(axes.yaxis))
     assert axes.get_ylabel() == "loss" and axes.get_xlabel() == "step"
 
 
@@ -288,10 +288,10 @@ def test_pictures_stand_in_named_rows_and_leave_places_free() -> None:
     corners = [image.get_extent() for image in axes.images]
     assert len(corners) == 3 and corners[0][0] == corners[0][0] < corners[1][0] == corners[2][0] and corners[2][3] < corners[1][2]
     assert all((right - left) == pytest.approx(2 * (top - bottom)) for left, right, bottom, top in corners)
-    told = {text.get_text(): text.get_position() for text in axes.texts}
-    assert told["above"][1] == pytest.approx((corners[0][2] + corners[0][3]) / 2) and told["below"][1] < corners[1][2]
-    assert told["e"][1] < told["d"][1] < corners[2][2]
-    assert corners[0][0] > told["above"][0] + 0.3, "names have a column of their own"
+    positions = {text.get_text(): text.get_position() for text in axes.texts}
+    assert positions["above"][1] == pytest.approx((corners[0][2] + corners[0][3]) / 2) and positions["below"][1] < corners[1][2]
+    assert positions["e"][1] < positions["d"][1] < corners[2][2]
+    assert corners[0][0] > positions["above"][0] + 0.3, "names have a column of their own"
 
 
 def test_heat_lies_over_a_picture_in_two_colours_and_is_clear_at_zero() -> None:

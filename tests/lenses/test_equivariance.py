@@ -32,11 +32,11 @@ class Mean(nn.Module):
 
 
 def test_a_circular_convolution_moves_with_the_image_and_its_mean_stays() -> None:
-    found = of(around(5, Mean(), nn.Linear(5, 3)), pixels=3)
-    assert found["shift around"]["0"] < 1e-14 and found["shift around"]["1"] < 1e-14
-    assert found["shift around"]["answer"] < 1e-14, "invariant, not only equivariant"
-    assert found["turn"]["0"] > 0.1 and found["enlarge"]["0"] > 0.1
-    assert found["shift off the edge"]["0"] > 0.01, "the edges see something else"
+    deviations = of(around(5, Mean(), nn.Linear(5, 3)), pixels=3)
+    assert deviations["shift around"]["0"] < 1e-14 and deviations["shift around"]["1"] < 1e-14
+    assert deviations["shift around"]["answer"] < 1e-14, "invariant, not only equivariant"
+    assert deviations["turn"]["0"] > 0.1 and deviations["enlarge"]["0"] > 0.1
+    assert deviations["shift off the edge"]["0"] > 0.01, "the edges see something else"
 
 
 def test_pooling_moves_with_its_own_stride_only() -> None:
@@ -47,15 +47,15 @@ def test_pooling_moves_with_its_own_stride_only() -> None:
 
 
 def test_what_works_on_single_pixels_has_every_symmetry() -> None:
-    found = of(nn.Sequential(nn.Conv2d(2, 5, 1)), pixels=3)
-    assert max(own["0"] for own in found.values()) < 1e-14
+    deviations = of(nn.Sequential(nn.Conv2d(2, 5, 1)), pixels=3)
+    assert max(own["0"] for own in deviations.values()) < 1e-14
 
 
 def test_a_kernel_that_looks_the_same_turned_turns_with_the_image() -> None:
     net = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, bias=False)).double()
     net[0].weight.data = sum(net[0].weight.data.rot90(i, (2, 3)) for i in range(4))
-    found = of(net, pixels=1)
-    assert found["turn"]["0"] < 1e-14 < found["enlarge"]["0"]
+    deviations = of(net, pixels=1)
+    assert deviations["turn"]["0"] < 1e-14 < deviations["enlarge"]["0"]
 
 
 def test_valid_convolutions_are_shifted_by_pixels_not_by_shares() -> None:
@@ -63,8 +63,8 @@ def test_valid_convolutions_are_shifted_by_pixels_not_by_shares() -> None:
     x = torch.zeros(1, 2, 12, 12, dtype=torch.float64)
     x[:, :, 3:8, 2:7] = torch.randn(2, 5, 5, dtype=torch.float64)
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 3))
-    found = of(net, 2, x)
-    assert found["shift off the edge"]["0"] < 1e-14 and found["shift off the edge"]["1"] < 1e-14
+    deviations = of(net, 2, x)
+    assert deviations["shift off the edge"]["0"] < 1e-14 and deviations["shift off the edge"]["1"] < 1e-14
 
 
 def test_an_error_by_hand() -> None:
@@ -85,17 +85,17 @@ def test_in_between_two_places_a_map_is_the_mean_of_both() -> None:
 
 def test_a_network_for_one_size_tells_what_it_can() -> None:
     net = CNN(channels=(1, 4, 6), classes=3, hidden=5, image=(8, 6))
-    found = equivariance.read(Subject(net, Batch(x=torch.randn(5, 1, 8, 6))))
-    assert found.extra["labels"][-1] == "answer" and found.extra["labels"][0] == "blocks.conv1"
-    assert found.values["turn"][0] is not None and found.values["turn"][-1] is None, "6 x 8 images are no input of the whole network"
-    assert found.values["shift around"][-1] is not None
+    reading = equivariance.read(Subject(net, Batch(x=torch.randn(5, 1, 8, 6))))
+    assert reading.extra["labels"][-1] == "answer" and reading.extra["labels"][0] == "blocks.conv1"
+    assert reading.values["turn"][0] is not None and reading.values["turn"][-1] is None, "6 x 8 images are no input of the whole network"
+    assert reading.values["shift around"][-1] is not None
 
 
 def test_a_network_that_enlarges_is_shifted_by_its_own_places() -> None:
     """A pixel is two places of a map twice as large: shifted around, it is exact; an image for every pixel has an answer too."""
     net = around(3, nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Upsample(scale_factor=3), nn.Conv2d(2, 1, 1))
-    found = of(net, pixels=1)["shift around"]
-    assert list(found) == ["0", "1", "2", "3", "4"] and max(found.values()) < 1e-14
+    deviations = of(net, pixels=1)["shift around"]
+    assert list(deviations) == ["0", "1", "2", "3", "4"] and max(deviations.values()) < 1e-14
 
 
 def test_a_unet_and_a_decoder_are_read() -> None:

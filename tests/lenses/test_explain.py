@@ -42,11 +42,11 @@ def test_the_form_is_the_one_that_would_run() -> None:
 
 def test_every_mixer_of_a_model_in_the_order_they_run() -> None:
     model = Stack(mixer("gsa", 16, heads=2), mixer("attention", 16, heads=2), mixer("gla", 16, heads=2, form="scan"))
-    found = forms_taken(model, Batch(x=torch.zeros(2, 30, 16), ids=torch.arange(2)))
-    assert [row.layer for row in found] == ["mixers.0", "mixers.0", "mixers.1", "mixers.2"]
-    assert [row.kind for row in found[:2]] == ["GSA, separable: value decay", "GSA, separable: key decay"]
-    assert found[2].kind == "Attention" and found[2].steps == 30
-    assert (found[3].form, found[3].why) == ("scan", "asked for")
+    rows = forms_taken(model, Batch(x=torch.zeros(2, 30, 16), ids=torch.arange(2)))
+    assert [row.layer for row in rows] == ["mixers.0", "mixers.0", "mixers.1", "mixers.2"]
+    assert [row.kind for row in rows[:2]] == ["GSA, separable: value decay", "GSA, separable: key decay"]
+    assert rows[2].kind == "Attention" and rows[2].steps == 30
+    assert (rows[3].form, rows[3].why) == ("scan", "asked for")
     assert forms_taken(nn.Linear(3, 2), (3,)) == []
 
 
@@ -73,8 +73,8 @@ def counted(run) -> int:
 def test_flops_of_the_separable_op(key: bool, value: bool) -> None:
     """Decay, write and read of every entry: 5 operations, one less without a decay."""
     q, v = meta(B, H, L, K), meta(B, H, L, V)
-    found = counted(lambda: separable(q, q, v, None, q if key else None, v if value else None))
-    assert found == B * H * L * K * V * (5 if key or value else 4)
+    count = counted(lambda: separable(q, q, v, None, q if key else None, v if value else None))
+    assert count == B * H * L * K * V * (5 if key or value else 4)
 
 
 def test_flops_of_the_other_ops() -> None:
@@ -82,14 +82,14 @@ def test_flops_of_the_other_ops() -> None:
     assert counted(lambda: delta(q, q, v, head, head)) == B * H * L * K * V * 7
     assert counted(lambda: delta(q, q, v, head, None)) == B * H * L * K * V * 6
     rate = meta(H, K, V)
-    found = counted(lambda: torch.ops.sonde.hadamard(q, q, v, v, rate, None, None, False))
-    assert found == flops(Steps(q, q, v, log_value=v, rate=rate), "fused")
+    count = counted(lambda: torch.ops.sonde.hadamard(q, q, v, v, rate, None, None, False))
+    assert count == flops(Steps(q, q, v, log_value=v, rate=rate), "fused")
 
 
 def test_a_mixer_has_its_own_row() -> None:
-    found = cost(mixer("gla", 24, heads=2), (40, 24))
-    own = next(row for row in found.rows if row.kind == "GLA itself")
-    assert own.flops and own.flops >= 40 * 2 * 6 * 12 * 4 and not found.unknown
+    costs = cost(mixer("gla", 24, heads=2), (40, 24))
+    own = next(row for row in costs.rows if row.kind == "GLA itself")
+    assert own.flops and own.flops >= 40 * 2 * 6 * 12 * 4 and not costs.unknown
 
 
 CELLS = [
@@ -111,17 +111,17 @@ def test_equal_blocks_are_folded() -> None:
     """The first in full, the others as one row with their sums; blocks that differ, and two of a kind, stay."""
     sizes = [4, 4, 4, 4, 8, 8, 4]
     model = Stack(*(mixer("attention", 4, heads=2, each=each, positions="none") for each in sizes))
-    found = cost(model, (10, 4))
-    rows = _folded(found.rows)
+    costs = cost(model, (10, 4))
+    rows = _folded(costs.rows)
     names = [row.name for row in rows]
     assert names.count("mixers.1–3") == 1 and not any(name.startswith(("mixers.1.", "mixers.2.", "mixers.3.")) for name in names)
     for kept in (0, 4, 5, 6):
-        assert [n for n in names if n.startswith(f"mixers.{kept}.")] == [r.name for r in found.rows if r.name.startswith(f"mixers.{kept}.")]
+        assert [n for n in names if n.startswith(f"mixers.{kept}.")] == [r.name for r in costs.rows if r.name.startswith(f"mixers.{kept}.")]
     (folded,) = (row for row in rows if row.name == "mixers.1–3")
     assert folded.kind == "3 × block 0" and folded.output == (10, 4)
-    assert folded.weights == 3 * sum(row.weights for row in found.rows if row.name.startswith("mixers.0"))
+    assert folded.weights == 3 * sum(row.weights for row in costs.rows if row.name.startswith("mixers.0"))
     for what in ("weights", "biases", "flops", "memory"):
-        assert sum(getattr(row, what) for row in rows) == getattr(found, what)
+        assert sum(getattr(row, what) for row in rows) == getattr(costs, what)
     forms = _folded_forms(forms_taken(model, (10, 4)))
     assert [row.layer for row in forms] == ["mixers.0–6"]  # sizes are no part of it
     twice = Stack(*(mixer("gsa", 16, heads=2) for _ in range(3)))

@@ -28,14 +28,14 @@ def by_hand(w, x, target, remedy):
         stored.append((h, f, z, std, out))
         h = h + out if "residual" in remedy else out
     delta = target / len(x)
-    found = []
+    statistics = []
     for layer, (h, f, z, std, out) in zip(w[::-1], stored[::-1], strict=True):
         d = delta * (1 - out**2)
         if "norm" in remedy:
             d = (d - d.mean(1, keepdims=True) - z * (d * z).mean(1, keepdims=True)) / std
-        found.append((f.var(), np.linalg.norm(d), np.linalg.norm(d.T @ h)))
+        statistics.append((f.var(), np.linalg.norm(d), np.linalg.norm(d.T @ h)))
         delta = d @ layer + (delta if "residual" in remedy else 0)
-    return np.array(found[::-1]).T
+    return np.array(statistics[::-1]).T
 
 
 @pytest.mark.parametrize("remedy", flow.REMEDIES)
@@ -43,18 +43,18 @@ def test_deep_nets_side_by_side_against_numpy(remedy):
     w = 0.4 * torch.randn(3, 5, 7, 7, generator=generator(0, "w"), dtype=torch.float64)
     draw = generator(2, "signal")
     x, target = (torch.randn(11, 7, generator=draw, dtype=torch.float64).numpy() for _ in range(2))
-    found = flow.of_deep(w, "tanh", remedy, seed=2, examples=11)
+    statistics = flow.of_deep(w, "tanh", remedy, seed=2, examples=11)
     for row in range(3):
-        for ours, theirs in zip(found, by_hand(w[row].numpy(), x, target, remedy), strict=True):
+        for ours, theirs in zip(statistics, by_hand(w[row].numpy(), x, target, remedy), strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-10)
-    torch.testing.assert_close(found.ratio(), found.gradient[:, 0] / found.gradient[:, -1])
+    torch.testing.assert_close(statistics.ratio(), statistics.gradient[:, 0] / statistics.gradient[:, -1])
 
 
 def test_a_model_against_its_own_layers():
     subject = values()
     first, last = subject.model[0], subject.model[2]
     with untouched(subject.model):
-        found = flow.of_model(subject.model, subject.objective, subject.batch)
+        statistics = flow.of_model(subject.model, subject.objective, subject.batch)
     x, y = subject.batch.x, subject.batch.y
     f = first(x).detach()
     h = f.tanh()
@@ -62,7 +62,7 @@ def test_a_model_against_its_own_layers():
     back = (out - y) / len(x)
     below = (back @ last.weight.detach()) * (1 - h**2)
     expected = [(f.var(correction=0), below.norm(), (below.T @ x).norm()), (out.var(correction=0), back.norm(), (back.T @ h).norm())]
-    torch.testing.assert_close(torch.stack(tuple(found)).T.float(), torch.tensor(expected), rtol=1e-5, atol=0)
+    torch.testing.assert_close(torch.stack(tuple(statistics)).T.float(), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
 def test_activations_in_place_and_layers_out_of_use():
@@ -81,8 +81,8 @@ def test_activations_in_place_and_layers_out_of_use():
         def forward(self, x):
             return self.used(x)
 
-    found = flow.of_model(Idle(), subject.objective, subject.batch)
-    assert found.in_weights[1] == 0 and found.variance[0] > 0 and found.variance[1].isnan()
+    statistics = flow.of_model(Idle(), subject.objective, subject.batch)
+    assert statistics.in_weights[1] == 0 and statistics.variance[0] > 0 and statistics.variance[1].isnan()
 
 
 def test_an_initialiser_fills_a_copy_and_follows_its_seed():
@@ -116,8 +116,8 @@ def test_the_reading_tells_what_vanishes():
 def test_every_activation_there_is():
     from sonde.nn import activations
 
-    found = flow.read(values(), compare=("all",), depth=2, width=3)[-1].extra["columns"]
-    assert {"relu", "tanh", "gelu"} <= set(found) <= set(activations.names())
+    columns = flow.read(values(), compare=("all",), depth=2, width=3)[-1].extra["columns"]
+    assert {"relu", "tanh", "gelu"} <= set(columns) <= set(activations.names())
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,6 @@ def test_a_layer_used_twice_counts_both_uses():
     w = net.layer.weight.detach().numpy()
     h1 = x.numpy() @ w.T
     h2 = h1 @ w.T
-    found = flow.of_model(net, Half(), Batch(x=x))
-    np.testing.assert_allclose(found.gradient, [np.sqrt((h2**2).sum() + ((h2 @ w) ** 2).sum())])
-    np.testing.assert_allclose(found.variance, [np.var([h1, h2])])
+    statistics = flow.of_model(net, Half(), Batch(x=x))
+    np.testing.assert_allclose(statistics.gradient, [np.sqrt((h2**2).sum() + ((h2 @ w) ** 2).sum())])
+    np.testing.assert_allclose(statistics.variance, [np.var([h1, h2])])

@@ -44,15 +44,15 @@ def test_a_layer_of_one_number_is_a_line_and_a_dead_one_has_none() -> None:
     net = nn.Sequential(nn.Linear(3, 1), nn.Tanh(), nn.Linear(1, 8), nn.Linear(8, 4))
     net[3].weight.data.zero_()
     reading = intrinsic.read(Subject(net, Batch(x=torch.randn(800, 3))))
-    found = dict(zip(reading.extra["labels"], reading.values["intrinsic dimension"], strict=True))
-    assert found["input"] == pytest.approx(3, abs=0.4)
-    assert all(found[name] == pytest.approx(1, abs=0.15) for name in ("0 Linear", "1 Tanh", "2 Linear"))
-    assert found["3 Linear"] is None and "3 Linear" in reading.note
+    dimensions = dict(zip(reading.extra["labels"], reading.values["intrinsic dimension"], strict=True))
+    assert dimensions["input"] == pytest.approx(3, abs=0.4)
+    assert all(dimensions[name] == pytest.approx(1, abs=0.15) for name in ("0 Linear", "1 Tanh", "2 Linear"))
+    assert dimensions["3 Linear"] is None and "3 Linear" in reading.note
 
 
-@pytest.mark.parametrize("x, told", [(np.zeros((50, 2)), "1 distinct"), (np.full((20, 2), np.nan), "not finite")])
-def test_what_has_no_dimension_is_refused(x, told) -> None:
-    with pytest.raises(BadInput, match=told):
+@pytest.mark.parametrize("x, message", [(np.zeros((50, 2)), "1 distinct"), (np.full((20, 2), np.nan), "not finite")])
+def test_what_has_no_dimension_is_refused(x, message) -> None:
+    with pytest.raises(BadInput, match=message):
         intrinsic.two_nn(x)
 
 

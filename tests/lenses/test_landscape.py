@@ -46,17 +46,17 @@ def test_line_and_plane_against_weights_set_by_hand():
     here = landscape.weights(subject.model)
     steps = landscape.direction(here), landscape.direction(here, name="second")
     across, up = torch.tensor([-0.5, 0.0, 1.0]).double(), torch.tensor([0.0, 0.25]).double()
-    found = landscape.plane(subject, here, steps, across, up)
+    losses = landscape.plane(subject, here, steps, across, up)
     kept = {name: value.clone() for name, value in here.items()}
     for i, b in enumerate(up.tolist()):
         for j, a in enumerate(across.tolist()):
             with torch.no_grad():
                 for name, parameter in subject.model.named_parameters():
                     parameter.copy_(kept[name] + a * steps[0][name] + b * steps[1][name])
-                assert float(found[i, j]) == pytest.approx(float(subject.objective(subject.model, subject.batch).loss()), rel=1e-5)
+                assert float(losses[i, j]) == pytest.approx(float(subject.objective(subject.model, subject.batch).loss()), rel=1e-5)
                 for name, parameter in subject.model.named_parameters():
                     parameter.copy_(kept[name])
-    torch.testing.assert_close(landscape.line(subject, here, steps[0], across), found[0])
+    torch.testing.assert_close(landscape.line(subject, here, steps[0], across), losses[0])
 
 
 def test_a_bowl():

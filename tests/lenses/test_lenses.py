@@ -47,16 +47,16 @@ def classifier(n: int = 700, k: int = 6) -> Subject:
 
 def test_confusion_equals_scikit_learn() -> None:
     subject = classifier()
-    y, said = subject.batch.y.numpy(), subject.model.output.detach().argmax(-1).numpy()
+    y, predictions = subject.batch.y.numpy(), subject.model.output.detach().argmax(-1).numpy()
     matrix, table = confusion.read(subject)
-    assert matrix.values["examples"] == metrics.confusion_matrix(y, said, labels=range(6)).tolist()
-    precision, recall, f1, support = metrics.precision_recall_fscore_support(y, said, labels=range(6), zero_division=math.nan)
+    assert matrix.values["examples"] == metrics.confusion_matrix(y, predictions, labels=range(6)).tolist()
+    precision, recall, f1, support = metrics.precision_recall_fscore_support(y, predictions, labels=range(6), zero_division=math.nan)
     for name, expected in (("precision", precision), ("recall", recall), ("F1", f1)):
-        found = [math.nan if value is None else value for value in table.values[name]]
-        assert found == pytest.approx(expected.tolist(), nan_ok=True, abs=1e-12)
+        scores = [math.nan if value is None else value for value in table.values[name]]
+        assert scores == pytest.approx(expected.tolist(), nan_ok=True, abs=1e-12)
     assert table.values["examples"] == support.tolist()
     assert table.values["class"] == ["a", "b", "c", "3", "4", "5"]
-    assert f"{(y == said).sum()} of 700 right" in matrix.note
+    assert f"{(y == predictions).sum()} of 700 right" in matrix.note
     assert table.values["precision"][2] is None and table.values["recall"][4] is None
 
 
@@ -108,8 +108,8 @@ def test_residuals_of_constant_targets_and_masks() -> None:
     flat = Subject(Given(torch.zeros(4, 1)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1)))
     assert residuals.read(flat)[0].extra["r2"] is None and "undefined" in residuals.read(flat)[0].note
     batch = Batch(x=torch.arange(3.0), y=torch.tensor([[1.0], [3.0], [99.0]]), mask=torch.tensor([True, True, False]))
-    found = residuals.read(Subject(Given(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
-    assert found.extra["mae"] == 0.5 and found.extra["r2"] == 0.5 and len(found.values["true"]) == 2
+    reading = residuals.read(Subject(Given(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
+    assert reading.extra["mae"] == 0.5 and reading.extra["r2"] == 0.5 and len(reading.values["true"]) == 2
     with pytest.raises(BadInput, match="gives 2 numbers for 1 targets"):
         residuals.read(Subject(Given(torch.zeros(4, 2)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1))))
 
@@ -119,21 +119,21 @@ def test_gradient_norms_by_hand() -> None:
     net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     net[0].weight.data.fill_(2.0)
     net[1].weight.data.fill_(5.0)
-    found = gradient_norms.read(Subject(net, Batch(x=torch.tensor([[3.0]]), y=torch.zeros(1, 1)), Squares()))
-    assert found.values["gradient norm"] == [450.0, 180.0]
-    assert found.values["weight norm"] == [2.0, 5.0]
-    assert found.values["gradient / weight"] == [225.0, 36.0]
-    assert found.extra["labels"] == ["0 Linear", "1 Linear"] and found.extra["loss"] == 450.0
-    assert "Neither" in found.note
+    reading = gradient_norms.read(Subject(net, Batch(x=torch.tensor([[3.0]]), y=torch.zeros(1, 1)), Squares()))
+    assert reading.values["gradient norm"] == [450.0, 180.0]
+    assert reading.values["weight norm"] == [2.0, 5.0]
+    assert reading.values["gradient / weight"] == [225.0, 36.0]
+    assert reading.extra["labels"] == ["0 Linear", "1 Linear"] and reading.extra["loss"] == 450.0
+    assert "Neither" in reading.note
 
 
 def test_gradient_norms_equal_a_backward_pass() -> None:
     subject = images()
-    found = gradient_norms.read(subject)
+    reading = gradient_norms.read(subject)
     subject.model.eval()
     subject.objective(subject.model, subject.batch).loss().backward()
     expected = [nn.utils.get_total_norm([p.grad for p in subject.model[i].parameters()]).item() for i in (0, 1, 6)]
-    assert found.values["gradient norm"] == pytest.approx(expected, rel=1e-6)
+    assert reading.values["gradient norm"] == pytest.approx(expected, rel=1e-6)
 
 
 def deep(activation: type[nn.Module], gain: float, depth: int = 24) -> Subject:
@@ -177,17 +177,17 @@ def test_gradient_norms_name_silent_layers_and_refuse_frozen_models() -> None:
 
 def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
     subject = images()
-    found = mistakes.read(subject, n=5)
+    reading = mistakes.read(subject, n=5)
     p = subject.model.eval()(subject.batch.x).softmax(-1)
     wrong = (p.argmax(-1) != subject.batch.y).nonzero().flatten()
     order = wrong[p.amax(-1)[wrong].argsort(descending=True)][:5]
-    assert found.extra["ids"] == subject.batch.ids[order].tolist()
+    assert reading.extra["ids"] == subject.batch.ids[order].tolist()
     names = subject.data.classes
-    assert found.extra["labels"][0] == f"says {names[p[order[0]].argmax()]}"
-    assert found.extra["details"][0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
-    first = torch.tensor(found.values["images"][0])
+    assert reading.extra["labels"][0] == f"says {names[p[order[0]].argmax()]}"
+    assert reading.extra["details"][0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
+    first = torch.tensor(reading.values["images"][0])
     assert first.shape == (8, 6) and first.min() == 0 and first.max() == 1
-    assert f"{len(wrong)} of 23" in found.note
+    assert f"{len(wrong)} of 23" in reading.note
 
 
 def test_no_mistakes_is_a_reading_too(tmp_path) -> None:
@@ -195,14 +195,14 @@ def test_no_mistakes_is_a_reading_too(tmp_path) -> None:
 
     subject = images()
     subject.batch = subject.batch.replace(y=subject.model.eval()(subject.batch.x).argmax(-1))
-    found = mistakes.read(subject)
-    assert found.note == "0 of 23 examples are misclassified." and draw(found, tmp_path / "a.png").exists()
+    reading = mistakes.read(subject)
+    assert reading.note == "0 of 23 examples are misclassified." and draw(reading, tmp_path / "a.png").exists()
 
 
 def test_filters_scale_zero_to_grey_and_keep_colour() -> None:
     net = nn.Sequential(nn.Conv2d(3, 5, (2, 4)))
-    found = filters.read(Subject(net, None), n=4)
-    pictures = torch.tensor(found.values["images"])
+    reading = filters.read(Subject(net, None), n=4)
+    pictures = torch.tensor(reading.values["images"])
     assert pictures.shape == (4, 2, 4, 3)
     weight = net[0].weight.detach()[:4].permute(0, 2, 3, 1)
     back = (pictures - 0.5) * 2 * weight.flatten(1).abs().amax(1).reshape(-1, 1, 1, 1)
@@ -239,8 +239,8 @@ ROWS = [
 def test_a_panel_keeps_the_colours_it_is_given() -> None:
     """Runs side by side: the third run has the third colour also where it is the only one with a figure."""
     line = ([1.0, 2.0], [0.5, 0.4])
-    own, given = curves.panel("valid/loss", {"valid": line}), curves.panel("valid/f1", {"c": line}, {"a": 0, "b": 1, "c": 2})
-    assert given.extra["colours"]["c"] == 2 and own.extra["colours"]["valid"] == curves.COLOURS["valid"]
+    own, custom = curves.panel("valid/loss", {"valid": line}), curves.panel("valid/f1", {"c": line}, {"a": 0, "b": 1, "c": 2})
+    assert custom.extra["colours"]["c"] == 2 and own.extra["colours"]["valid"] == curves.COLOURS["valid"]
 
 
 def test_curves_share_a_panel_by_figure() -> None:
@@ -254,8 +254,8 @@ def test_curves_share_a_panel_by_figure() -> None:
 
 def test_a_running_mean_is_told_as_one() -> None:
     rows = [{"step": step, "loss": 1.0 + step % 2} for step in range(100)]
-    found = curves.read(Subject(None, None, metrics=rows))[0]
-    assert found.extra["smooth"] == {"train": 5} and found.note == "Thick over thin: mean of 5 neighbouring rows."
+    reading = curves.read(Subject(None, None, metrics=rows))[0]
+    assert reading.extra["smooth"] == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighbouring rows."
     assert curves.read(Subject(None, None, metrics=rows[:50]))[0].extra["smooth"] == {}
 
 

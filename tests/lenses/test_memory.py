@@ -49,12 +49,12 @@ def test_gates_of_two_axes_add_up() -> None:
     key, value = -torch.rand(B, H, L, K), -torch.rand(B, H, L, V)
     both = memory.memory_lengths(steps(log_key=key, log_value=value))
     assert both.shape == (H, B * K * V * len(range(0, L, L // memory.STARTS)))
-    found = both.view(H, B, K * V, -1)[1, 0, 2 * V + 3, 4]
+    length = both.view(H, B, K * V, -1)[1, 0, 2 * V + 3, 4]
     start, total, n = 4 * (L // memory.STARTS), 0.0, 0
     while total > -1:
         n += 1
         total += float(key[0, 1, start + n, 2] + value[0, 1, start + n, 3])
-    assert int(found) == n
+    assert int(length) == n
 
 
 def test_norms_equal_a_loop() -> None:

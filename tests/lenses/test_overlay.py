@@ -16,15 +16,15 @@ from sonde.models.vit import ViT
 def test_weights_are_the_softmax_of_queries_and_keys() -> None:
     subject = overlay.tiny()
     model, batch = subject.model.eval(), subject.batch[:3]
-    found = overlay.weights(model, batch)
-    assert [tuple(each.shape) for each in found] == [(3, 2, 13, 13)] * 2
+    weights = overlay.weights(model, batch)
+    assert [tuple(each.shape) for each in weights] == [(3, 2, 13, 13)] * 2
     block = model.stack.blocks[0]
     with torch.no_grad():
         q, k, _ = block.mixer.qkv(block.norm(model.embed(batch.x))).chunk(3, -1)
     for head in (0, 1):
         mine = slice(4 * head, 4 * head + 4)
         expected = (q[..., mine] @ k[..., mine].mT / 2).softmax(-1)
-        assert torch.allclose(found[0][:, head].float(), expected, atol=1e-6)
+        assert torch.allclose(weights[0][:, head].float(), expected, atol=1e-6)
 
 
 def test_last_layer_and_rollout_by_hand() -> None:
@@ -45,11 +45,11 @@ def test_without_a_token_the_mean_over_all_is_shown() -> None:
 
 def test_the_picture_has_a_row_for_each_image() -> None:
     model = ViT(image=(8, 12), patch=4, width=6, depth=1, heads=3, classes=2, channels=3, pool="mean")
-    found = overlay.read(Subject(model, Batch(x=torch.randn(4, 3, 8, 12))), n=2, heads=2)
-    assert found.extra["across"] == 5 and len(found.values["images"]) == 10
-    assert found.extra["heat"][0] is None and torch.tensor(found.extra["heat"][1]).shape == (2, 3)
-    assert "the mean of all tokens" in found.note and "4 × 4 pixels" in found.note
-    whole = torch.tensor(found.extra["heat"][2])
+    reading = overlay.read(Subject(model, Batch(x=torch.randn(4, 3, 8, 12))), n=2, heads=2)
+    assert reading.extra["across"] == 5 and len(reading.values["images"]) == 10
+    assert reading.extra["heat"][0] is None and torch.tensor(reading.extra["heat"][1]).shape == (2, 3)
+    assert "the mean of all tokens" in reading.note and "4 × 4 pixels" in reading.note
+    whole = torch.tensor(reading.extra["heat"][2])
     assert float(whole.sum()) == pytest.approx(1.0, abs=1e-6)
 
 

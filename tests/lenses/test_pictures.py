@@ -24,9 +24,9 @@ def test_maps_are_what_the_network_gives_when_cut_off_behind_each_layer() -> Non
         *(nn.Conv2d(2, 5, 3), nn.ReLU(inplace=True), nn.Dropout(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 1), nn.Flatten(), nn.Linear(24, 3))
     ).eval()
     x = torch.randn(3, 2, 9, 6)
-    found = maps(net, Batch(x=x))
-    assert list(found) == ["0", "1", "3", "4"], "dropout changes nothing and a vector is no map"
-    for name, own in found.items():
+    features = maps(net, Batch(x=x))
+    assert list(features) == ["0", "1", "3", "4"], "dropout changes nothing and a vector is no map"
+    for name, own in features.items():
         expected = x
         for layer in net[: int(name) + 1]:
             expected = nn.functional.relu(expected) if isinstance(layer, nn.ReLU) else layer(expected)
@@ -46,9 +46,9 @@ class Twice(nn.Module):
 
 def test_a_layer_that_runs_twice_and_a_sum_have_maps_of_their_own() -> None:
     net, x = nn.Sequential(Twice(), nn.Flatten()), torch.randn(2, 1, 5, 7)
-    found = maps(net, Batch(x=x))
-    assert list(found) == ["0.inside", "0.inside (2)", "0"]
-    assert torch.equal(found["0"], x + found["0.inside (2)"])
+    features = maps(net, Batch(x=x))
+    assert list(features) == ["0.inside", "0.inside (2)", "0"]
+    assert torch.equal(features["0"], x + features["0.inside (2)"])
 
 
 def test_the_output_depends_on_x_through_the_maps() -> None:
@@ -60,12 +60,12 @@ def test_the_output_depends_on_x_through_the_maps() -> None:
         with torch.enable_grad():
             from sonde.lenses._pictures import gathering
 
-            found: dict = {}
-            with gathering(model, x, found):
+            features: dict = {}
+            with gathering(model, x, features):
                 out = model(x)[:, 0].sum()
-            (upper,) = torch.autograd.grad(out, found[name], retain_graph=True)
+            (upper,) = torch.autograd.grad(out, features[name], retain_graph=True)
             (whole,) = torch.autograd.grad(out, x, retain_graph=True)
-            (through,) = torch.autograd.grad(found[name], x, upper, retain_graph=True)
+            (through,) = torch.autograd.grad(features[name], x, upper, retain_graph=True)
             (plain,) = torch.autograd.grad(model(x)[:, 0].sum(), x)
         assert torch.allclose(whole, plain, atol=1e-12)
         if name == "0":
@@ -76,12 +76,12 @@ def test_the_output_depends_on_x_through_the_maps() -> None:
 def test_the_tokens_of_a_block_are_laid_out_as_patches() -> None:
     subject = seeing()
     model, x = subject.model.eval(), subject.batch.x[:3]
-    found = maps(model, Batch(x=x))
-    assert list(found) == ["patches", "stack.blocks.0", "stack.blocks.1"]
+    features = maps(model, Batch(x=x))
+    assert list(features) == ["patches", "stack.blocks.0", "stack.blocks.1"]
     tokens = model.stack.blocks[0](model.embed(x))[0]
     for row in range(4):
         for column in range(3):
-            assert torch.equal(found["stack.blocks.0"][:, :, row, column], tokens[:, 1 + row * 3 + column])
+            assert torch.equal(features["stack.blocks.0"][:, :, row, column], tokens[:, 1 + row * 3 + column])
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_jumps_are_products_of_strides(layers, expected) -> None:
 def test_a_network_for_one_size_is_asked_about_another_as_far_as_it_goes() -> None:
     net, batch = CNN(channels=(1, 2, 3), classes=4, hidden=5, image=(8, 8)).eval(), Batch(x=torch.randn(1, 1, 8, 8))
     larger = torch.randn(1, 1, 20, 12)
-    found = maps_of(net, batch, larger)
-    assert list(found) == list(maps(net, batch)) and torch.equal(found["blocks.conv2"], net.blocks[:4](larger))
+    features = maps_of(net, batch, larger)
+    assert list(features) == list(maps(net, batch)) and torch.equal(features["blocks.conv2"], net.blocks[:4](larger))
     vit = seeing().model.eval()
     assert list(maps_of(vit, Batch(x=torch.randn(1, 1, 8, 6)), larger)) == ["patches"]
 
@@ -110,9 +110,9 @@ def test_feature_maps_show_the_channels_that_vary_most() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 1, bias=False))
     net[0].weight.data = torch.tensor([0.1, -3.0, 0.0, 2.0]).reshape(4, 1, 1, 1)
     x = torch.rand(2, 1, 3, 5)
-    found = feature_maps.read(Subject(net, Batch(x=x)), example=1, channels=2)
-    image, blank, first, second = found.values["images"]
-    assert blank is None and found.extra["labels"] == ["", "", "1", "3"] and found.extra["rows"] == ["image", "0"]
+    reading = feature_maps.read(Subject(net, Batch(x=x)), example=1, channels=2)
+    image, blank, first, second = reading.values["images"]
+    assert blank is None and reading.extra["labels"] == ["", "", "1", "3"] and reading.extra["rows"] == ["image", "0"]
     scaled = (x[1, 0] - x[1].min()) / (x[1].max() - x[1].min())
     assert torch.allclose(torch.tensor(image), scaled) and torch.allclose(torch.tensor(second), scaled, atol=1e-6)
     assert torch.allclose(torch.tensor(first), 1 - scaled, atol=1e-6)
@@ -131,11 +131,11 @@ def test_patches_find_a_planted_pattern() -> None:
         top, left = max(row, 0), column
         seen = pattern[top - row :, : 9 - left]
         x[image, 0, top : top + len(seen), left : left + 3] = size * seen
-    found = patches.read(Subject(net, Batch(x=x)), channels=1, patches=3)
-    assert found.extra["rows"] == ["channel 0"] and found.extra["examples"] == [4, 2, 5]
+    reading = patches.read(Subject(net, Batch(x=x)), channels=1, patches=3)
+    assert reading.extra["rows"] == ["channel 0"] and reading.extra["examples"] == [4, 2, 5]
     answers = nn.functional.conv2d(x, pattern[None, None], stride=2, padding=1).flatten(1).amax(1)
-    assert [float(told) for told in found.extra["details"]] == pytest.approx([float(answers[i]) for i in (4, 2, 5)], abs=6e-3)
-    shown = [torch.tensor(image) for image in found.values["images"]]
+    assert [float(detail) for detail in reading.extra["details"]] == pytest.approx([float(answers[i]) for i in (4, 2, 5)], abs=6e-3)
+    shown = [torch.tensor(image) for image in reading.values["images"]]
     assert torch.allclose(shown[0], picture(x[4])[5:8, 3:6]) and torch.allclose(shown[1], picture(x[2])[3:6, 1:4])
     assert (shown[2][0] == 0.5).all() and (shown[2][1:, 2] == 0.5).all(), "grey outside the image"
     assert torch.allclose(shown[2][1:, :2], picture(x[5])[0:2, 7:9])
@@ -145,20 +145,20 @@ def test_patches_find_a_planted_pattern() -> None:
 
 def test_a_residual_network_shows_its_sums() -> None:
     model, x = cifar(8, classes=10).eval(), torch.randn(2, 3, 16, 16)
-    found = maps(model, Batch(x=x))
+    features = maps(model, Batch(x=x))
     with torch.no_grad():
         expected = model.layer1(model.relu(model.bn1(model.conv1(x))))
-    assert any(own.shape == expected.shape and torch.equal(own, expected) for own in found.values())
+    assert any(own.shape == expected.shape and torch.equal(own, expected) for own in features.values())
     rows = feature_maps.read(Subject(model, Batch(x=x)), layers=5, channels=2).extra["rows"]
-    assert len(rows) == 6 and "avgpool" in found and "avgpool" not in rows, "one place is no picture"
+    assert len(rows) == 6 and "avgpool" in features and "avgpool" not in rows, "one place is no picture"
 
 
 def test_the_fields_of_a_residual_network_agree_with_the_formula() -> None:
     table, view = receptive_field.read(Subject(cifar(8, classes=10), Batch(x=torch.randn(3, 3, 16, 16))), layers=100, probes=3)
-    found = dict(zip(table.values["layer"], zip(table.values["formula"], table.values["measured"], strict=True), strict=True))
-    assert found["layer1.0.conv2"] == ("7 × 7", "7 × 7") and found["layer3.0.conv2"] == ("25 × 25", "25 × 25")
-    assert all(formula in (None, told) for formula, told in found.values())
-    assert found["avgpool"][1].startswith("at least ") and "gradient of avgpool" not in view.extra["labels"]
+    fields = dict(zip(table.values["layer"], zip(table.values["formula"], table.values["measured"], strict=True), strict=True))
+    assert fields["layer1.0.conv2"] == ("7 × 7", "7 × 7") and fields["layer3.0.conv2"] == ("25 × 25", "25 × 25")
+    assert all(formula in (None, measured) for formula, measured in fields.values())
+    assert fields["avgpool"][1].startswith("at least ") and "gradient of avgpool" not in view.extra["labels"]
 
 
 def test_images_of_many_channels_are_shown_by_their_mean() -> None:
@@ -192,17 +192,17 @@ def test_maps_that_are_larger_than_the_image_are_a_part_of_a_pixel_apart() -> No
     for first, times in ((nn.Conv2d(1, 3, 1), 1), (nn.Conv2d(1, 3, 7, stride=7), 7)):
         net = enlarging(first)
         with torch.no_grad():
-            found = jumps(net, x, maps(net, x))
+            strides = jumps(net, x, maps(net, x))
         wanted = [times, times / 3, times / 6, times / 6, times * 2 / 3]
-        assert [found[str(i)] for i in range(5)] == [(pytest.approx(w, rel=0.02),) * 2 for w in wanted]
+        assert [strides[str(i)] for i in range(5)] == [(pytest.approx(w, rel=0.02),) * 2 for w in wanted]
 
 
 def test_the_places_of_a_unet_are_as_far_apart_on_the_way_up_as_down() -> None:
     for padded, side in ((True, 24), (False, 44)):
         net, batch = UNet(1, 2, width=2, depth=2, padded=padded), Batch(x=torch.randn(1, 1, side, side))
         with torch.no_grad():
-            made = maps(net, batch)
-            found = jumps(net, batch, made)
-        assert list(made)[-1] == "output" and made["output"].shape[1] == 2, "its answer with the channels last is no map of its own"
+            features = maps(net, batch)
+            strides = jumps(net, batch, features)
+        assert list(features)[-1] == "output" and features["output"].shape[1] == 2, "its answer with the channels last is no map of its own"
         wanted = {"down.0.conv1": 1, "down.1.conv2": 2, "down.2.conv1": 4, "up.1": 2, "join.1.conv1": 2, "up.0": 1, "output": 1}
-        assert {name: found[name] for name in wanted} == {name: (step, step) for name, step in wanted.items()}, f"padded {padded}"
+        assert {name: strides[name] for name in wanted} == {name: (step, step) for name, step in wanted.items()}, f"padded {padded}"

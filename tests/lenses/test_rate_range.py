@@ -33,32 +33,32 @@ def quadratic(scale: float) -> tuple[Subject, float]:
 @pytest.mark.parametrize("scale", [0.2, 1.0, 5.0])
 def test_it_explodes_just_beyond_two_over_the_curvature(scale) -> None:
     subject, curvature = quadratic(scale)
-    found = rate_range.read(subject, highest=1000.0, lowest=1e-4, steps=400)
+    reading = rate_range.read(subject, highest=1000.0, lowest=1e-4, steps=400)
     limit = 2 / curvature
-    assert found.extra["limit"] == pytest.approx(limit, rel=1e-3) and f"2 / lambda_max = {limit:.2g}" in found.note
-    assert found.extra["ended"] and limit < found.extra["x"][-1] < 3 * limit
-    assert 0.005 * limit < found.extra["suggestion"] < limit
-    assert f"Try {found.extra['suggestion']:.2g} with sgd" in found.note and "explodes at" in found.note
+    assert reading.extra["limit"] == pytest.approx(limit, rel=1e-3) and f"2 / lambda_max = {limit:.2g}" in reading.note
+    assert reading.extra["ended"] and limit < reading.extra["x"][-1] < 3 * limit
+    assert 0.005 * limit < reading.extra["suggestion"] < limit
+    assert f"Try {reading.extra['suggestion']:.2g} with sgd" in reading.note and "explodes at" in reading.note
 
 
 def test_the_picture_shows_the_fall_and_marks_the_rates() -> None:
     """The y axis ends a quarter above the first loss, not at the explosion; three rates are marked."""
     subject, _ = quadratic(1.0)
-    found = rate_range.read(subject, highest=1000.0, steps=400)
-    assert max(found.values["batch loss"]) > 2 * found.extra["top"]
-    assert found.extra["top"] == pytest.approx(1.25 * found.values["batch loss"][0])
-    smooth = found.values["smoothed"]
-    assert list(found.extra["marks"].values()) == [
-        found.extra["suggestion"],
-        found.extra["x"][smooth.index(min(smooth))],
-        found.extra["x"][-1],
+    reading = rate_range.read(subject, highest=1000.0, steps=400)
+    assert max(reading.values["batch loss"]) > 2 * reading.extra["top"]
+    assert reading.extra["top"] == pytest.approx(1.25 * reading.values["batch loss"][0])
+    smooth = reading.values["smoothed"]
+    assert list(reading.extra["marks"].values()) == [
+        reading.extra["suggestion"],
+        reading.extra["x"][smooth.index(min(smooth))],
+        reading.extra["x"][-1],
     ]
 
 
 def test_the_rates_rise_geometrically() -> None:
-    found = rate_range.read(values(), lowest=1e-4, highest=1e-2, steps=21)
-    assert found.extra["x"] == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)
-    assert not found.extra["ended"] and "has not exploded" in found.note
+    reading = rate_range.read(values(), lowest=1e-4, highest=1e-2, steps=21)
+    assert reading.extra["x"] == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)
+    assert not reading.extra["ended"] and "has not exploded" in reading.note
 
 
 def test_smoothing_and_suggestion_by_hand() -> None:
@@ -98,5 +98,5 @@ def test_infinite_losses_end_the_test() -> None:
 
     subject, _ = quadratic(1.0)
     subject.model = Wild()
-    found = rate_range.read(subject, highest=100.0)
-    assert found.extra["ended"] and all(math.isfinite(loss) for loss in found.values["batch loss"])
+    reading = rate_range.read(subject, highest=100.0)
+    assert reading.extra["ended"] and all(math.isfinite(loss) for loss in reading.values["batch loss"])

@@ -51,31 +51,31 @@ def test_long_patterns_are_shortened_to_a_count() -> None:
     first = net.layers[0].double()
     middles = torch.tensor([table.values["from"], table.values["to"]], dtype=torch.float64).mean(0)
     on = (first(middles[:, None]) > 0).sum(1).tolist()
-    assert [told[12:] for told in table.values["units on"]] == [f"… {count} of 30" for count in on]
+    assert [pattern[12:] for pattern in table.values["units on"]] == [f"… {count} of 30" for count in on]
     widths = [b - a for a, b in zip(table.values["from"], table.values["to"], strict=True)]
     assert len(widths) <= 20 and (len(widths) < 20 or widths == sorted(widths, reverse=True))
 
 
 def test_neighbours_have_different_colours() -> None:
     torch.manual_seed(1)
-    found = exact(MLP((2, 6, 1)), -3, 3)  # lines: every region has few neighbours, six colours suffice
-    chosen = regions.colours(found)
-    for i, first in enumerate(found):
-        for j, second in enumerate(found[:i]):
+    linear_regions = exact(MLP((2, 6, 1)), -3, 3)  # lines: every region has few neighbours, six colours suffice
+    chosen = regions.colours(linear_regions)
+    for i, first in enumerate(linear_regions):
+        for j, second in enumerate(linear_regions[:i]):
             if sum(a != b for a, b in zip(first.pattern, second.pattern, strict=True)) == 1:
                 assert chosen[i] != chosen[j]
 
 
 @pytest.mark.parametrize(
-    "model, x, told",
+    "model, x, message",
     [
         (nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), torch.zeros(4, 2), "layer '1' is a Tanh"),
         (MLP((5, 3, 1)), torch.zeros(4, 5), "5 inputs"),
         (nn.Sequential(nn.Flatten()), torch.zeros(4, 2), "no dense layer"),
     ],
 )
-def test_other_networks_are_refused(model, x, told) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_other_networks_are_refused(model, x, message) -> None:
+    with pytest.raises(BadInput, match=message):
         regions.read(Subject(model, Batch(x=x)))
 
 

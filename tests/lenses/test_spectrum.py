@@ -47,8 +47,8 @@ def test_ends_of_the_hessian_against_a_dense_one(make):
     subject = in_double(make())
     full = dense_hessian(subject)
     exact = np.linalg.eigvalsh(full)
-    found = spectrum.of_hessian(subject.model, subject.objective, subject.batch, steps=len(exact), tolerance=1e-12)
-    assert [found.low, found.high] == pytest.approx([exact[0], exact[-1]], abs=1e-8)
+    estimate = spectrum.of_hessian(subject.model, subject.objective, subject.batch, steps=len(exact), tolerance=1e-12)
+    assert [estimate.low, estimate.high] == pytest.approx([exact[0], exact[-1]], abs=1e-8)
     product = spectrum.hessian_product(subject.model, subject.objective, subject.batch)
     v = torch.randn(len(exact), dtype=torch.float64)
     np.testing.assert_allclose(product(v).numpy(), full @ v.numpy(), atol=1e-10)
@@ -60,26 +60,26 @@ def test_a_million_parameters_against_arpack():
     objective = images().objective
     n = sum(p.numel() for p in model.parameters())
     assert n > 1_000_000
-    found = spectrum.of_hessian(model, objective, batch, steps=30, tolerance=1e-3)
+    estimate = spectrum.of_hessian(model, objective, batch, steps=30, tolerance=1e-3)
     product = spectrum.hessian_product(model, objective, batch)
     operator = LinearOperator(
         (n, n), matvec=lambda v: product(torch.from_numpy(v.astype(np.float32).reshape(-1))).numpy(), dtype=np.float32
     )
     theirs = eigsh(operator, k=1, which="LA", v0=np.ones(n, np.float32), ncv=20, tol=1e-3, return_eigenvectors=False)[0]
-    assert found.high == pytest.approx(float(theirs), rel=3e-3) and found.products <= 30
+    assert estimate.high == pytest.approx(float(theirs), rel=3e-3) and estimate.products <= 30
 
 
 def test_the_rate_beyond_which_descent_diverges():
     subject = in_double(values())
     model = nn.Linear(3, 1, bias=False).double()
-    found = spectrum.of_hessian(model, subject.objective, subject.batch, steps=3)
+    estimate = spectrum.of_hessian(model, subject.objective, subject.batch, steps=3)
     exact = np.linalg.eigvalsh((subject.batch.x.T @ subject.batch.x / len(subject.batch)).numpy())
-    assert found.values.tolist() == pytest.approx(exact.tolist(), abs=1e-12)
-    assert f"condition number {exact[-1] / exact[0]:.4g}" in spectrum.verdict(found.low, found.high)
+    assert estimate.values.tolist() == pytest.approx(exact.tolist(), abs=1e-12)
+    assert f"condition number {exact[-1] / exact[0]:.4g}" in spectrum.verdict(estimate.low, estimate.high)
     for factor, falls in ((0.99, True), (1.01, False)):
         w = torch.ones(3, dtype=torch.float64) * 10
         for _ in range(2000):
-            w = w - factor * 2 / found.high * (subject.batch.x.T @ (subject.batch.x @ w) / len(subject.batch))
+            w = w - factor * 2 / estimate.high * (subject.batch.x.T @ (subject.batch.x @ w) / len(subject.batch))
         assert (float(w.norm()) < 1) == falls
 
 

@@ -93,13 +93,13 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
 
 def test_maps_of_a_pair_name_both_sides() -> None:
     subject = pairs()
-    found = attention.maps(subject, example=1, tokens=50)
-    kinds = {each.name: (each.cross, tuple(each.weights.shape)) for each in found}
+    maps = attention.maps(subject, example=1, tokens=50)
+    kinds = {each.name: (each.cross, tuple(each.weights.shape)) for each in maps}
     assert kinds["encoder.blocks.0.mixer"] == (False, (2, 4, 4)) and kinds["decoder.blocks.1.mixer"] == (False, (2, 5, 5))
     assert kinds["decoder.blocks.1.cross"] == (True, (2, 5, 4))
-    assert found[0].asking.tolist() == subject.batch.source[1, :4].tolist()
-    assert found[-1].asking.tolist() == subject.batch.x[1].tolist() and found[-1].asked.tolist() == subject.batch.source[1, :4].tolist()
-    for each in found:
+    assert maps[0].asking.tolist() == subject.batch.source[1, :4].tolist()
+    assert maps[-1].asking.tolist() == subject.batch.x[1].tolist() and maps[-1].asked.tolist() == subject.batch.source[1, :4].tolist()
+    for each in maps:
         torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:2]).double())
     assert len(attention.read(subject, layers=3)) == 3
 
@@ -153,11 +153,11 @@ def test_surprisal_needs_hidden_tokens_where_both_sides_are_seen() -> None:
 def test_the_last_block_says_what_the_model_says() -> None:
     for subject in (letters("gla heads=2"), pairs(), hidden()):
         batch = one(subject.batch, 1)
-        names, said = logit_lens.by_block(subject.model, batch)
+        names, logits = logit_lens.by_block(subject.model, batch)
         out = subject.model(*(batch.get(name) for name in getattr(subject.model, "reads", ("x",))))
         out = out["tokens"] if isinstance(out, dict) else out
-        torch.testing.assert_close(said[-1], out.double().detach(), rtol=1e-5, atol=1e-6)
-        assert names == ["embedding", "block 1", "block 2"] and len(said) == 3
+        torch.testing.assert_close(logits[-1], out.double().detach(), rtol=1e-5, atol=1e-6)
+        assert names == ["embedding", "block 1", "block 2"] and len(logits) == 3
 
 
 def test_logit_lens_after_the_first_block() -> None:
@@ -185,11 +185,11 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h, found = torch.zeros_like(x[:, 0]), []
+        h, outputs = torch.zeros_like(x[:, 0]), []
         for now in x.unbind(1):
             h = h @ self.weight.T + now
-            found.append(h)
-        return torch.stack(found, 1)
+            outputs.append(h)
+        return torch.stack(outputs, 1)
 
 
 @pytest.mark.parametrize("radius", [0.8, 1.1])
@@ -206,30 +206,30 @@ def test_influence_of_a_general_linear_net() -> None:
     torch.manual_seed(6)
     weight = torch.randn(5, 5, dtype=torch.float64)
     weight /= float(torch.linalg.eigvals(weight).abs().max()) / 0.9
-    found = lag.influence(Linear(weight), Batch(x=torch.randn(2, 12, 5, dtype=torch.float64)), probes=400)
+    influences = lag.influence(Linear(weight), Batch(x=torch.randn(2, 12, 5, dtype=torch.float64)), probes=400)
     wanted = [float(torch.linalg.matrix_power(weight, t).norm()) for t in range(12)]
-    np.testing.assert_allclose(found, wanted, rtol=0.15)
+    np.testing.assert_allclose(influences, wanted, rtol=0.15)
 
 
 def test_influence_counts_from_the_last_real_token() -> None:
     subject = pairs()
-    found = lag.influence(subject.model, subject.batch[:1], probes=3)
-    assert len(found) == 3
+    influences = lag.influence(subject.model, subject.batch[:1], probes=3)
+    assert len(influences) == 3
     alone = lag.influence(subject.model, one(subject.batch, 0), probes=3)
-    np.testing.assert_allclose(found, alone, rtol=1e-4)
+    np.testing.assert_allclose(influences, alone, rtol=1e-4)
 
 
 def test_states_are_those_after_each_beginning_of_the_text() -> None:
     subject = letters("lstm")
-    found = {reading.title: reading for reading in states.read(subject, examples=4)}
+    readings = {reading.title: reading for reading in states.read(subject, examples=4)}
     block = subject.model.stack.blocks[0]
     mixer, x = block.mixer, block.norm(subject.model.embed(subject.batch.x[:4])).detach()
     for t in range(x.shape[1]):
         _, state = mixer(x[:, : t + 1])  # from the beginning every time
         for name in ("h", "c"):
             wanted = float(state[name].detach().norm(dim=1).mean())
-            assert found[f"Size of the state '{name}'"].values["block 1"][t] == pytest.approx(wanted, rel=1e-5)
-    assert len(found) == 2
+            assert readings[f"Size of the state '{name}'"].values["block 1"][t] == pytest.approx(wanted, rel=1e-5)
+    assert len(readings) == 2
     with pytest.raises(BadInput, match="keeps a state of fixed size"):
         states.read(letters())
 
@@ -255,8 +255,8 @@ def test_projection_is_that_of_scikit_learn() -> None:
     shown = [spelt(subject).index(name) for name in reading.extra["labels"]]
     assert len(shown) == 6 and counts[shown].tolist() == sorted(counts, reverse=True)[:6]
     wanted = PCA(2).fit(table)
-    found = np.array(list(reading.values.values())).T
-    np.testing.assert_allclose(np.abs(found), np.abs(wanted.transform(table[shown])), rtol=1e-6)
+    coordinates = np.array(list(reading.values.values())).T
+    np.testing.assert_allclose(np.abs(coordinates), np.abs(wanted.transform(table[shown])), rtol=1e-6)
     assert reading.axes[0] == f"component 1: {wanted.explained_variance_ratio_[0]:.0%} of the spread"
 
 

@@ -107,11 +107,11 @@ def named(n: int, objective: object, shared: bool = False) -> Subject:
 @pytest.mark.parametrize("n", [7, 1300])
 def test_outputs_with_names_are_read_by_them(n) -> None:
     subject = named(n, Joint({"label": Part()}))
-    found, wanted = outputs(subject), subject.model(subject.batch.x)
-    assert list(found) == ["label", "tokens"] and all(torch.allclose(found[name], wanted[name], atol=1e-6) for name in found)
+    actual, wanted = outputs(subject), subject.model(subject.batch.x)
+    assert list(actual) == ["label", "tokens"] and all(torch.allclose(actual[name], wanted[name], atol=1e-6) for name in actual)
     (reading, *_) = shelf.load("lenses", "confusion").read(subject)
-    said = wanted["label"].argmax(1)
-    table = [[int(((subject.batch.y == a) & (said == b)).sum()) for b in range(2)] for a in range(2)]
+    predictions = wanted["label"].argmax(1)
+    table = [[int(((subject.batch.y == a) & (predictions == b)).sum()) for b in range(2)] for a in range(2)]
     assert table in reading.values.values()
 
 
@@ -123,8 +123,8 @@ def test_outputs_that_are_no_rows_and_outputs_without_a_choice_are_refused_in_on
             nn.LSTM(3, 4, batch_first=True), Batch(x=torch.ones(2, 5, 3), y=torch.tensor([0, 1])), images().objective
         ),
     }
-    for told, subject in calls.items():
-        with pytest.raises(BadInput, match=told) as caught:
+    for message, subject in calls.items():
+        with pytest.raises(BadInput, match=message) as caught:
             shelf.load("lenses", "confusion").read(subject)
         assert "\n" not in str(caught.value)
 

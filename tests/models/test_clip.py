@@ -25,11 +25,11 @@ def made() -> Clip:
 def test_unit_vectors_of_each_encoder():
     model = made()
     x, text, lengths = torch.randn(5, 1, 4, 4), torch.randint(9, (5, 3)), torch.tensor([3, 2, 1, 3, 2])
-    found = ask(model, Batch(x=x, text=text, lengths=lengths))
+    outputs = ask(model, Batch(x=x, text=text, lengths=lengths))
     for name, raw in (("image", model.image(x)), ("text", model.text(text, lengths))):
-        torch.testing.assert_close(found[name], raw / raw.square().sum(1, keepdim=True).sqrt(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(outputs[name], raw / raw.square().sum(1, keepdim=True).sqrt(), rtol=1e-6, atol=1e-6)
     padded = torch.where(torch.arange(3) < lengths.unsqueeze(1), text, 8)
-    torch.testing.assert_close(model.texts(padded, lengths), found["text"])
+    torch.testing.assert_close(model.texts(padded, lengths), outputs["text"])
 
 
 def test_the_factor_is_learned_and_bounded():

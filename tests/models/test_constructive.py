@@ -54,11 +54,11 @@ def test_a_steep_staircase_takes_the_values_at_the_knots() -> None:
 def test_barron_units_are_right_on_average_and_within_the_bound() -> None:
     inputs, radius, units, draw = 3, 1.3, 50, generator(0, "barron")
     x = torch.tensor([[0.3, -0.5, 0.9], [0.0, 0.0, 0.0], [-1.0, 0.4, 0.2]], dtype=torch.float64)
-    found = torch.stack([barron_units(inputs, radius, units, draw)(x) for _ in range(4000)])
+    outputs = torch.stack([barron_units(inputs, radius, units, draw)(x) for _ in range(4000)])
     target = torch.exp(-x.square().sum(1) / 2)
-    spread = found.std(0) / math.sqrt(4000)
-    assert ((found.mean(0) - target).abs() <= 4 * spread + 1e-12).all()
-    assert (found - target).square().mean(0).max() < barron_bound(radius, gaussian_barron_norm(inputs), units)
+    spread = outputs.std(0) / math.sqrt(4000)
+    assert ((outputs.mean(0) - target).abs() <= 4 * spread + 1e-12).all()
+    assert (outputs - target).square().mean(0).max() < barron_bound(radius, gaussian_barron_norm(inputs), units)
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 5])

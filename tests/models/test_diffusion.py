@@ -87,11 +87,11 @@ def test_noised_keeps_data_and_noise_apart():
 
 
 @pytest.mark.parametrize(
-    "made, shape", [(lambda: diffusion.points(3, 7, 2, 9), (3,)), (lambda: diffusion.images((2, 8, 12), 6, 9), (2, 8, 12))]
+    "factory, shape", [(lambda: diffusion.points(3, 7, 2, 9), (3,)), (lambda: diffusion.images((2, 8, 12), 6, 9), (2, 8, 12))]
 )
-def test_networks_fit_their_data_and_know_the_time(made, shape):
+def test_networks_fit_their_data_and_know_the_time(factory, shape):
     torch.manual_seed(0)
-    model = made()
+    model = factory()
     x = torch.randn(4, *shape)
     early, late = (model(x, torch.full((4,), t)) for t in (1, 8))
     assert early.shape == x.shape and not torch.allclose(early / late, torch.ones_like(x))

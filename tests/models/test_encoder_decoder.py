@@ -22,47 +22,47 @@ STYLES = [
 
 def model(**dials) -> EncoderDecoder:
     torch.manual_seed(0)
-    made = EncoderDecoder(vocabulary=19, width=24, depth=2, heads=4, ffn=2.0, **dials).double().eval()
-    for p in made.parameters():
+    net = EncoderDecoder(vocabulary=19, width=24, depth=2, heads=4, ffn=2.0, **dials).double().eval()
+    for p in net.parameters():
         nn.init.normal_(p, std=0.3)
-    return made
+    return net
 
 
 def test_t5_base_is_as_large_as_published():
     attend = "attention heads=12 positions=relative scale=1 each=64"
     with torch.device("meta"):
-        made = EncoderDecoder(32128, 768, 12, 12, 4.0, f"{attend} causal=false", attend, style="t5")
-    assert sum(p.numel() for p in made.parameters()) == 222_903_552
+        net = EncoderDecoder(32128, 768, 12, 12, 4.0, f"{attend} causal=false", attend, style="t5")
+    assert sum(p.numel() for p in net.parameters()) == 222_903_552
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("dials", STYLES)
 def test_decoding_equals_one_pass_and_padding_changes_nothing(dials):
-    made = model(**dials)
+    net = model(**dials)
     source, x = torch.randint(13, (3, 7)), torch.randint(19, (3, 9))
     lengths = torch.tensor([7, 3, 1])
-    whole = made(source, x, lengths)
-    state, pieces = made.begin(source, lengths), []
+    whole = net(source, x, lengths)
+    state, pieces = net.begin(source, lengths), []
     for part in x.split([1, 1, 4, 3], 1):
-        logits, state = made.advance(part, state)
+        logits, state = net.advance(part, state)
         pieces.append(logits)
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     for row, n in enumerate(lengths):
-        torch.testing.assert_close(made(source[row : row + 1, :n], x[row : row + 1])[0], whole[row], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(net(source[row : row + 1, :n], x[row : row + 1])[0], whole[row], rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("dials", STYLES)
 def test_the_future_is_hidden_and_the_source_seen(dials):
-    made = model(**dials)
+    net = model(**dials)
     source, x = torch.randint(13, (2, 7)), torch.randint(19, (2, 9))
-    whole, other = made(source, x), x.clone()
+    whole, other = net(source, x), x.clone()
     other[:, 5] = (other[:, 5] + 1) % 19
-    found = made(source, other)
-    torch.testing.assert_close(found[:, :5], whole[:, :5], rtol=1e-12, atol=1e-12)
-    assert (found[:, 5:] != whole[:, 5:]).any()
+    logits = net(source, other)
+    torch.testing.assert_close(logits[:, :5], whole[:, :5], rtol=1e-12, atol=1e-12)
+    assert (logits[:, 5:] != whole[:, 5:]).any()
     source[:, -1] = (source[:, -1] + 1) % 13
-    assert (made(source, x)[:, 0] != whole[:, 0]).any()
+    assert (net(source, x)[:, 0] != whole[:, 0]).any()
 
 
 @pytest.mark.parametrize("post", [True, False])
@@ -97,12 +97,12 @@ def test_a_block_is_torchs_layer(kind, post):
         one.load_state_dict(from_.state_dict())
     mine.norm = nn.Identity()
     x, context = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True), torch.randn(2, 7, 24, dtype=torch.float64)
-    found = mine(x, mine.read(context) if decoder else None)[0]
+    output = mine(x, mine.read(context) if decoder else None)[0]
     later = torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
     wanted = theirs(x, context, tgt_mask=later) if decoder else theirs(x)
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    slope = torch.randn_like(found)
-    torch.testing.assert_close(*(torch.autograd.grad(y, x, slope)[0] for y in (found, wanted)), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(output, wanted, rtol=1e-9, atol=1e-9)
+    slope = torch.randn_like(output)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, slope)[0] for y in (output, wanted)), rtol=1e-9, atol=1e-9)
     with torch.device("meta"):
         large = make(512, 8, 4.0)
     extra = sum(p.numel() for p in large.norm.parameters())
@@ -121,17 +121,17 @@ def test_what_it_cannot_do_it_says():
 @torch.no_grad()
 def test_its_alignment_is_the_last_look_at_the_source():
     """Rows sum to 1 and are 0 on padding; on the values of the last block they give what its cross-attention gave."""
-    made, lengths = model(), torch.tensor([7, 3])
+    net, lengths = model(), torch.tensor([7, 3])
     source, x = torch.randint(19, (2, 7)), torch.randint(19, (2, 5))
-    found = made.align(source, x, lengths)
-    assert found.shape == (2, 5, 7) and not found[1, :, 3:].any()
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    seen, cross = [], made.decoder.blocks[-1].cross
+    alignment = net.align(source, x, lengths)
+    assert alignment.shape == (2, 5, 7) and not alignment[1, :, 3:].any()
+    torch.testing.assert_close(alignment.sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    seen, cross = [], net.decoder.blocks[-1].cross
     hook = cross.register_forward_hook(lambda _, given, out: seen.append((*given, out)))
-    made(source, x, lengths)
+    net(source, x, lengths)
     hook.remove()
-    asked, context, out = seen[0]
-    q = cross.q(asked).unflatten(-1, (4, 6)).transpose(1, 2)
+    query, context, out = seen[0]
+    q = cross.q(query).unflatten(-1, (4, 6)).transpose(1, 2)
     weights = (q @ context["k"].mT * 6**-0.5).masked_fill((torch.arange(7) >= lengths[:, None])[:, None, None], -torch.inf).softmax(-1)
     torch.testing.assert_close(cross.out((weights @ context["v"]).transpose(1, 2).flatten(2)), out)
-    torch.testing.assert_close(found, weights.mean(1))
+    torch.testing.assert_close(alignment, weights.mean(1))

@@ -59,21 +59,21 @@ def test_a_summary_is_its_loop(take):
 def test_padding_changes_no_answer(body, hidden):
     for take in ("last", "mean"):
         head = SequenceHead(body, 4, take, hidden).eval()
-        found = ask(head, Batch(x=x(), lengths=LENGTHS))
-        assert found.shape == (3, 4)
-        torch.testing.assert_close(found[1], head(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
+        logits = ask(head, Batch(x=x(), lengths=LENGTHS))
+        assert logits.shape == (3, 4)
+        torch.testing.assert_close(logits[1], head(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
     tags = TokenHead(body, 5, hidden).eval()
-    found = ask(tags, Batch(x=x(), lengths=LENGTHS))
-    assert found.shape == (3, 7, 5)
-    torch.testing.assert_close(found[1, :3], tags(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
+    logits = ask(tags, Batch(x=x(), lengths=LENGTHS))
+    assert logits.shape == (3, 7, 5)
+    torch.testing.assert_close(logits[1, :3], tags(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
 def test_pairs_read_apart(body):
     head, other, n = PairHead(body, 3).eval(), x(3, 6).flip(0), torch.tensor([2, 6, 4])
-    found = ask(head, Batch(x=x(), lengths=LENGTHS, other=other, other_lengths=n))
+    logits = ask(head, Batch(x=x(), lengths=LENGTHS, other=other, other_lengths=n))
     u, v = (body.features(row)[0].mean(1) for row in (x()[1:2, :3], other[1:2, :6]))
-    torch.testing.assert_close(found[1:2], head.head(torch.cat([u, v, (u - v).abs(), u * v], 1)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits[1:2], head.head(torch.cat([u, v, (u - v).abs(), u * v], 1)), rtol=1e-4, atol=1e-5)
     with pytest.raises(BadInput, match="no second sequence"):
         ask(head, Batch(x=x(), lengths=LENGTHS))
 
@@ -105,13 +105,13 @@ def recipe(way: str = "lora", steps: int = 12) -> Recipe:
 
     def model() -> SequenceHead:
         torch.manual_seed(0)
-        made = SequenceHead(BODIES["gpt"](), 2, "mean")
+        net = SequenceHead(BODIES["gpt"](), 2, "mean")
         if way == "lora":
-            add_lora(made, 2, "*qkv")
+            add_lora(net, 2, "*qkv")
         else:
-            add_bottlenecks(made, 3)
-        made.head.requires_grad_(True)
-        return made
+            add_bottlenecks(net, 3)
+        net.head.requires_grad_(True)
+        return net
 
     source = TensorSource(tokens, (tokens == 5).any(1).long())
     rule = optimiser("adamw", lr=0.02, weight_decay=0.5, decay_all=True)

@@ -63,8 +63,8 @@ def test_by_default_all_numbers_are_parted_both_ways_and_each_reaches_each(shape
     model = shaken(Flow(shape, width=9, depth=1))
     assert len(model.steps) == max(6, 2 * math.ceil(math.log2(size)))
     keep = torch.stack([step.keep for step in model.steps])
-    told = torch.stack([kept[:, None] & ~kept[None, :] for kept in keep]).any(0)  # number i says how j moves
-    assert told.sum() == size * (size - 1)
+    influence = torch.stack([kept[:, None] & ~kept[None, :] for kept in keep]).any(0)  # number i says how j moves
+    assert influence.sum() == size * (size - 1)
     x = torch.randn(shape, dtype=torch.float64)
     slopes = torch.autograd.functional.jacobian(lambda one: model.to_noise(one[None])[0][0], x).reshape(size, size)
     assert (slopes != 0).all()
@@ -109,8 +109,8 @@ def test_chances_of_all_images_add_up_to_what_lies_between_the_edges():
         for b in range(3):
             x = torch.tensor([a / 2, b / 2], dtype=torch.float64).expand_as(place)
             with torch.no_grad():
-                found = float(model.log_prob(x, place).exp().mean())
-            assert found == pytest.approx(cell[a] * cell[b], rel=1e-3)
+                probability = float(model.log_prob(x, place).exp().mean())
+            assert probability == pytest.approx(cell[a] * cell[b], rel=1e-3)
 
 
 def test_samples_of_images_are_whole_levels():
@@ -124,9 +124,9 @@ def test_autoregressive_density_is_the_chain_of_torchs_mixtures():
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     weights, means, log_scales = model.mixtures(x)
     chain = MixtureSameFamily(Categorical(logits=weights), Normal(means, log_scales.exp())).log_prob(x).sum(1)
-    found = model.log_prob(x)
-    torch.testing.assert_close(found, chain)
-    slopes = [torch.autograd.grad(each.sum(), x, retain_graph=True)[0] for each in (found, chain)]
+    log_density = model.log_prob(x)
+    torch.testing.assert_close(log_density, chain)
+    slopes = [torch.autograd.grad(each.sum(), x, retain_graph=True)[0] for each in (log_density, chain)]
     torch.testing.assert_close(*slopes)
     for place in range(3):  # a mixture depends on earlier numbers alone
         (slope,) = torch.autograd.grad(means[:, place].sum(), x, retain_graph=True)

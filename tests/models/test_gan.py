@@ -9,10 +9,10 @@ from sonde.core.errors import BadInput
 from sonde.models import gan
 
 
-@pytest.mark.parametrize("made, shape", [(lambda: gan.points(3, 5, 7, 2), (3,)), (lambda: gan.images((2, 8, 12), 5, 3), (2, 8, 12))])
-def test_both_players_fit_each_other(made, shape):
+@pytest.mark.parametrize("factory, shape", [(lambda: gan.points(3, 5, 7, 2), (3,)), (lambda: gan.images((2, 8, 12), 5, 3), (2, 8, 12))])
+def test_both_players_fit_each_other(factory, shape):
     torch.manual_seed(0)
-    model = made()
+    model = factory()
     x = model.sample(6, torch.Generator().manual_seed(1))
     assert x.shape == (6, *shape) and not x.requires_grad
     assert torch.equal(x, model.sample(6, torch.Generator().manual_seed(1)))

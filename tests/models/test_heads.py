@@ -20,11 +20,11 @@ RAW = np.array([[0.3, -1.2, 2.0]])
 def test_the_usual_head_is_silent_and_works(task):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = head(task, 3)
-    output = made.layer(5)(torch.ones(4, 5))
+        output_head = head(task, 3)
+    output = output_head.layer(5)(torch.ones(4, 5))
     assert output.shape == (4, 3)
     y = torch.arange(4) % 3 if task == "classes" else torch.ones(4, 3)
-    assert made.likelihood()(made.layer(5), Batch(x=torch.ones(4, 5), y=y)).loss().isfinite()
+    assert output_head.likelihood()(output_head.layer(5), Batch(x=torch.ones(4, 5), y=y)).loss().isfinite()
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_settings_reach_the_likelihood():
 def test_odd_pairs_say_what_they_reach(task, activation, objective, words):
     assert words in odd(task, activation, objective)
     with pytest.warns(OddPair):
-        made = head(task, 2, activation, objective)
-    assert (made.activation, made.objective) == (activation, objective)
+        output_head = head(task, 2, activation, objective)
+    assert (output_head.activation, output_head.objective) == (activation, objective)
 
 
 @pytest.mark.parametrize("pair", [("positive", "relu", "gaussian"), ("real", "identity", "laplace"), ("real", "leaky_relu", "gaussian")])

@@ -111,8 +111,8 @@ def asked(name: str, theirs: nn.Module) -> torch.Tensor:
     if name.startswith("t5"):
         return theirs(input_ids=x, decoder_input_ids=x[:, 4:]).logits
     if name.startswith("bert"):
-        found = theirs(input_ids=x, token_type_ids=x % 2)
-        return torch.cat([found.prediction_logits.flatten(), found.seq_relationship_logits.flip(1).flatten()])
+        outputs = theirs(input_ids=x, token_type_ids=x % 2)
+        return torch.cat([outputs.prediction_logits.flatten(), outputs.seq_relationship_logits.flip(1).flatten()])
     return theirs(input_ids=x).logits
 
 
@@ -122,8 +122,8 @@ def told(name: str, theirs: nn.Module, ours: nn.Module) -> torch.Tensor:
     if name.startswith("t5"):
         return ours(x, x[:, 4:])
     if name.startswith("bert"):
-        found = ours(x, x % 2)
-        return torch.cat([found["tokens"].flatten(), found["pair"].flatten()])
+        outputs = ours(x, x % 2)
+        return torch.cat([outputs["tokens"].flatten(), outputs["pair"].flatten()])
     return ours(x)
 
 
@@ -199,19 +199,19 @@ def test_our_own_models_go_on_with_a_text_alike(name, tmp_path):
     assert other("to be or")["input_ids"] == prompt[0].tolist() and other.eos_token == "</s>"
     torch.testing.assert_close(theirs(input_ids=prompt).logits, ours(prompt), rtol=1e-4, atol=1e-4)
     theirs.generation_config.eos_token_id = None
-    found = theirs.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
-    assert found[0, prompt.shape[1] :].tolist() == greedy(ours, prompt, 20)
+    generated = theirs.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    assert generated[0, prompt.shape[1] :].tolist() == greedy(ours, prompt, 20)
     model, back = hf.load(tmp_path / "ours")
     assert back.tokens == words.tokens and greedy(model, prompt, 20) == greedy(ours, prompt, 20)
 
 
 def greedy(model: LanguageModel, prompt: torch.Tensor, new: int, state=None) -> list[int]:
-    found = []
+    generated = []
     for _ in range(new):
         logits, state = model.advance(prompt, state)
         prompt = logits[:, -1:].argmax(-1)
-        found.append(int(prompt))
-    return found
+        generated.append(int(prompt))
+    return generated
 
 
 @torch.no_grad()
@@ -221,8 +221,8 @@ def test_t5_writes_the_same_greedy_text(stored, tmp_path):
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "ours")
     source = tokens(theirs, 1, 9)
     theirs.generation_config.eos_token_id = None
-    found = theirs.generate(source, max_new_tokens=12, do_sample=False)
-    assert found[0, 1:].tolist() == greedy(ours, torch.zeros(1, 1, dtype=torch.long), 12, ours.begin(source))
+    generated = theirs.generate(source, max_new_tokens=12, do_sample=False)
+    assert generated[0, 1:].tolist() == greedy(ours, torch.zeros(1, 1, dtype=torch.long), 12, ours.begin(source))
 
 
 def test_files_in_parts_bare_bodies_and_old_names(stored, tmp_path):
@@ -259,8 +259,8 @@ def test_half_precision_and_heads_that_begin_fresh(stored, tmp_path):
     rewrite(folder, lambda tensors: {name: value for name, value in tensors.items() if "seq_relationship" not in name})
     with pytest.raises(DataUnusable, match=r"lacks 'cls.seq_relationship.weight'.*fresh=\['pair_head.weight'\]|lacks"):
         hf.load(folder)
-    made, _ = hf.load(folder, fresh=["pair_head.*"])
-    assert made.pair_head.weight.std() > 0 and all(p.device.type == "cpu" for p in made.parameters())
+    model, _ = hf.load(folder, fresh=["pair_head.*"])
+    assert model.pair_head.weight.std() > 0 and all(p.device.type == "cpu" for p in model.parameters())
 
 
 def first(tensors: dict, change) -> dict:
@@ -349,8 +349,8 @@ def test_a_tokeniser_must_fit(stored):
 
 def test_a_tokeniser_must_be_the_one_of_the_model(stored, tmp_path):
     own, other = train("char", ["some text"]), train("char", ["zyx"])
-    made = LanguageModel(20, 16, 1, "attention heads=2", style="llama")
-    hf.save(made, tmp_path / "ours", own)
+    model = LanguageModel(20, 16, 1, "attention heads=2", style="llama")
+    hf.save(model, tmp_path / "ours", own)
     assert hf.load(tmp_path / "ours")[1].tokens == own.tokens
     (tmp_path / "ours/tokenizer.json").write_text(other.to_json())
     with pytest.raises(DataUnusable, match="tokenizer.json has other tokens than the model was saved with"):

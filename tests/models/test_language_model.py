@@ -29,12 +29,12 @@ def tokens(rows: int, length: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", CAUSAL)
 def test_cached_decoding_equals_one_pass(name):
     one, x = model(name), tokens(3, 21)
-    told = one(x).log_softmax(-1)
+    log_probs = one(x).log_softmax(-1)
     state, pieces = None, []
     for part in x.split([1, 1, 7, 1, 11], 1):
         logits, state = one.advance(part, state)
         pieces.append(logits.log_softmax(-1))
-    torch.testing.assert_close(torch.cat(pieces, 1), told, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.cat(pieces, 1), log_probs, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -113,16 +113,16 @@ def test_mixers_that_look_ahead_are_refused_unless_asked_for():
 
 
 def test_dials_follow_the_name_of_a_mixer():
-    made = mixer_of("gla heads=2 rank=3", 24)
-    assert made.heads == 2 and made.forget[0].out_features == 3
-    for text, told in {
+    layer = mixer_of("gla heads=2 rank=3", 24)
+    assert layer.heads == 2 and layer.forget[0].out_features == 3
+    for text, message in {
         "gla heads": "'heads' after mixer 'gla' is no dial",
         "gla head=2": "did you mean 'heads'",
         "atention": "did you mean 'attention'",
         "": "no mixer ''",
         "gla heads=two": "must be a whole number",
     }.items():
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             mixer_of(text, 24)
 
 
@@ -143,7 +143,7 @@ def test_tokens_must_be_rows_of_whole_numbers():
 def test_the_state_of_another_model_is_refused_by_name():
     one = model(positions="learned", places=9)
     _, state = one.advance(tokens(2, 3))
-    for given, told in {
+    for wrong_state, message in {
         "one block": ({key: s for key, s in state.items() if not key.startswith("1.")}, "the state lacks '1' "),
         "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "the state lacks 'place' "),
         "three blocks": (state | {"2.S0": state["1.S0"]}, "the state has unknown '2' "),
@@ -153,8 +153,8 @@ def test_the_state_of_another_model_is_refused_by_name():
             "state holds 'k'; GLA keeps 'S0'",
         ),
     }.values():
-        with pytest.raises(BadInput, match=told):
-            one.advance(tokens(2, 1), given)
+        with pytest.raises(BadInput, match=message):
+            one.advance(tokens(2, 1), wrong_state)
 
 
 def test_compiled_it_is_one_graph():
@@ -174,9 +174,9 @@ def test_mixers_with_first_weights_of_their_own_keep_them(style):
         torch.manual_seed(1)
         alone = mixer_of(name, 24).state_dict()
         torch.manual_seed(1)
-        made = mixer_of(name, 24)
-        begin_small(Stack.of([made], 2.0, style_of(style)))
-        assert all(torch.equal(value, alone[key]) for key, value in made.state_dict().items())
+        layer = mixer_of(name, 24)
+        begin_small(Stack.of([layer], 2.0, style_of(style)))
+        assert all(torch.equal(value, alone[key]) for key, value in layer.state_dict().items())
 
 
 def test_small_first_weights_are_those_of_gpt2():

@@ -46,8 +46,8 @@ class Naive:
         if self.smoothing == "backoff" or not all(n[i] for i in (1, 2, 3, 4)):
             return y
         i = min(c, 3)
-        found = i - (i + 1) * y * n[i + 1] / n[i]
-        return found if found > 0 else y
+        discount = i - (i + 1) * y * n[i + 1] / n[i]
+        return discount if discount > 0 else y
 
     def p(self, context: tuple[int, ...], w: int) -> float:
         return self._p(context[-(self.order - 1) :] if self.order > 1 else (), w)
@@ -171,8 +171,8 @@ def test_smoothing_helps_on_text_it_never_saw():
     for step in steps:
         tokens.append(int(chain[tokens[-1], step]))
     row = torch.tensor(tokens)
-    found = {smoothing: Ngram(row[:800], 12, 4, smoothing).perplexity(row[800:]) for smoothing in ("add", "backoff", "kneser-ney")}
-    assert found["kneser-ney"] < found["add"] and found["backoff"] < found["add"] and found["kneser-ney"] < 4
+    perplexity = {smoothing: Ngram(row[:800], 12, 4, smoothing).perplexity(row[800:]) for smoothing in ("add", "backoff", "kneser-ney")}
+    assert perplexity["kneser-ney"] < perplexity["add"] and perplexity["backoff"] < perplexity["add"] and perplexity["kneser-ney"] < 4
 
 
 def test_kneser_ney_leaves_something_to_the_unseen_where_few_counts_are_small():
@@ -209,7 +209,7 @@ def test_long_grams_of_a_large_vocabulary_keep_small_keys():
 
 
 def test_what_cannot_be_is_refused():
-    for call, told in (
+    for call, message in (
         (lambda: Ngram(torch.tensor([], dtype=torch.long), 4), "no text to count"),
         (lambda: Ngram([], 4), "no text"),
         (lambda: Ngram(torch.tensor([0, 4]), 4), "there is a token 4"),
@@ -220,5 +220,5 @@ def test_what_cannot_be_is_refused():
         (lambda: Ngram(torch.tensor([0]), 4)(torch.tensor([[7]])), "there is a token 7"),
         (lambda: Ngram(torch.tensor([0]), 4)(torch.tensor([1])), "batch, time"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             call()

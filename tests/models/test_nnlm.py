@@ -65,12 +65,12 @@ def test_it_sees_its_window_and_goes_on_in_pieces():
 
 
 def test_bad_tokens_are_refused():
-    for tokens, told in (
+    for tokens, message in (
         (torch.tensor([[11]]), "there is a token 11"),
         (torch.zeros(1, 2), "whole numbers"),
         (torch.tensor([1]), "batch, time"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             model()(tokens)
 
 
@@ -93,8 +93,8 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
     bigram = Ngram(row[:2500], 7, 2).perplexity(row[2500:])
     assert bigram > 6.5 and run.result["figures"]["valid/loss"] < 0.8
-    said = generate(run.model(), torch.tensor([[1, 2], [3, 5]]), 4, temperature=0)
-    assert said.tolist() == [[3, 5, 1, 6], [1, 6, 0, 6]]
+    generated = generate(run.model(), torch.tensor([[1, 2], [3, 5]]), 4, temperature=0)
+    assert generated.tolist() == [[3, 5, 1, 6], [1, 6, 0, 6]]
 
 
 def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):

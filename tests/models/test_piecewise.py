@@ -46,17 +46,17 @@ def middle(region: Region) -> torch.Tensor:
 @pytest.mark.parametrize("widths", [(1, 3, 1), (1, 5, 4, 2), (1, 4, 3, 5, 1), (2, 3, 1), (2, 7, 3), (2, 5, 4, 2), (2, 6, 3, 4, 1)])
 def test_regions_are_those_of_a_fine_grid_with_the_slopes_of_autograd(widths) -> None:
     model = random_mlp(*widths)
-    found = regions(model, -2.0, 3.0)
-    by_pattern = {region.pattern: region for region in found}
-    assert len(by_pattern) == len(found)
-    assert sum(region.size for region in found) == pytest.approx(5.0 ** widths[0], rel=1e-12)
+    linear_regions = regions(model, -2.0, 3.0)
+    by_pattern = {region.pattern: region for region in linear_regions}
+    assert len(by_pattern) == len(linear_regions)
+    assert sum(region.size for region in linear_regions) == pytest.approx(5.0 ** widths[0], rel=1e-12)
     line = torch.linspace(-2, 3, 50_001 if widths[0] == 1 else 301, dtype=torch.float64)
     points = line[:, None] if widths[0] == 1 else torch.cartesian_prod(line, line)
     seen = set(patterns(model, points))
     spacing = float(line[1] - line[0]) ** widths[0]
     assert seen <= set(by_pattern)
     assert all(by_pattern[each].size < 40 * spacing for each in set(by_pattern) - seen), "a grid misses only what is small or thin"
-    for region in found:
+    for region in linear_regions:
         x = middle(region)
         assert patterns(model, x) == [region.pattern]
         slope = torch.autograd.functional.jacobian(model, x)[0, :, 0]
@@ -66,26 +66,26 @@ def test_regions_are_those_of_a_fine_grid_with_the_slopes_of_autograd(widths) ->
 
 def test_the_grid_finds_exactly_as_many_where_no_region_is_small() -> None:
     corners = {seed: regions(random_mlp(2, 4, 3, 1, seed=seed), -3, 3) for seed in range(12)}
-    coarse = {seed: found for seed, found in corners.items() if min(region.size for region in found) > 0.05}
+    coarse = {seed: linear_regions for seed, linear_regions in corners.items() if min(region.size for region in linear_regions) > 0.05}
     assert len(coarse) >= 3
     line = torch.linspace(-3, 3, 401, dtype=torch.float64)
-    for seed, found in coarse.items():
-        assert len(set(patterns(random_mlp(2, 4, 3, 1, seed=seed), torch.cartesian_prod(line, line)))) == len(found)
+    for seed, linear_regions in coarse.items():
+        assert len(set(patterns(random_mlp(2, 4, 3, 1, seed=seed), torch.cartesian_prod(line, line)))) == len(linear_regions)
 
 
 def test_joints_by_hand() -> None:
     """r(x+1), r(2-2x), r(0.5x-1) bend at -1, 1 and 2; slopes are the sums over the units that are on."""
     net = from_layers([([[1.0], [-2.0], [0.5]], [1.0, 2.0, -1.0]), ([[3.0, 1.0, -4.0]], [0.25])])
-    found = regions(net, -math.inf, math.inf)
-    assert joints(found) == [-1.0, 1.0, 2.0]
-    assert [region.pattern for region in found] == ["010", "110", "100", "101"]
-    assert [float(region.weight[0, 0]) for region in found] == [-2.0, 1.0, 3.0, 1.0]
+    linear_regions = regions(net, -math.inf, math.inf)
+    assert joints(linear_regions) == [-1.0, 1.0, 2.0]
+    assert [region.pattern for region in linear_regions] == ["010", "110", "100", "101"]
+    assert [float(region.weight[0, 0]) for region in linear_regions] == [-2.0, 1.0, 3.0, 1.0]
 
 
 def test_pieces_join_what_goes_straight_on() -> None:
     net = from_layers([([[1.0], [1.0]], [0.0, -1.0]), ([[1.0, 0.0]], [0.0])])
-    found = regions(net, -5, 5)
-    assert len(found) == 3 and joints(pieces(found)) == [0.0]
+    linear_regions = regions(net, -5, 5)
+    assert len(linear_regions) == 3 and joints(pieces(linear_regions)) == [0.0]
 
 
 @pytest.mark.parametrize("inputs, hidden, count", [(1, 6, 7), (2, 3, 7), (2, 4, 11), (3, 3, 8), (4, 3, 8), (3, 5, 26), (5, 7, 120)])
@@ -115,8 +115,8 @@ def test_planes_in_special_position(w, b, count) -> None:
 def test_polygons_and_counting_agree_for_any_lines(lines) -> None:
     """Small whole numbers make parallel, equal and concurrent lines common; every crossing then lies inside the box."""
     w, b = [[float(p), float(q)] for p, q, _ in lines], [float(c) for _, _, c in lines]
-    found = regions(from_layers([(w, b), (np.ones((1, len(b))), [0.0])]), -61.0, 67.0)
-    assert len(found) == count_regions(w, b) <= region_bound(2, len(b))
+    linear_regions = regions(from_layers([(w, b), (np.ones((1, len(b))), [0.0])]), -61.0, 67.0)
+    assert len(linear_regions) == count_regions(w, b) <= region_bound(2, len(b))
 
 
 def test_a_merged_network_is_the_composition() -> None:
@@ -131,9 +131,9 @@ def test_a_merged_network_is_the_composition() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3, 5])
 def test_folding_multiplies_the_pieces(times) -> None:
-    found = regions(folded(times), -1, 1)
-    np.testing.assert_allclose(joints(found), np.linspace(-1, 1, 3**times + 1)[1:-1], atol=1e-9)
-    assert len(pieces(found)) == 3**times
+    linear_regions = regions(folded(times), -1, 1)
+    np.testing.assert_allclose(joints(linear_regions), np.linspace(-1, 1, 3**times + 1)[1:-1], atol=1e-9)
+    assert len(pieces(linear_regions)) == 3**times
     x = torch.linspace(-1, 1, 91, dtype=torch.float64)
     by_hand = x
     for _ in range(times):
@@ -149,7 +149,7 @@ def test_layers_without_a_relu_between_them_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "model, told",
+    "model, message",
     [
         (MLP((2, 3, 1), activation="tanh"), "layer 'tanh1' is a Tanh"),
         (nn.Sequential(nn.ReLU(), nn.Linear(1, 1)), "layer '0' is a ReLU"),
@@ -157,8 +157,8 @@ def test_layers_without_a_relu_between_them_are_one() -> None:
         (MLP((3, 2, 1)), "1 or 2 inputs, not 3"),
     ],
 )
-def test_what_cannot_be_taken_apart_is_named(model, told) -> None:
-    with pytest.raises(BadInput, match=told) as caught:
+def test_what_cannot_be_taken_apart_is_named(model, message) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
         regions(model, -1, 1)
     assert "\n" not in str(caught.value)
 
@@ -187,5 +187,5 @@ def test_pieces_and_regions_have_no_size_of_their_own():
         model = from_layers([(np.ones((3, 1)), np.array([1.0, 0.0, -1.0])), (unit * np.array([[1.0, 2.0, -4.0]]), np.zeros(1))])
         assert len(pieces(regions(model, -5, 5))) == 4
         model = from_layers([(np.ones((2, 1)), unit * np.array([0.0, -0.1])), (np.ones((1, 2)), np.zeros(1))])
-        found = regions(model, -unit, unit)
-        assert joints(found) == pytest.approx([0.0, 0.1 * unit], rel=1e-12, abs=0)
+        linear_regions = regions(model, -unit, unit)
+        assert joints(linear_regions) == pytest.approx([0.0, 0.1 * unit], rel=1e-12, abs=0)

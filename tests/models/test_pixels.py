@@ -37,26 +37,26 @@ def every(image: tuple[int, int], levels: int) -> torch.Tensor:
 @pytest.mark.parametrize("classes", [0, 3])
 def test_the_probabilities_of_all_images_add_up_to_one(classes, mixer):
     model, x = made((2, 3), 3, classes, mixer), every((2, 3), 3)
-    found = []
+    log_probs = []
     for kind in range(max(classes, 1)):
         label = torch.full((len(x),), kind) if classes else None
-        found.append(model.log_prob(x, label))
-        torch.testing.assert_close(found[-1].exp().sum(), torch.ones((), dtype=torch.float64), rtol=1e-10, atol=1e-10)
+        log_probs.append(model.log_prob(x, label))
+        torch.testing.assert_close(log_probs[-1].exp().sum(), torch.ones((), dtype=torch.float64), rtol=1e-10, atol=1e-10)
     if classes:
-        assert not torch.allclose(found[0], found[1])
+        assert not torch.allclose(log_probs[0], log_probs[1])
 
 
 @torch.no_grad()
 def test_a_pixel_is_told_by_earlier_ones_alone():
     model, x = made((3, 4), 5, 2), torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(1))
     label = torch.tensor([1, 0])
-    said = model(x, label).flatten(1, 2)
+    logits = model(x, label).flatten(1, 2)
     for place in range(12):
         other = x.flatten(1).clone()
         other[:, place] = (other[:, place] + 1) % 5
-        found = model(other.view(2, 3, 4), label).flatten(1, 2)
-        assert torch.equal(found[:, : place + 1], said[:, : place + 1])
-        assert place == 11 or not torch.equal(found[:, place + 1], said[:, place + 1])
+        other_logits = model(other.view(2, 3, 4), label).flatten(1, 2)
+        assert torch.equal(other_logits[:, : place + 1], logits[:, : place + 1])
+        assert place == 11 or not torch.equal(other_logits[:, place + 1], logits[:, place + 1])
     assert not torch.equal(model(x, 1 - label)[:, 0, 0], model(x, label)[:, 0, 0])  # the kind reaches the first pixel
 
 
@@ -83,14 +83,14 @@ def test_sampling_leaves_the_mode_alone():
 
 def test_levels_and_back():
     x = torch.rand(3, 1, 4, 5)
-    found = levels_of(x, 17)
-    assert found.shape == (3, 4, 5) and found.dtype == torch.int64
-    assert float((found / 16 - x.squeeze(1)).abs().max()) <= 0.5 / 16 + 1e-6
-    assert torch.equal(levels_of(found.unsqueeze(1) / 16, 17), found)
+    levels = levels_of(x, 17)
+    assert levels.shape == (3, 4, 5) and levels.dtype == torch.int64
+    assert float((levels / 16 - x.squeeze(1)).abs().max()) <= 0.5 / 16 + 1e-6
+    assert torch.equal(levels_of(levels.unsqueeze(1) / 16, 17), levels)
 
 
 @pytest.mark.parametrize(
-    "call, told",
+    "call, message",
     [
         (lambda: Pixels((1, 1)), "two pixels or more"),
         (lambda: Pixels((2, 3))(torch.zeros(1, 3, 2, dtype=torch.long)), r"takes levels \(batch, 2, 3\)"),
@@ -104,8 +104,8 @@ def test_levels_and_back():
         (lambda: levels_of(torch.full((1, 1, 2, 2), -0.5), 4), "from 0 to 1"),
     ],
 )
-def test_errors(call, told):
-    with pytest.raises(BadInput, match=told):
+def test_errors(call, message):
+    with pytest.raises(BadInput, match=message):
         call()
 
 

@@ -68,9 +68,9 @@ def test_timm_counts_the_same(name):
 )
 def test_costs_of_one_image(name, pixels, products):
     """Multiply-adds of the convolutions and the last layer, counted by hand: pixels x side^2 x channels in x channels out."""
-    found = cost(published(name), (3, pixels, pixels))
-    assert sum(row.flops for row in found.rows if row.kind in ("Conv2d", "Linear")) - found.rows[-1].biases == 2 * products
-    assert found.unknown == () and found.parameters == SIZES[name]
+    costs = cost(published(name), (3, pixels, pixels))
+    assert sum(row.flops for row in costs.rows if row.kind in ("Conv2d", "Linear")) - costs.rows[-1].biases == 2 * products
+    assert costs.unknown == () and costs.parameters == SIZES[name]
 
 
 def test_a_wrong_name():

@@ -59,10 +59,10 @@ def test_training_is_equal_to_timm():
     x = torch.randn(3, 3, 35, 42, dtype=torch.float64)
     grads = [torch.autograd.grad(model(x).square().sum(), list(model.parameters())) for model in (ours, theirs)]
     names = [[name for name, _ in model.named_parameters()] for model in (ours, theirs)]
-    found = [dict(zip(*pair, strict=True)) for pair in zip(names, grads, strict=True)]
-    assert found[0].keys() == found[1].keys()
-    for name, slope in found[0].items():
-        torch.testing.assert_close(slope, found[1][name], rtol=1e-9, atol=1e-11)
+    named_grads = [dict(zip(*pair, strict=True)) for pair in zip(names, grads, strict=True)]
+    assert named_grads[0].keys() == named_grads[1].keys()
+    for name, slope in named_grads[0].items():
+        torch.testing.assert_close(slope, named_grads[1][name], rtol=1e-9, atol=1e-11)
 
 
 def v2(name: str) -> str:
@@ -127,8 +127,8 @@ def test_fifty_scaled_skips_scale_the_gradient():
     model = ResNet((51,), classes=2, width=3, large=False, activation="pre", skip=0.9, zero=True).double().eval()
     x = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
     slope = torch.randn(2, 3, 4, 5, dtype=torch.float64)
-    (found,) = torch.autograd.grad(model.layer1[:50](x), x, slope)
-    torch.testing.assert_close(found, 0.9**50 * slope, rtol=1e-12, atol=0)
+    (grad,) = torch.autograd.grad(model.layer1[:50](x), x, slope)
+    torch.testing.assert_close(grad, 0.9**50 * slope, rtol=1e-12, atol=0)
 
 
 def test_shortcut_of_a_block_where_sizes_change():

@@ -34,7 +34,7 @@ def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     bridge = model.bridge
     states = [bridge.weight @ torch.cat([f, b]) + bridge.bias for f, b in zip(forward, backward)]
     summary = bridge.weight @ torch.cat([forward[-1], backward[0]]) + bridge.bias
-    told = model.condition.weight @ summary + model.condition.bias
+    conditioning = model.condition.weight @ summary + model.condition.bias
     lookup = model.lookup
 
     def look(h: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,7 +51,7 @@ def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
     logits, weights, state, h = [], [], None, summary
     for token in x:
-        step = model.embedding.weight[token] + told
+        step = model.embedding.weight[token] + conditioning
         if model.feed is not None:
             context, chances = look(h)
             step = step + model.feed.weight @ context
@@ -90,12 +90,12 @@ def test_outputs_weights_and_gradients_are_those_of_the_formulas(attention: str,
 def test_one_pass_equals_steps_from_a_state(attention: str, feeding: bool, mixer: str) -> None:
     model, (source, x) = made(attention, feeding, mixer, depth=2), pair()
     whole = model(source, x, LENGTHS)
-    state, found = model.begin(source, LENGTHS), []
+    state, pieces = model.begin(source, LENGTHS), []
     for piece in x.split([1, 3, 1], 1):
         logits, state = model.advance(piece, state)
-        found.append(logits)
+        pieces.append(logits)
         assert all(len(part) == B for part in state.values())
-    torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("attention, feeding", KINDS)

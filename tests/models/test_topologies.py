@@ -37,8 +37,8 @@ def test_every_topology_has_its_shape(mixer: str) -> None:
 
 def test_topologies_by_name() -> None:
     assert list(TOPOLOGIES) == ["one-one", "one-many", "many-one", "many-many aligned", "many-many"]
-    made = topology("many-one", inputs=6, outputs=2, width=8, mixer="gla heads=2")
-    assert isinstance(made, Seq2Vec)
+    model = topology("many-one", inputs=6, outputs=2, width=8, mixer="gla heads=2")
+    assert isinstance(model, Seq2Vec)
     with pytest.raises(BadInput, match="no topology 'many-won'; did you mean 'many-one'"):
         topology("many-won")
 
@@ -103,8 +103,8 @@ def test_gaussian_sequences_are_scored_like_torchs_normal() -> None:
     raw = model(source, x)
     wanted = -torch.distributions.Normal(raw[..., :2], (0.5 * raw[..., 2:]).exp()).log_prob(y).sum()
     likelihood = Gaussian("learned")
-    found = likelihood(model, Batch(source=source, x=x, y=y))["nll"].sum + likelihood.constant(y).sum()
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    nll = likelihood(model, Batch(source=source, x=x, y=y))["nll"].sum + likelihood.constant(y).sum()
+    torch.testing.assert_close(nll, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sequence_needs_its_vector() -> None:

@@ -69,10 +69,10 @@ def test_equals_the_formula(padded: bool):
     y = F.conv_transpose2d(y, model.up[0].weight, model.up[0].bias, stride=2)
     y = pair(model.join[0], torch.cat([middle(one, y), y], 1))
     expected = F.conv2d(y, model.output.weight, model.output.bias).movedim(1, -1)
-    found = model(x)
-    assert tuple(found.shape[1:3]) == ((16, 20) if padded else (4, 8)) == model.answers(tuple(x.shape[2:]))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    grads = [torch.autograd.grad(value.square().sum(), list(model.parameters())) for value in (found, expected)]
+    output = model(x)
+    assert tuple(output.shape[1:3]) == ((16, 20) if padded else (4, 8)) == model.answers(tuple(x.shape[2:]))
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(value.square().sum(), list(model.parameters())) for value in (output, expected)]
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
@@ -106,7 +106,7 @@ def test_just_the_sizes_that_work_are_taken(padded: bool, depth: int):
 
 
 @pytest.mark.parametrize(
-    "model, x, told",
+    "model, x, message",
     [
         (UNet(width=2), torch.zeros(1, 1, 570, 572), r"570x572 do not pass.* before layer 'down.2' \(279 pixels.*sides of 556 or 572"),
         (UNet(width=2, depth=1), torch.zeros(1, 1, 6, 20), r"6x20 do not pass layer 'down.1' of a U-Net of depth 1.*sides of 18 or"),
@@ -117,8 +117,8 @@ def test_just_the_sizes_that_work_are_taken(padded: bool, depth: int):
         (UNet(width=2, padded=True), torch.zeros(1, 32, 32), "four axes"),
     ],
 )
-def test_errors_say_what_fits(model: UNet, x: Tensor, told: str):
-    with pytest.raises(BadInput, match=told):
+def test_errors_say_what_fits(model: UNet, x: Tensor, message: str):
+    with pytest.raises(BadInput, match=message):
         model(x)
 
 

@@ -36,15 +36,15 @@ def images(*size: int) -> torch.Tensor:
 
 def test_patches_one_by_one_and_back():
     x = images(3, 2, 6, 15)
-    found = patchify(x, 3)
-    assert found.shape == (3, 2 * 5, 2 * 9)
+    patches = patchify(x, 3)
+    assert patches.shape == (3, 2 * 5, 2 * 9)
     for row in range(2):
         for column in range(5):
             piece = x[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3]
-            assert torch.equal(found[:, 5 * row + column], piece.reshape(3, -1))
-    assert torch.equal(unpatchify(found, 3, (6, 15)), x)
-    assert torch.equal(patchify(unpatchify(found, 3, (15, 6)), 3), found)
-    assert torch.equal(found.mT, F.unfold(x, 3, stride=3))  # torch cuts the same
+            assert torch.equal(patches[:, 5 * row + column], piece.reshape(3, -1))
+    assert torch.equal(unpatchify(patches, 3, (6, 15)), x)
+    assert torch.equal(patchify(unpatchify(patches, 3, (15, 6)), 3), patches)
+    assert torch.equal(patches.mT, F.unfold(x, 3, stride=3))  # torch cuts the same
 
 
 def test_patches_that_do_not_fit():
@@ -84,11 +84,11 @@ def test_equals_a_linear_map_of_patches_and_torchs_encoder(pool, positions):
         }
         tokens = torch.func.functional_call(layer, theirs, (tokens,))
     tokens = F.layer_norm(tokens, (24,), model.stack.norm.weight, model.stack.norm.bias, 1e-6)
-    said = tokens[:, 0] if pool == "token" else tokens.mean(1)
-    expected, found = F.linear(said, model.head.weight, model.head.bias), model(x)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    pooled = tokens[:, 0] if pool == "token" else tokens.mean(1)
+    expected, logits = F.linear(pooled, model.head.weight, model.head.bias), model(x)
+    torch.testing.assert_close(logits, expected, rtol=1e-10, atol=1e-10)
     own = [p for p in model.parameters() if p.requires_grad]
-    grads = [torch.autograd.grad(value.square().sum(), own, retain_graph=True) for value in (found, expected)]
+    grads = [torch.autograd.grad(value.square().sum(), own, retain_graph=True) for value in (logits, expected)]
     for ours, wanted in zip(*grads, strict=True):
         torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_begins_with_tokens_near_1_and_all_classes_nearly_alike():
 
 
 @pytest.mark.parametrize(
-    "call, told",
+    "call, message",
     [
         (lambda: ViT(image=(30, 32), patch=4), "an image of 30x32 does not fall into patches of 4x4"),
         (lambda: ViT(image=(32,), patch=4), "height and width"),
@@ -123,8 +123,8 @@ def test_begins_with_tokens_near_1_and_all_classes_nearly_alike():
         (lambda: ViT(**SIZES)(torch.zeros(2, 12, 8)), "four axes"),
     ],
 )
-def test_errors_name_the_layer(call, told):
-    with pytest.raises(BadInput, match=told):
+def test_errors_name_the_layer(call, message):
+    with pytest.raises(BadInput, match=message):
         call()
 
 
@@ -196,7 +196,7 @@ def test_a_body_with_its_unused_layer_and_a_fresh_head(stored, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "field, value, told",
+    "field, value, message",
     [
         ("patch_size", [4, 2], "patch_size"),
         ("image_size", [12, "x"], "'image_size' of config.json must be one or two whole numbers"),
@@ -206,16 +206,16 @@ def test_a_body_with_its_unused_layer_and_a_fresh_head(stored, tmp_path):
         ("hidden_act", "swish", "hidden_act"),
     ],
 )
-def test_a_config_that_describes_no_such_model(field, value, told, stored):
+def test_a_config_that_describes_no_such_model(field, value, message, stored):
     _, folder = stored("usual")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
-    with pytest.raises((BadInput, DataUnusable), match=told):
+    with pytest.raises((BadInput, DataUnusable), match=message):
         hf.load(folder)
 
 
 @pytest.mark.parametrize(
-    "dials, told",
+    "dials, message",
     [
         (dict(pool="mean"), "the mean of all patches"),
         (dict(positions="sinusoidal"), "'sinusoidal' positions"),
@@ -223,6 +223,6 @@ def test_a_config_that_describes_no_such_model(field, value, told, stored):
         (dict(style=Style("layer", activation="gelu")), "without bias"),
     ],
 )
-def test_what_a_checkpoint_has_no_place_for(dials, told, tmp_path):
-    with pytest.raises(BadInput, match=told):
+def test_what_a_checkpoint_has_no_place_for(dials, message, tmp_path):
+    with pytest.raises(BadInput, match=message):
         hf.save(ViT(**{**SIZES, **dials}), tmp_path / "ours")

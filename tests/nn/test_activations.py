@@ -43,8 +43,8 @@ def test_every_name_has_an_authority():
 
 @pytest.mark.parametrize("name", names())
 def test_claims_are_measured(name):
-    found = measure(about(name))
-    assert found.inside and found.gap < 1e-12, found
+    measured = measure(about(name))
+    assert measured.inside and measured.gap < 1e-12, measured
     assert formula(name) and about(name).slope
 
 
@@ -52,8 +52,8 @@ def test_claims_are_measured(name):
     "name, settings", [("elu", {"alpha": 0.3}), ("leaky_relu", {"slope": 0.2}), ("leaky_relu", {"slope": 0}), ("sine", {"frequency": 3})]
 )
 def test_claims_hold_with_other_settings(name, settings):
-    found = measure(about(name, **settings))
-    assert found.inside and found.gap < 1e-12, found
+    measured = measure(about(name, **settings))
+    assert measured.inside and measured.gap < 1e-12, measured
 
 
 @pytest.mark.parametrize("low, high, ends", [(-1, 1, "()"), (0, 0.9, "()"), (0, math.inf, "()"), (-math.inf, 1, "()"), (0.01, 1, "()")])

@@ -26,15 +26,15 @@ def x(rows: int = 3, length: int = 7) -> torch.Tensor:
     return torch.randint(17, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def count(made: nn.Module) -> int:
-    return sum(p.numel() for p in made.parameters() if p.requires_grad)
+def count(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 
-def step(made: nn.Module) -> None:
+def step(net: nn.Module) -> None:
     """One step of plain descent on what learns."""
-    made(x()).square().sum().backward()
+    net(x()).square().sum().backward()
     with torch.no_grad():
-        for p in made.parameters():
+        for p in net.parameters():
             assert (p.grad is not None) == p.requires_grad
             if p.grad is not None:
                 p -= 0.05 * p.grad / (p.grad.norm() + 1e-9) * p.numel() ** 0.5
@@ -43,14 +43,14 @@ def step(made: nn.Module) -> None:
 
 @pytest.mark.parametrize("mixer", ["attention heads=3", "gla heads=3", "mamba2 heads=4"])
 def test_bottlenecks_begin_as_nothing_and_have_the_published_size(mixer):
-    made = model(mixer)
-    before, weights = made(x()).detach(), {name: p.clone() for name, p in made.named_parameters()}
-    names = add_bottlenecks(made, 5)
-    assert torch.equal(made(x()), before)
-    assert count(made) == 4 * (2 * D * 5 + 5 + D) and len(names) == 4 * 4 and names == learning(made)
-    step(made)
-    assert not torch.allclose(made(x()), before)
-    after = {name.replace(".base.", "."): p for name, p in made.named_parameters()}
+    net = model(mixer)
+    before, weights = net(x()).detach(), {name: p.clone() for name, p in net.named_parameters()}
+    names = add_bottlenecks(net, 5)
+    assert torch.equal(net(x()), before)
+    assert count(net) == 4 * (2 * D * 5 + 5 + D) and len(names) == 4 * 4 and names == learning(net)
+    step(net)
+    assert not torch.allclose(net(x()), before)
+    after = {name.replace(".base.", "."): p for name, p in net.named_parameters()}
     assert all(torch.equal(after[name], p) for name, p in weights.items())
 
 
@@ -81,34 +81,32 @@ def test_lora_is_a_change_of_the_matrix():
 
 @pytest.mark.parametrize("mixer", ["attention heads=3", "gru", "mamba2 heads=4"])
 def test_lora_merges_and_comes_back_bit_for_bit(mixer):
-    made = model(mixer)
-    plain, before = copy.deepcopy(made), made(x()).detach()
-    names = add_lora(made, 2, alpha=4.0)
-    assert torch.equal(made(x()), before) and all(name.endswith((".a", ".b")) for name in names)
-    step(made), step(made)
+    net = model(mixer)
+    plain, before = copy.deepcopy(net), net(x()).detach()
+    names = add_lora(net, 2, alpha=4.0)
+    assert torch.equal(net(x()), before) and all(name.endswith((".a", ".b")) for name in names)
+    step(net), step(net)
     with torch.no_grad():
-        learnt, state = made(x()), {name: value.clone() for name, value in made.state_dict().items()}
-        assert not torch.allclose(learnt, before, atol=1e-3)
-        merge(made)
-        assert made.state_dict().keys() == plain.state_dict().keys()
-        torch.testing.assert_close(made(x()), learnt)
-        merged = made.state_dict()
+        adapted, state = net(x()), {name: value.clone() for name, value in net.state_dict().items()}
+        assert not torch.allclose(adapted, before, atol=1e-3)
+        merge(net)
+        assert net.state_dict().keys() == plain.state_dict().keys()
+        torch.testing.assert_close(net(x()), adapted)
+        merged = net.state_dict()
         plain.load_state_dict(merged)
-        assert torch.equal(plain(x()), made(x()))
-        unmerge(made)
-        assert (
-            all(torch.equal(value, state[name]) for name, value in made.state_dict().items()) and made.state_dict().keys() == state.keys()
-        )
-        assert torch.equal(made(x()), learnt) and learning(made) == names
+        assert torch.equal(plain(x()), net(x()))
+        unmerge(net)
+        assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items()) and net.state_dict().keys() == state.keys()
+        assert torch.equal(net(x()), adapted) and learning(net) == names
     with pytest.raises(BadInput, match="nothing in this model was merged"):
         unmerge(plain)
 
 
 def test_everything_is_saved_by_state_dict():
     def make() -> LanguageModel:
-        made = model()
-        add_lora(made, 2, "*qkv")
-        return made
+        net = model()
+        add_lora(net, 2, "*qkv")
+        return net
 
     first, second = make(), make()
     step(first), step(first)
@@ -117,16 +115,16 @@ def test_everything_is_saved_by_state_dict():
 
 
 def test_freezing_by_name():
-    made = model()
-    assert freeze(made, "embedding.*", "stack.blocks.0.*") == [
-        n for n, _ in made.named_parameters() if n.startswith(("stack.blocks.1", "stack.norm", "head"))
+    net = model()
+    assert freeze(net, "embedding.*", "stack.blocks.0.*") == [
+        n for n, _ in net.named_parameters() if n.startswith(("stack.blocks.1", "stack.norm", "head"))
     ]
-    made = model()
-    assert freeze(made, but=("head.*",)) == ["head.weight"]
+    net = model()
+    assert freeze(net, but=("head.*",)) == ["head.weight"]
     with pytest.raises(BadInput, match="no parameter is called 'embeding.weight'.*did you mean 'embedding.weight'"):
-        freeze(made, "embeding.weight")
+        freeze(net, "embeding.weight")
     with pytest.raises(BadInput, match="no linear map is called '\\*.nothing'"):
-        add_lora(made, 2, "*.nothing")
+        add_lora(net, 2, "*.nothing")
 
 
 @pytest.mark.parametrize(
@@ -135,61 +133,61 @@ def test_freezing_by_name():
 def test_a_prompt_of_tokens_is_as_if_they_had_been_there(dials):
     body = model(**dials)
     first = torch.tensor([3, 1, 4, 1])
-    made = Prompted(body, tokens=first)
-    assert learning(made) == ["prompt"] and count(made) == 4 * D
+    prompted = Prompted(body, tokens=first)
+    assert learning(prompted) == ["prompt"] and count(prompted) == 4 * D
     long = torch.cat([first.expand(3, -1), x()], 1)
     wanted = body(long)[:, 4:]
-    torch.testing.assert_close(made(x()), wanted)
-    begun, state = made.advance(x()[:, :3])
-    rest, _ = made.advance(x()[:, 3:], state)
-    torch.testing.assert_close(torch.cat([begun, rest], 1), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(prompted(x()), wanted)
+    start, state = prompted.advance(x()[:, :3])
+    rest, _ = prompted.advance(x()[:, 3:], state)
+    torch.testing.assert_close(torch.cat([start, rest], 1), wanted, rtol=1e-4, atol=1e-5)
     lengths = torch.tensor([7, 2, 5])
-    padded = made.features(x(), spans=Spans.of_lengths(lengths))[0]
-    torch.testing.assert_close(padded[1, :2], made.features(x()[1:2, :2])[0][0], rtol=1e-4, atol=1e-5)
-    before = made(x()).detach()
-    step(made)
-    assert not torch.allclose(made(x()), before)
+    padded = prompted.features(x(), spans=Spans.of_lengths(lengths))[0]
+    torch.testing.assert_close(padded[1, :2], prompted.features(x()[1:2, :2])[0][0], rtol=1e-4, atol=1e-5)
+    before = prompted(x()).detach()
+    step(prompted)
+    assert not torch.allclose(prompted(x()), before)
     with pytest.raises(BadInput, match="a prompt stands before rows"):
-        made.features(x(1), spans=Spans.packed(torch.tensor([0, 3, 7])))
+        prompted.features(x(1), spans=Spans.packed(torch.tensor([0, 3, 7])))
 
 
 def test_a_prompt_before_a_model_with_kinds():
     torch.manual_seed(0)
     body = Bert(17, D, 2, "attention heads=3", places=12).eval()
     first = torch.tensor([3, 1])
-    made, kinds = Prompted(body, tokens=first), x() % 2
+    prompted, kinds = Prompted(body, tokens=first), x() % 2
     wanted = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
-    torch.testing.assert_close(made.features(x(), kinds=kinds)[0], wanted)
+    torch.testing.assert_close(prompted.features(x(), kinds=kinds)[0], wanted)
 
 
 def test_a_map_has_one_adapter_at_a_time():
     """Another one would change parts of the first, and freeze it."""
-    made = model()
-    names = add_lora(made, 2)
+    net = model()
+    names = add_lora(net, 2)
     for again in (add_lora, add_bottlenecks):
         with pytest.raises(BadInput, match=r"'stack.blocks.0.mixer.(qkv|out)' has an adapter already \(LanguageModel\); merge"):
-            again(made, 2)
-    assert learning(made) == names
-    add_bottlenecks(made, 2, "*ffn.down")
+            again(net, 2)
+    assert learning(net) == names
+    add_bottlenecks(net, 2, "*ffn.down")
     with pytest.raises(BadInput, match="'stack.blocks.0.ffn.down' has an adapter already"):
-        add_lora(made, 2, "*ffn.*")
-    add_lora(made, 2, "head")
-    assert learning(made) == ["head.a", "head.b"]
+        add_lora(net, 2, "*ffn.*")
+    add_lora(net, 2, "head")
+    assert learning(net) == ["head.a", "head.b"]
 
 
 def test_what_was_merged_can_learn_again_and_all_of_it_comes_back():
-    made, states, said = model(), [], []
+    net, states, outputs = model(), [], []
     for _ in range(2):
-        add_lora(made, 2)
-        step(made)
-        states.append({name: value.clone() for name, value in made.state_dict().items()})
-        said.append(made(x()).detach())
-        merge(made)
-        torch.testing.assert_close(made(x()), said[-1])
-    names = made.state_dict().keys()
+        add_lora(net, 2)
+        step(net)
+        states.append({name: value.clone() for name, value in net.state_dict().items()})
+        outputs.append(net(x()).detach())
+        merge(net)
+        torch.testing.assert_close(net(x()), outputs[-1])
+    names = net.state_dict().keys()
     for _ in range(2):
-        unmerge(made)
-        torch.testing.assert_close(made(x()), said[-1])
-    merge(made)
-    assert made.state_dict().keys() == names
-    torch.testing.assert_close(made(x()), said[-1])
+        unmerge(net)
+        torch.testing.assert_close(net(x()), outputs[-1])
+    merge(net)
+    assert net.state_dict().keys() == names
+    torch.testing.assert_close(net(x()), outputs[-1])

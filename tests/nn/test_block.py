@@ -22,10 +22,10 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def block(kind: str = "swiglu", **options) -> Block:
-    made = Block(GLA(width=12, heads=3, rank=2), FeedForward(12, 2.5, kind), **options).double()
-    for p in made.parameters():  # norms begin at 1, where a wrong weight would not show
+    layer = Block(GLA(width=12, heads=3, rank=2), FeedForward(12, 2.5, kind), **options).double()
+    for p in layer.parameters():  # norms begin at 1, where a wrong weight would not show
         nn.init.normal_(p, std=0.4)
-    return made
+    return layer
 
 
 @pytest.mark.parametrize("kind, hidden", [("swiglu", 20), ("gelu", 30)])

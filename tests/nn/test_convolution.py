@@ -55,8 +55,8 @@ def test_sizes_are_torchs(size, kernel, stride, padding, dilation):
         with pytest.raises(BadInput, match="does not fit"):
             output_size(size, kernel, stride, padding, dilation)
         return
-    made = F.conv1d(torch.zeros(1, 1, size), torch.zeros(1, 1, kernel), stride=stride, padding=padding, dilation=dilation)
-    assert made.shape[-1] == output_size(size, kernel, stride, padding, dilation)
+    output = F.conv1d(torch.zeros(1, 1, size), torch.zeros(1, 1, kernel), stride=stride, padding=padding, dilation=dilation)
+    assert output.shape[-1] == output_size(size, kernel, stride, padding, dilation)
 
 
 def test_wrong_channels_are_named():

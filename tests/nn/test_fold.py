@@ -29,8 +29,8 @@ def same(model: nn.Module, folded: Folded, *inputs: torch.Tensor) -> None:
         for x in inputs:
             expected = model(x)
             scale = max(1.0, float(expected.abs().max()))
-            for found in (folded.model(x), folded(x), folded(x)):
-                torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+            for output in (folded.model(x), folded(x), folded(x)):
+                torch.testing.assert_close(output, expected, rtol=0, atol=1e-5 * scale)
 
 
 def test_the_formula_by_hand():
@@ -224,12 +224,12 @@ def test_layers_can_be_watched_and_differentiated():
     x = torch.randn(2, 3, 9, 8)
     same(model, folded, x)
     seen = []
-    hook = folded.model.layer2.register_forward_hook(lambda *found: seen.append(found[2]))
+    hook = folded.model.layer2.register_forward_hook(lambda *grads: seen.append(grads[2]))
     folded(x)
     hook.remove()
     assert len(seen) == 1
-    found = [torch.autograd.grad(net(leaf).square().sum(), leaf)[0] for net in (model, folded) for leaf in [x.clone().requires_grad_()]]
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    grads = [torch.autograd.grad(net(leaf).square().sum(), leaf)[0] for net in (model, folded) for leaf in [x.clone().requires_grad_()]]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
 
 
 def test_new_weights_are_seen():

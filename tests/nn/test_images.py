@@ -37,20 +37,20 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 @pytest.fixture(autouse=True)
 def calls(monkeypatch) -> list[int]:
     """The kernel serves also where torch's is faster; counts its calls."""
-    found, apply = [], _Normalise.apply
+    record, apply = [], _Normalise.apply
     monkeypatch.setattr("sonde.kernels.normalise.LEAST", 0)
-    monkeypatch.setattr(_Normalise, "apply", lambda *given: found.append(1) or apply(*given))
-    return found
+    monkeypatch.setattr(_Normalise, "apply", lambda *given: record.append(1) or apply(*given))
+    return record
 
 
 @pytest.fixture(autouse=True)
 def convolutions(monkeypatch) -> list[int]:
     """The same for the kernel of convolutions; gives their channels out."""
-    found, apply = [], _Convolve.apply
+    channels, apply = [], _Convolve.apply
     for name in ("FEWEST", "NARROWEST", "TILE"):
         monkeypatch.setattr(f"sonde.kernels.convolve.{name}", 1)
-    monkeypatch.setattr(_Convolve, "apply", lambda *given: found.append(len(given[1])) or apply(*given))
-    return found
+    monkeypatch.setattr(_Convolve, "apply", lambda *given: channels.append(len(given[1])) or apply(*given))
+    return channels
 
 
 def served(model: nn.Module) -> int:

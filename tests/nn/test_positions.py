@@ -31,15 +31,15 @@ def test_bits():
 @pytest.mark.parametrize("combine", ["add", "concat"])
 def test_pieces_and_spans_equal_one_pass(kind, combine):
     torch.manual_seed(0)
-    made, x = Positions(kind, 6, 17, combine, scale=2.0).double(), torch.randn(3, 11, 6, dtype=torch.float64)
-    whole, end = made(x)
-    first, state = made(x[:, :4])
-    second, after = made(x[:, 4:], state)
+    positions, x = Positions(kind, 6, 17, combine, scale=2.0).double(), torch.randn(3, 11, 6, dtype=torch.float64)
+    whole, end = positions(x)
+    first, state = positions(x[:, :4])
+    second, after = positions(x[:, 4:], state)
     torch.testing.assert_close(torch.cat([first, second], 1), whole)
     assert after["seen"].tolist() == end["seen"].tolist() == [11] * 3
-    code = made.code(torch.arange(11)).double().expand(3, -1, -1)
+    code = positions.code(torch.arange(11)).double().expand(3, -1, -1)
     torch.testing.assert_close(whole, x + code if combine == "add" else torch.cat([x, code], -1))
-    padded, ends = Spans.of_lengths(torch.tensor([2, 11, 5])).each(made, x)
+    padded, ends = Spans.of_lengths(torch.tensor([2, 11, 5])).each(positions, x)
     torch.testing.assert_close(padded[2, :5], whole[2, :5])
     assert ends["seen"].tolist() == [2, 11, 5]
 

@@ -40,12 +40,12 @@ def test_each_stretch_alone(sizes: list[int], how: str) -> None:
     else:
         x = torch.rand(len(n), longest, 3)
         spans = Spans.of_lengths(n) if how == "right" else Spans.of_mask(torch.arange(longest) >= longest - n.unsqueeze(1))
-    begun = {"sum": torch.rand(len(n), 3), "seen": n}
-    y, state = spans.each(summed, x, begun)
+    initial = {"sum": torch.rand(len(n), 3), "seen": n}
+    y, state = spans.each(summed, x, initial)
     for i, (row, start, stop) in enumerate(places(spans)):
-        wanted = x[row, start:stop].cumsum(0) + begun["sum"][i]
+        wanted = x[row, start:stop].cumsum(0) + initial["sum"][i]
         torch.testing.assert_close(y[row, start:stop], wanted)
-        torch.testing.assert_close(state["sum"][i], wanted[-1] if stop > start else begun["sum"][i])
+        torch.testing.assert_close(state["sum"][i], wanted[-1] if stop > start else initial["sum"][i])
         y[row, start:stop] = 0
     assert not y.any() and state["seen"].tolist() == sizes
 

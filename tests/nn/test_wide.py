@@ -38,19 +38,19 @@ def integral(f, i, j):
     ],
 )
 def test_pairs_against_an_integral(name, function):
-    found = wide.second_moment(K, name)
+    moments = wide.second_moment(K, name)
     for i, j in ((0, 1), (0, 2)):
-        assert float(found[i, j]) == float(found[j, i]) == pytest.approx(integral(function, i, j), abs=1e-6)
+        assert float(moments[i, j]) == float(moments[j, i]) == pytest.approx(integral(function, i, j), abs=1e-6)
     squares = [integrate.quad(lambda z, v=v: function(math.sqrt(v) * z) ** 2 * stats.norm.pdf(z), -8, 8)[0] for v in K.diagonal().tolist()]
-    torch.testing.assert_close(found.diagonal(), torch.tensor(squares, dtype=torch.float64), rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close(wide.mean_square(K.diagonal(), name), found.diagonal(), rtol=1e-9, atol=0)
+    torch.testing.assert_close(moments.diagonal(), torch.tensor(squares, dtype=torch.float64), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(wide.mean_square(K.diagonal(), name), moments.diagonal(), rtol=1e-9, atol=0)
 
 
 def test_step_is_the_chance_that_both_are_positive():
-    found = wide.second_moment(K, "step")
+    moments = wide.second_moment(K, "step")
     for i, j in ((0, 1), (1, 2)):
-        assert float(found[i, j]) == pytest.approx(stats.multivariate_normal.cdf([0, 0], cov=K[[i, j]][:, [i, j]].numpy()), abs=1e-6)
-    torch.testing.assert_close(found.diagonal(), torch.full((3,), 0.5, dtype=torch.float64))
+        assert float(moments[i, j]) == pytest.approx(stats.multivariate_normal.cdf([0, 0], cov=K[[i, j]][:, [i, j]].numpy()), abs=1e-6)
+    torch.testing.assert_close(moments.diagonal(), torch.full((3,), 0.5, dtype=torch.float64))
 
 
 def test_a_steep_function_of_the_user():
@@ -71,8 +71,8 @@ def test_fixed_points():
 
     exact = brentq(lambda k: 0.1 + 2.0 * 2 / math.pi * math.asin(2 * k / (1 + 2 * k)) - k, 1e-6, 10)
     assert float(wide.fixed_point("erf", 2.0, 0.1)) == pytest.approx(exact, rel=1e-7)
-    found = wide.fixed_point("relu", torch.tensor([1.0, 2.0, 2.5]), torch.tensor([0.0, 0.0, 0.0]))
-    assert found[0] < 1e-8 and found[1] == pytest.approx(1) and found[2] == math.inf
+    fixed_points = wide.fixed_point("relu", torch.tensor([1.0, 2.0, 2.5]), torch.tensor([0.0, 0.0, 0.0]))
+    assert fixed_points[0] < 1e-8 and fixed_points[1] == pytest.approx(1) and fixed_points[2] == math.inf
 
 
 @pytest.mark.parametrize("activation, module, weight, bias", [("relu", nn.ReLU(), 2.0, 0.1), ("tanh", nn.Tanh(), 1.5, 0.2)])
@@ -82,15 +82,15 @@ def test_kernel_of_sampled_nets(activation, module, weight, bias):
     x = torch.randn(3, 5, generator=draw, dtype=torch.float64)
     exact = wide.kernel(x, 2, activation, weight, bias)
     assert exact.shape == (3, 3, 3)
-    found = torch.zeros(3, 3, 3, dtype=torch.float64)
+    covariance = torch.zeros(3, 3, 3, dtype=torch.float64)
     for _ in range(300):
         h = x
         for layer, width in enumerate((200, 200, 200)):
             w = torch.randn(h.shape[1], width, generator=draw, dtype=torch.float64) * math.sqrt(weight / h.shape[1])
             z = h @ w + math.sqrt(bias) * torch.randn(width, generator=draw, dtype=torch.float64)
-            found[layer] += z @ z.mT / width / 300
+            covariance[layer] += z @ z.mT / width / 300
             h = module(z)
-    torch.testing.assert_close(found, exact, rtol=0.03, atol=0.02)  # 60,000 values tell a covariance to about 1 %
+    torch.testing.assert_close(covariance, exact, rtol=0.03, atol=0.02)  # 60,000 values tell a covariance to about 1 %
 
 
 def test_an_input_of_zeros_has_no_direction():

@@ -42,9 +42,9 @@ def by_loops(output: dict[str, Tensor], compared) -> Tensor:
     return total
 
 
-def same(found: Tensor, wanted: Tensor, model: nn.Module) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    grads = [torch.autograd.grad(value, list(model.parameters()), retain_graph=True) for value in (found, wanted)]
+def same(actual: Tensor, wanted: Tensor, model: nn.Module) -> None:
+    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(value, list(model.parameters()), retain_graph=True) for value in (actual, wanted)]
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
@@ -53,9 +53,9 @@ def test_the_loss_of_the_transformers_package():
     clip = pytest.importorskip("transformers.models.clip.modeling_clip")
     model, batch = Given(), Batch(x=torch.arange(6))
     output = model(batch.x)
-    found = Contrastive()(model, batch)["nll"]
+    term = Contrastive()(model, batch)["nll"]
     scores = output["scale"] * output["text"] @ output["image"].mT
-    same(found.sum / found.count, clip.image_text_contrastive_loss(scores), model)
+    same(term.sum / term.count, clip.image_text_contrastive_loss(scores), model)
 
 
 def test_against_loops():
@@ -63,8 +63,8 @@ def test_against_loops():
     output, alike = model(batch.x), [(0, 2), (0, 5), (2, 5)]
     same(Contrastive()(model, batch)["nll"].sum, by_loops(output, lambda i, j: True), model)
     same(Contrastive(group=4)(model, batch)["nll"].sum, by_loops(output, lambda i, j: i // 4 == j // 4), model)
-    told = Contrastive(same="text")(model, batch)["nll"].sum
-    same(told, by_loops(output, lambda i, j: (min(i, j), max(i, j)) not in alike), model)
+    loss = Contrastive(same="text")(model, batch)["nll"].sum
+    same(loss, by_loops(output, lambda i, j: (min(i, j), max(i, j)) not in alike), model)
     both = Contrastive(group=3, same="text")(model, batch)["nll"].sum
     same(both, by_loops(output, lambda i, j: i // 3 == j // 3 and (min(i, j), max(i, j)) not in alike), model)
     names = torch.tensor([7, 8, 7, 9, 7, 8])
@@ -97,8 +97,8 @@ def test_begins_at_log_n_and_ends_at_0():
 def test_measures_count_what_is_found_in_each_direction():
     vectors = torch.eye(3, dtype=torch.float64)
     output = {"image": vectors[[0, 1, 1]], "text": vectors, "scale": torch.tensor(1.0, dtype=torch.float64)}
-    found = Contrastive().measures(output, Batch(x=torch.arange(3))).means()
-    assert found["texts_found"] == pytest.approx(2 / 3) and found["images_found"] == pytest.approx(2 / 3)
+    measures = Contrastive().measures(output, Batch(x=torch.arange(3))).means()
+    assert measures["texts_found"] == pytest.approx(2 / 3) and measures["images_found"] == pytest.approx(2 / 3)
     chances = Contrastive().predict(output)
     torch.testing.assert_close(chances.sum(1), torch.ones(3, dtype=torch.float64))
     assert chances[2].argmax() == 1

@@ -211,8 +211,8 @@ def test_predicts_the_mean_or_the_mode():
 def test_measures():
     raw = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
     assert Distribution(D.Categorical).measures(raw, Batch(y=torch.tensor([0, 2]))).means() == {"accuracy": 0.5}
-    found = Distribution(D.Laplace).measures(torch.tensor([[1.0, 0.0], [2.0, 7.0]]), Batch(y=torch.tensor([4.0, 2.0])))
-    assert found.means() == {"squared_error": 4.5, "absolute_error": 1.5}
+    measures = Distribution(D.Laplace).measures(torch.tensor([[1.0, 0.0], [2.0, 7.0]]), Batch(y=torch.tensor([4.0, 2.0])))
+    assert measures.means() == {"squared_error": 4.5, "absolute_error": 1.5}
 
 
 @pytest.mark.parametrize("shape", [(B,), (B, 1)])
@@ -322,8 +322,8 @@ def test_trains_end_to_end(tmp_path):
         steps=300,
     )
     run = train(recipe, run=tmp_path / "run", quiet=True, threads=1)
-    found = run.predict(Batch(x=torch.tensor([[-0.5], [0.5]]))).flatten()
-    torch.testing.assert_close(found, torch.exp(torch.tensor([-0.5, 0.5])), rtol=0.15, atol=0)  # 500 noisy examples tell no more
+    predictions = run.predict(Batch(x=torch.tensor([[-0.5], [0.5]]))).flatten()
+    torch.testing.assert_close(predictions, torch.exp(torch.tensor([-0.5, 0.5])), rtol=0.15, atol=0)  # 500 noisy examples tell no more
     at_best = stats.gamma.logpdf(y[500:].numpy(), 4, scale=np.exp(x[500:, 0].numpy()) / 4).mean()
     assert run.result["figures"]["valid/loss"] == pytest.approx(-at_best, abs=0.05)  # the estimate costs a little more than the truth
 

@@ -69,8 +69,8 @@ def test_terms_and_gradients_equal_torch_distributions(net, family, beta):
     nll, cost = -p.log_prob(x).sum(1).mean(), distributions.kl_divergence(q, distributions.Normal(0.0, 1.0)).sum(1).mean()
     assert terms.means() == pytest.approx({"nll": nll.item(), "kl": cost.item()}, rel=1e-10)
     ours, theirs = (torch.autograd.grad(loss, list(net.parameters()), retain_graph=True) for loss in (terms.loss(), nll + beta * cost))
-    for found, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+    for grad, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(grad, wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_bounds_come_closer_to_the_exact_likelihood_from_below(net):
@@ -143,10 +143,10 @@ def test_16_bits_are_summed_in_32(net):
 def test_a_corrupted_input_is_rebuilt_clean(net):
     x, clean = torch.rand(2, B, D, dtype=torch.float64)
     objective = Elbo(Gaussian(0.7))
-    found = objective(net, Batch(x=x, clean=clean, noise=noise()))
+    terms = objective(net, Batch(x=x, clean=clean, noise=noise()))
     mean, log_variance = net.encode(x)
     h = mean + (log_variance / 2).exp() * noise()
     wanted = -distributions.Normal(net.decode(h), 0.7**0.5).log_prob(clean).sum(1).mean()
-    assert found.means()["nll"] == pytest.approx(wanted.item(), rel=1e-10)
+    assert terms.means()["nll"] == pytest.approx(wanted.item(), rel=1e-10)
     measured = objective.measures(net(x), Batch(x=x, clean=clean)).means()["squared_error"]
     assert measured == pytest.approx((net(x) - clean).square().mean().item(), rel=1e-10)

@@ -38,14 +38,14 @@ def batch(n: int = 6, noise: int = 4) -> Batch:
 def two_players(smoothing: float, r1: float) -> tuple[gan.GAN, dict[str, torch.Tensor]]:
     """A GAN and the gradients that two separate backward passes of the textbook's losses give it."""
     torch.manual_seed(0)
-    model, given = gan.points(3, 4, 5, 2), batch()
+    model, examples = gan.points(3, 4, 5, 2), batch()
     D, G = copy.deepcopy(model.discriminator), copy.deepcopy(model.generator)
-    x = given.x.clone().requires_grad_()
-    real, fake = D(x).flatten(), D(G(given.noise).detach()).flatten()
+    x = examples.x.clone().requires_grad_()
+    real, fake = D(x).flatten(), D(G(examples.noise).detach()).flatten()
     slope = torch.autograd.grad(real.sum(), x, create_graph=True)[0].square().flatten(1).sum(1).mean()
     (bce(real, torch.full_like(real, 1 - smoothing)) + bce(fake, torch.zeros_like(fake)) + r1 / 2 * slope).backward()
     wanted = {f"discriminator.{name}": p.grad.clone() for name, p in D.named_parameters()}
-    held = D(G(given.noise)).flatten()
+    held = D(G(examples.noise)).flatten()
     bce(held, torch.ones_like(held)).backward()
     return model, wanted | {f"generator.{name}": p.grad for name, p in G.named_parameters()}
 
@@ -144,18 +144,18 @@ def test_who_waits_does_not_move_and_each_player_has_an_optimiser_of_its_own(nam
     torch.manual_seed(0)
     model = gan.points(3, 4, 5, 2)
     twin = copy.deepcopy(model)
-    made = [
+    optimisers = [
         rule.build([{"params": list(each.parameters()), "weight_decay": 0.1, "names": [n for n, _ in each.named_parameters()]}])
         for each in (twin.discriminator, twin.generator)
     ]
-    given = batch(7)
+    examples = batch(7)
     for step in range(5):
-        real, fake = twin(given.x), twin.discriminator(twin.generate(given.noise)).flatten()
+        real, fake = twin(examples.x), twin.discriminator(twin.generate(examples.noise)).flatten()
         loss = bce(fake, torch.ones_like(fake)) if step % 2 else bce(real, torch.ones_like(real)) + bce(fake, torch.zeros_like(fake))
         twin.zero_grad()
         loss.backward()
-        made[step % 2].step()
-    source = TensorSource(given.x, noise=given.noise)
+        optimisers[step % 2].step()
+    source = TensorSource(examples.x, noise=examples.noise)
     recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimiser=rule, steps=5, batch=7)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     for name, value in run.model().state_dict().items():
@@ -221,7 +221,7 @@ def test_turns_in_parts_of_a_batch_are_those_of_the_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "phases, phase_of, told",
+    "phases, phase_of, message",
     [
         ((), lambda name: 0, r"the phases of the objective are \(\)"),
         ((0, -1), lambda name: 0, r"the phases of the objective are \(0, -1\)"),
@@ -230,7 +230,7 @@ def test_turns_in_parts_of_a_batch_are_those_of_the_whole(tmp_path):
         ((0, 1), lambda name: 0, "phase 1 of the objective has no weights that train"),
     ],
 )
-def test_phases_that_cannot_be_are_refused(phases, phase_of, told, tmp_path):
+def test_phases_that_cannot_be_are_refused(phases, phase_of, message, tmp_path):
     class Odd:
         def __call__(self, model, batch):
             return Terms(nll=(model(batch.x).square().sum(), len(batch)))
@@ -239,7 +239,7 @@ def test_phases_that_cannot_be_are_refused(phases, phase_of, told, tmp_path):
     objective.phases = phases
     if phase_of is not None:
         objective.phase_of = phase_of
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         played(tmp_path, 1000, objective=objective)
 
 
@@ -280,7 +280,7 @@ def test_a_model_that_is_spread_over_processes_has_no_phases():
 def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
     model, wanted = two_players(0.1, r1)
     objective = Adversarial(0.1, r1)
-    told = objective(model, batch()).means()
+    means = objective(model, batch()).means()
     for step, player in enumerate(("discriminator", "generator")):
         model.zero_grad()
         objective.phase = step
@@ -288,7 +288,7 @@ def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
         terms.loss().backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.grad, wanted[name] if name.startswith(player) else None, msg=name)
-        assert terms.means() == pytest.approx(told, rel=1e-6)
+        assert terms.means() == pytest.approx(means, rel=1e-6)
 
 
 def test_a_judge_with_a_column_for_its_output_is_not_spread_over_all_pairs():
@@ -306,43 +306,43 @@ def test_a_judge_with_a_column_for_its_output_is_not_spread_over_all_pairs():
 
 
 def test_it_tells_what_the_judge_says_of_both_sides():
-    model, given = gan.points(3, 4, 5), batch()
+    model, examples = gan.points(3, 4, 5), batch()
     objective = Adversarial(r1=1.0)
     with torch.no_grad():  # as in an evaluation, where the slope is wanted all the same
-        terms = objective(model, given)
-        real, fake = model(given.x).sigmoid().mean(), model(model.generate(given.noise)).sigmoid().mean()
+        terms = objective(model, examples)
+        real, fake = model(examples.x).sigmoid().mean(), model(model.generate(examples.noise)).sigmoid().mean()
     assert terms.means()["fake"] == pytest.approx(float(fake), abs=1e-6) and terms.means()["r1"] > 0
-    assert objective.measures(model(given.x), given).means()["real"] == pytest.approx(float(real), abs=1e-6)
+    assert objective.measures(model(examples.x), examples).means()["real"] == pytest.approx(float(real), abs=1e-6)
 
 
 def test_density_is_torchs_for_a_flow_that_moves_nothing():
-    given = batch()
-    found = Density()(Flow((3,), 2, 4), given).means()["nll"]
-    assert found == pytest.approx(-float(Normal(0.0, 1.0).log_prob(given.x).sum(1).mean()), rel=1e-6)
+    examples = batch()
+    nll = Density()(Flow((3,), 2, 4), examples).means()["nll"]
+    assert nll == pytest.approx(-float(Normal(0.0, 1.0).log_prob(examples.x).sum(1).mean()), rel=1e-6)
 
 
 def test_density_gives_noise_to_images_of_levels_alone():
     """In training it is fresh, in an evaluation always the same."""
-    model, given = Flow((1, 2, 3), 2, 4, levels=5), Batch(x=torch.randint(5, (6, 1, 2, 3)).float() / 4)
+    model, examples = Flow((1, 2, 3), 2, 4, levels=5), Batch(x=torch.randint(5, (6, 1, 2, 3)).float() / 4)
     objective = Density()
-    first, second = (objective(model, given).means()["nll"] for _ in range(2))
+    first, second = (objective(model, examples).means()["nll"] for _ in range(2))
     assert first != second
     model.eval()
-    assert objective(model, given).means() == objective(model, given).means()
-    bits = objective.measures(model(given.x), given).means()["bits_per_number"]
-    assert bits == pytest.approx(-model.log_prob(given.x).mean().item() / 6 / math.log(2), rel=1e-5)
+    assert objective(model, examples).means() == objective(model, examples).means()
+    bits = objective.measures(model(examples.x), examples).means()["bits_per_number"]
+    assert bits == pytest.approx(-model.log_prob(examples.x).mean().item() / 6 / math.log(2), rel=1e-5)
 
 
 def test_denoised_is_the_error_of_the_noise_at_its_step():
     torch.manual_seed(0)
-    model, given = diffusion.points(3, 6, 2, 10), batch(5)
+    model, examples = diffusion.points(3, 6, 2, 10), batch(5)
     total = 0.0
     for row in range(5):  # t is uniform: the share of the normal below the first number, cut into T
-        time = 1 + math.floor(10 * 0.5 * (1 + math.erf(float(given.noise[row, 0]) / math.sqrt(2))))
-        a, noise = model.kept[time], given.noise[row, 1:]
-        noisy = a.sqrt() * given.x[row] + (1 - a).sqrt() * noise
+        time = 1 + math.floor(10 * 0.5 * (1 + math.erf(float(examples.noise[row, 0]) / math.sqrt(2))))
+        a, noise = model.kept[time], examples.noise[row, 1:]
+        noisy = a.sqrt() * examples.x[row] + (1 - a).sqrt() * noise
         total += (model(noisy[None], torch.tensor([time]))[0] - noise).square().sum().item()
-    terms = Denoised()(model, given)
+    terms = Denoised()(model, examples)
     assert terms.means()["noise"] == pytest.approx(total / 15, rel=1e-5)
 
 
@@ -377,7 +377,7 @@ def test_data_that_are_no_numbers_are_refused(objective):
 
 
 @pytest.mark.parametrize(
-    "settings, told",
+    "settings, message",
     [
         ({"smoothing": 0.5}, "smoothing must be a number below 0.5, not 0.5 (adversarial); 0.1 calls real examples real with a pro"),
         ({"r1": -1.0}, "r1 must be a number >= 0, not -1.0 (adversarial); 0 leaves the penalty out"),
@@ -386,10 +386,10 @@ def test_data_that_are_no_numbers_are_refused(objective):
         ({"r1": True}, "r1 must be a number >= 0, not True"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, told):
+def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(BadInput) as caught:
         Adversarial(**settings)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 def test_discrepancy_by_loops_and_for_normal_samples():
@@ -399,8 +399,8 @@ def test_discrepancy_by_loops_and_for_normal_samples():
     def mean(a, b):
         return np.mean([[math.exp(-((p - q) ** 2).sum() / (2 * 0.4**2)) for q in b] for p in a])
 
-    found = discrepancy(torch.tensor(x), torch.tensor(y), 0.4)
-    assert found == pytest.approx(mean(x, x) + mean(y, y) - 2 * mean(x, y), rel=1e-9)
+    mmd = discrepancy(torch.tensor(x), torch.tensor(y), 0.4)
+    assert mmd == pytest.approx(mean(x, x) + mean(y, y) - 2 * mean(x, y), rel=1e-9)
     assert discrepancy(torch.tensor(x), torch.tensor(x), 0.4) == pytest.approx(0, abs=1e-12)
     # E k of two normal numbers whose difference has variance v is w / sqrt(w^2 + v).
     a = torch.special.ndtri((torch.arange(1500, dtype=torch.float64) + 0.5) / 1500)

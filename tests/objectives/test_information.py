@@ -62,8 +62,8 @@ def test_no_divergence_is_below_0_however_close_the_tables(raw, seed):
     p = np.array(raw) / sum(raw)
     q = p * (1 + np.random.default_rng(seed).uniform(-1, 1, len(p)) * 10.0 ** -(seed % 17))
     q /= q.sum()
-    found = float(kl(p, q))
-    assert found >= 0 and found == pytest.approx(stats.entropy(p, q), rel=1e-9, abs=1e-15)
+    divergence = float(kl(p, q))
+    assert divergence >= 0 and divergence == pytest.approx(stats.entropy(p, q), rel=1e-9, abs=1e-15)
 
 
 def test_gradients_of_probabilities_that_are_0():

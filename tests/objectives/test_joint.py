@@ -37,8 +37,8 @@ def test_two_terms_and_their_gradients_are_torchs():
     assert terms.counts() == joint.counts(batch) == {"label_nll": 3, "tokens_nll": float(batch.mask.sum())}
     weights = list(model.parameters())
     wanted = torch.autograd.grad(label + 0.5 * tokens, weights)
-    for found, right in zip(terms.gradients(weights), wanted, strict=True):
-        torch.testing.assert_close(found, right)
+    for grad, right in zip(terms.gradients(weights), wanted, strict=True):
+        torch.testing.assert_close(grad, right)
     assert joint.measures(out, batch).keys() == {"label_accuracy", "tokens_accuracy"}
     torch.testing.assert_close(joint.predict(out), out["label"].softmax(-1))
 
@@ -52,8 +52,8 @@ def test_lambda_0_is_the_classifier_bit_for_bit():
     alone.language = False
     plain = Batch(x=batch.x, lengths=batch.lengths, y=batch.y)
     weights, others = list(model.parameters()), list(alone.parameters())
-    for found, right in zip(terms.gradients(weights), Categorical()(alone, plain).gradients(others), strict=True):
-        assert (found is None and right is None) or torch.equal(found, right)
+    for grad, right in zip(terms.gradients(weights), Categorical()(alone, plain).gradients(others), strict=True):
+        assert (grad is None and right is None) or torch.equal(grad, right)
     assert terms.loss().item() == Categorical()(alone, plain).loss().item()
 
 
@@ -61,13 +61,13 @@ def test_language_of_labelled_or_of_other_texts():
     """Which rows the language term learns from is a mask: those with a label, those without, or all."""
     model, batch = small()
     rows = {"labelled": batch.labelled, "unlabelled": ~batch.labelled}
-    found = {}
+    losses = {}
     for name, which in rows.items():
         chosen = batch.replace(mask=batch.mask & which.unsqueeze(1))
-        found[name] = Joint({"label": Part(mask="labelled"), "tokens": Part("next", "mask", 0.5)})(model, chosen)
-    assert found["labelled"]["label_nll"].sum == found["unlabelled"]["label_nll"].sum
+        losses[name] = Joint({"label": Part(mask="labelled"), "tokens": Part("next", "mask", 0.5)})(model, chosen)
+    assert losses["labelled"]["label_nll"].sum == losses["unlabelled"]["label_nll"].sum
     whole = Joint({"tokens": Part("next", "mask")})(model, batch)["tokens_nll"]
-    torch.testing.assert_close(sum(terms["tokens_nll"].sum for terms in found.values()), whole.sum)
+    torch.testing.assert_close(sum(terms["tokens_nll"].sum for terms in losses.values()), whole.sum)
 
 
 def test_bert_learns_its_two_tasks():

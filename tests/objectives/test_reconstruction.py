@@ -66,8 +66,8 @@ def test_penalties_on_the_code(net, x):
         "active": float((h > 0.5).double().mean()),
     }
     assert terms.means() == pytest.approx(wanted, rel=1e-10)
-    told = wanted["nll"] + 0.3 * wanted["l1"] + 0.2 * wanted["l2"] + 0.1 * wanted["kl"]
-    assert terms.loss().item() == pytest.approx(told, rel=1e-10)
+    total = wanted["nll"] + 0.3 * wanted["l1"] + 0.2 * wanted["l2"] + 0.1 * wanted["kl"]
+    assert terms.loss().item() == pytest.approx(total, rel=1e-10)
     assert terms.counts() == Sparse(l1=0.3, l2=0.2, kl=0.1).counts(Batch(x=x))
     assert list(Sparse()(net, Batch(x=x))) == ["nll"] == list(Sparse().counts(Batch(x=x)))
 
@@ -97,9 +97,9 @@ def test_contraction_of_images_and_without_gradients(net):
     x = torch.randn(2, 1, 3, 3, dtype=torch.float64)
     wanted = torch.stack([torch.autograd.functional.jacobian(encoder, row[None]).square().sum() for row in x])
     with torch.no_grad():  # as in an evaluation
-        found = slope(encoder, x)
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-    assert not found.requires_grad and x.grad is None
+        norms = slope(encoder, x)
+        torch.testing.assert_close(norms, wanted, rtol=1e-10, atol=1e-12)
+    assert not norms.requires_grad and x.grad is None
 
 
 def test_a_model_that_knows_its_layer_gets_the_closed_form(net, x):
@@ -119,10 +119,10 @@ def test_errors(net, x):
     for make in (lambda: Sparse(l1=-1), lambda: Sparse(kl=1, rate=1.5), lambda: Sparse(kl=True), lambda: Contractive(-0.1)):
         with pytest.raises(BadInput):
             make()
-    told = "rate is a share of the examples, a number above 0 and below 1, not 1.5 (sparse); 0.05 lets a number of the code be in use"
+    message = "rate is a share of the examples, a number above 0 and below 1, not 1.5 (sparse); 0.05 lets a number of the code be in use"
     with pytest.raises(BadInput) as caught:
         Sparse(kl=1, rate=1.5)
-    assert str(caught.value) == f"{told} in 5 % of them"
+    assert str(caught.value) == f"{message} in 5 % of them"
     with pytest.raises(BadInput, match=r"l1 must be a number >= 0, not -1 \(sparse\); 0 leaves it out"):
         Sparse(l1=-1)
     with pytest.raises(BadInput, match=r"pixels must lie between 0 and 1, and these go from .* scale them"):

@@ -77,7 +77,7 @@ def test_gradient_is_that_of_a_loop_that_feeds_itself(model: Seq2Seq, batch: Bat
     """Half of the places are its own likeliest tokens; the loop is written out here with the same coins."""
     model = model.double()
     torch.manual_seed(5)
-    found = Scheduled(Categorical(V), lambda step: 0.5, likeliest=True)(model, batch).loss()
+    actual = Scheduled(Categorical(V), lambda step: 0.5, likeliest=True)(model, batch).loss()
     torch.manual_seed(5)
     own = torch.rand(B, T - 1) < 0.5
     state, token, cost = model.begin(batch.source, batch.lengths), batch.x[:, 0], torch.zeros(())
@@ -87,8 +87,8 @@ def test_gradient_is_that_of_a_loop_that_feeds_itself(model: Seq2Seq, batch: Bat
         if t + 1 < T:
             token = torch.where(own[:, t], logits[:, 0].argmax(-1), batch.x[:, t + 1])
     wanted = cost / batch.mask.sum()
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-    for a, b in zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in (found, wanted))):
+    torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-12)
+    for a, b in zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in (actual, wanted))):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11)
 
 
@@ -104,9 +104,9 @@ def test_the_measured_fraction_is_the_one_asked_for(share: float) -> None:
 
     torch.manual_seed(0)
     x = torch.zeros(400, 51, dtype=torch.long)
-    found = mixed(Says9(), Batch(x=x), share)
-    assert float((found[:, 1:] == 9).float().mean()) == pytest.approx(share, abs=0.02)
-    assert bool((found[:, 0] == 0).all())
+    inputs = mixed(Says9(), Batch(x=x), share)
+    assert float((inputs[:, 1:] == 9).float().mean()) == pytest.approx(share, abs=0.02)
+    assert bool((inputs[:, 0] == 0).all())
 
 
 def test_own_tokens_are_drawn_from_what_the_model_expects() -> None:
@@ -159,10 +159,10 @@ def test_the_engine_moves_it_along_and_a_resumed_run_is_the_same(batch: Batch, t
         def __getattr__(self, name):
             return getattr(plain, name)
 
-    made = recipe(batch)
-    made.objective.objective = Watched()
-    whole = sonde.train(made, run=tmp_path / "whole", seed=3, threads=1, quiet=True)
-    assert shares[0] == 0 and shares[-1] > 0.5 and made.objective.reached == 7
+    setup = recipe(batch)
+    setup.objective.objective = Watched()
+    whole = sonde.train(setup, run=tmp_path / "whole", seed=3, threads=1, quiet=True)
+    assert shares[0] == 0 and shares[-1] > 0.5 and setup.objective.reached == 7
 
     class Halt(Exception):
         pass
@@ -185,22 +185,22 @@ def test_the_engine_moves_it_along_and_a_resumed_run_is_the_same(batch: Batch, t
 def test_the_fraction_depends_on_the_step_and_not_on_what_is_logged(batch: Batch, tmp_path, parts: int) -> None:
     weights = []
     for every in (1, 20):
-        made = recipe(batch).replace(log_every=every, accumulate=parts)
-        run = sonde.train(made, run=tmp_path / str(every), seed=3, threads=1, quiet=True)
+        setup = recipe(batch).replace(log_every=every, accumulate=parts)
+        run = sonde.train(setup, run=tmp_path / str(every), seed=3, threads=1, quiet=True)
         weights.append(torch.cat([p.detach().flatten() for p in run.model().parameters()]))
     assert torch.equal(*weights)
 
 
 def test_another_run_of_the_same_recipe_begins_at_its_beginning(batch: Batch, tmp_path) -> None:
-    made = recipe(batch)
+    setup = recipe(batch)
     first, second = (
-        [row["loss"] for row in sonde.train(made, run=tmp_path / name, seed=3, threads=1, quiet=True).metrics if "loss" in row]
+        [row["loss"] for row in sonde.train(setup, run=tmp_path / name, seed=3, threads=1, quiet=True).metrics if "loss" in row]
         for name in ("one", "two")
     )
     assert first == second
 
 
 def test_a_penalty_around_it_passes_the_step_on(batch: Batch, tmp_path) -> None:
-    made = recipe(batch)
-    sonde.train(made.replace(objective=Penalised(made.objective, l2=1e-3)), run=tmp_path / "run", seed=3, threads=1, quiet=True)
-    assert made.objective.reached == 7
+    setup = recipe(batch)
+    sonde.train(setup.replace(objective=Penalised(setup.objective, l2=1e-3)), run=tmp_path / "run", seed=3, threads=1, quiet=True)
+    assert setup.objective.reached == 7

@@ -42,9 +42,9 @@ def test_pieces_as_long_as_the_row_give_the_full_gradient_and_shorter_ones_do_no
 
 def test_the_gradient_is_that_of_the_pieces_from_fixed_states() -> None:
     model, batch = setting()
-    found = gradient(Truncated(Categorical(), 5), model, batch)
+    grad = gradient(Truncated(Categorical(), 5), model, batch)
     count = Categorical().counts(batch)["nll"]
-    wanted = torch.zeros_like(found)
+    wanted = torch.zeros_like(grad)
     for start in (0, 5, 10):
         with torch.no_grad():
             state = model.advance(batch.x[:, :start])[1] if start else None
@@ -53,7 +53,7 @@ def test_the_gradient_is_that_of_the_pieces_from_fixed_states() -> None:
         share = batch.mask[:, cut] * batch.weight.unsqueeze(1)
         cost = torch.nn.functional.cross_entropy(output.transpose(1, 2), batch.y[:, cut], reduction="none")
         wanted += torch.cat([g.flatten() for g in torch.autograd.grad((cost * share).sum() / count, list(model.parameters()))])
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(grad, wanted)
 
 
 def test_unordered_pieces_begin_afresh() -> None:

@@ -38,8 +38,8 @@ def network() -> nn.Module:
 def groups(model, rule):
     decayed = [(n, p) for n, p in model.named_parameters() if rule.decays(n, p)]
     rest = [(n, p) for n, p in model.named_parameters() if not rule.decays(n, p)]
-    made = [(decayed, rule.weight_decay), (rest, 0.0)]
-    return [{"params": [p for _, p in g], "names": [n for n, _ in g], "weight_decay": decay} for g, decay in made if g]
+    pairs = [(decayed, rule.weight_decay), (rest, 0.0)]
+    return [{"params": [p for _, p in g], "names": [n for n, _ in g], "weight_decay": decay} for g, decay in pairs if g]
 
 
 def walk(model, optimizer, steps=20):

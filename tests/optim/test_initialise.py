@@ -46,17 +46,17 @@ def test_variance(name):
 @pytest.mark.parametrize("gain", [1.0, 1.7])
 def test_the_distribution_changes_the_shape_and_not_the_variance(name, gain):
     torch.manual_seed(0)
-    found = {}
+    weights = {}
     for distribution in ("normal", "uniform"):
         layer = nn.Linear(IN, OUT)
         initialise(name, gain=gain, distribution=distribution)(layer)
-        found[distribution] = layer.weight.detach()
-        assert float(found[distribution].var()) == pytest.approx(gain**2 * VARIANCE[name], rel=0.02)
+        weights[distribution] = layer.weight.detach()
+        assert float(weights[distribution].var()) == pytest.approx(gain**2 * VARIANCE[name], rel=0.02)
     bound = gain * (3 * VARIANCE[name]) ** 0.5
-    assert float(found["uniform"].abs().max()) <= bound < float(found["normal"].abs().max())
+    assert float(weights["uniform"].abs().max()) <= bound < float(weights["normal"].abs().max())
     # Kurtosis tells the two apart: 3 for a normal, 9/5 for a uniform distribution.
-    assert stats.kurtosis(found["normal"].flatten(), fisher=False) == pytest.approx(3, abs=0.1)
-    assert stats.kurtosis(found["uniform"].flatten(), fisher=False) == pytest.approx(1.8, abs=0.05)
+    assert stats.kurtosis(weights["normal"].flatten(), fisher=False) == pytest.approx(3, abs=0.1)
+    assert stats.kurtosis(weights["uniform"].flatten(), fisher=False) == pytest.approx(1.8, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from sonde.optim.line_search import SEARCHES, Descent, armijo, exact, wolfe
 
 def along(function, gradient, place, direction):
     """The line through a place as value and slope, and a list of the rates that were asked for."""
-    asked: list[float] = []
+    rates: list[float] = []
 
     def line(rate):
-        asked.append(rate)
+        rates.append(rate)
         there = place + rate * direction
         return float(function(there)), float(gradient(there) @ direction)
 
-    return line, asked
+    return line, rates
 
 
 def quadratic(n, condition, seed):
@@ -51,12 +51,12 @@ def test_wolfe_meets_both_conditions_on_rosenbrock(place, first, c2):
     g = rosen_der(place)
     if np.linalg.norm(g) < 1e-3:
         return
-    line, asked = along(rosen, rosen_der, place, -g)
-    found = wolfe(line, first, c2=c2)
+    line, rates = along(rosen, rosen_der, place, -g)
+    point = wolfe(line, first, c2=c2)
     value, slope = line(0.0)
-    assert found.value <= value + 1e-4 * found.rate * slope and found.rate > 0
-    assert abs(found.slope) <= c2 * abs(slope)
-    assert len(asked) < 60
+    assert point.value <= value + 1e-4 * point.rate * slope and point.rate > 0
+    assert abs(point.slope) <= c2 * abs(slope)
+    assert len(rates) < 60
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,9 +88,9 @@ def test_wolfe_and_scipy_close_in_on_the_same_minimum(seed):
 
 
 def test_armijo_halves_until_the_decrease_is_enough():
-    line, asked = along(lambda v: 8 * v @ v, lambda v: 16 * v, np.array([1.0]), np.array([-16.0]))
+    line, rates = along(lambda v: 8 * v @ v, lambda v: 16 * v, np.array([1.0]), np.array([-16.0]))
     # phi(eta) = 8 (1 - 16 eta)^2 falls below 8 (1 - 2 * 16 c1 eta) only for eta < 1/8.
-    assert armijo(line).rate == 1 / 16 and asked[1:] == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
+    assert armijo(line).rate == 1 / 16 and rates[1:] == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
 
 
 @pytest.mark.parametrize("search", SEARCHES.values())
@@ -121,10 +121,10 @@ def test_a_wall_of_infinity_is_stepped_back_from(search):
     def line(rate):
         return (-math.log(1 - rate) - 2 * rate, 1 / (1 - rate) - 2) if rate < 1 else (math.nan, math.nan)
 
-    found = search(line, first=64.0)
-    assert 0 < found.rate < 0.8 and found.value < 0
+    point = search(line, first=64.0)
+    assert 0 < point.rate < 0.8 and point.value < 0
     if search is exact:
-        assert found.rate == pytest.approx(0.5, rel=1e-12)
+        assert point.rate == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -64,9 +64,9 @@ def test_it_ends_at_the_lasso():
 def test_only_decaying_groups_are_thresholded():
     weight, bias = torch.full((2, 2), 0.01, requires_grad=True), torch.full((2,), 0.01, requires_grad=True)
     rule = optimiser("proximal", lr=0.1, weight_decay=1.0)
-    made = rule.build([{"params": [weight], "weight_decay": 1.0, "names": ["w"]}, {"params": [bias], "weight_decay": 0.0, "names": ["b"]}])
+    opt = rule.build([{"params": [weight], "weight_decay": 1.0, "names": ["w"]}, {"params": [bias], "weight_decay": 0.0, "names": ["b"]}])
     weight.grad, bias.grad = torch.zeros(2, 2), torch.zeros(2)
-    made.step()
+    opt.step()
     assert not weight.any() and bias.tolist() == pytest.approx([0.01, 0.01]) and rule.elementwise
 
 

@@ -82,32 +82,32 @@ def test_denoising_keeps_the_clean_input():
 def test_layers_one_by_one(tmp_path):
     """Each stage reads the codes of the one before, and all together are the first layers of a network."""
     data = replace(load("digits"), valid=None, test=None)
-    learnt = greedy(
+    stages = greedy(
         data,
         (20, 12),
         partial(layer, activation="sigmoid", noise=0.2, epochs=1),
         lambda recipe, name: sonde.train(recipe, run=tmp_path / name, threads=1, quiet=True),
     )
     model, x = MLP((64, 20, 12, 10), "sigmoid"), data.train[:5].x
-    first_layers(learnt)(model)
-    wanted = learnt[1].encode(learnt[0].encode(x))
+    first_layers(stages)(model)
+    wanted = stages[1].encode(stages[0].encode(x))
     torch.testing.assert_close(torch.sigmoid(model.layers.dense2(torch.sigmoid(model.layers.dense1(x.flatten(1))))), wanted)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layer1", "layer2"]
     with pytest.raises(BadInput, match="do not fit"):
-        first_layers(learnt)(MLP((64, 21, 12, 10)))
+        first_layers(stages)(MLP((64, 21, 12, 10)))
 
 
 def test_a_layer_without_labels(tmp_path):
     data = Data(TensorSource(torch.rand(40, 6, generator=generator(0, "x"))))
-    made = layer(data, 3, epochs=1).build_model()
-    assert isinstance(made, type(dense((6,), (3,)))) and made(data.train[:].x).shape == (40, 6)
+    model = layer(data, 3, epochs=1).build_model()
+    assert isinstance(model, type(dense((6,), (3,)))) and model(data.train[:].x).shape == (40, 6)
 
 
 def test_noise_is_measured_by_what_a_layer_reads():
     x = 0.2 * torch.randn(3000, 5, generator=generator(0, "x"))
-    made = layer(Data(TensorSource(x)), 3, noise=0.5)
-    assert made.augment is not None
-    batch = made.augment(Batch(x=x), generator(0, "noise"))
+    recipe = layer(Data(TensorSource(x)), 3, noise=0.5)
+    assert recipe.augment is not None
+    batch = recipe.augment(Batch(x=x), generator(0, "noise"))
     assert (batch.x - batch.clean).std().item() == pytest.approx(0.1, rel=0.05)
 
 

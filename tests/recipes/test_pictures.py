@@ -36,11 +36,11 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
     models = [LogisticRegression(C=strength, max_iter=1000).fit(x, y) for strength in STRENGTHS]
     scores = [np.mean(model.predict(data.valid[:].x.flatten(1).numpy()) == data.valid[:].y.numpy()) for model in models]
     best = models[int(np.argmax(scores))]
-    found = linear(data)
-    assert found.valid == max(scores) and found.strength == best.C and found.examples == 1258
-    assert found.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
+    baseline = linear(data)
+    assert baseline.valid == max(scores) and baseline.strength == best.C and baseline.examples == 1258
+    assert baseline.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
     backwards = replace(data, test=TensorSource(data.test[:].x, 9 - data.test[:].y))
-    assert linear(backwards)[0::2] == found[0::2] and f"{found.test:.4f}" in str(found)
+    assert linear(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
 
 
 def test_a_transformer_stands_beside_a_linear_model(tmp_path):
@@ -50,8 +50,8 @@ def test_a_transformer_stands_beside_a_linear_model(tmp_path):
 
 def test_overlap_by_hand():
     wanted = torch.tensor([[[0, 0, 1], [2, 2, 1]]])
-    found = torch.tensor([[[0, 1, 1], [2, 0, 1]]])
-    assert iou(found, wanted, 3).tolist() == pytest.approx([1 / 3, 2 / 3, 1 / 2])
+    predictions = torch.tensor([[[0, 1, 1], [2, 0, 1]]])
+    assert iou(predictions, wanted, 3).tolist() == pytest.approx([1 / 3, 2 / 3, 1 / 2])
 
 
 def test_outlines(tmp_path):
@@ -72,8 +72,8 @@ def test_pixels_that_know_only_their_place():
     train = TensorSource(torch.tensor([[[0, 1]], [[1, 1]], [[0, 0]]]), label=torch.tensor([0, 0, 1]))
     test = Batch(x=torch.tensor([[[0, 1]], [[1, 0]]]), label=torch.tensor([0, 1]))
     chances = [1.1 / 2.2 * 2.1 / 2.2, 0.1 / 1.2 * 1.1 / 1.2]
-    found = independent(Data(train, classes=("a", "b")), test, 2)
-    assert found == pytest.approx(np.log(chances).mean())
+    log_likelihood = independent(Data(train, classes=("a", "b")), test, 2)
+    assert log_likelihood == pytest.approx(np.log(chances).mean())
 
 
 def test_levels_keep_labels():
@@ -115,8 +115,8 @@ def test_photographs_with_parts_taken_out_or_mixed(dials, tmp_path):
     dice = torch.Generator().manual_seed(0)
     x, y = torch.randint(256, (24, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.arange(24) % 10
     data = Data(TensorSource(x, y, to_float=ToFloat(1 / 255)), name="noise")
-    made = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch=8, **dials).replace(data=data, steps=3, epochs=None, log_every=1)
-    run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
+    recipe = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch=8, **dials).replace(data=data, steps=3, epochs=None, log_every=1)
+    run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     losses = [row["loss"] for row in run.metrics if "loss" in row]
     assert len(losses) == 3 and all(1 < loss < 6 for loss in losses)
 
@@ -129,8 +129,8 @@ def test_few_pictures_are_seen_often(tmp_path):
         path = tmp_path / "photos" / ("dark" if i % 2 else "light") / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 100 * (i % 2) + i).save(path)
-    made = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7)
-    assert len(made.build_data().train) == 24 and made.epochs == 600 / 4
+    recipe = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7)
+    assert len(recipe.build_data().train) == 24 and recipe.epochs == 600 / 4
     assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7, epochs=3).epochs == 3
     with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of pictures for each class"):
         images.recipe(tmp_path / "photos" / "dark" / "29.png")

@@ -48,8 +48,8 @@ def test_diabetes_beats_the_mean_in_its_own_units(tmp_path):
 
 
 def test_sine_finds_the_noise(tmp_path):
-    found = figures("sine", tmp_path / "run", steps=1200)
-    assert found["test/squared_error"] == pytest.approx(0.1**2, rel=0.5)
+    metrics = figures("sine", tmp_path / "run", steps=1200)
+    assert metrics["test/squared_error"] == pytest.approx(0.1**2, rel=0.5)
 
 
 @pytest.mark.parametrize("task, target", [("classes", "grade"), ("values", "price"), ("counts", "rooms")])
@@ -62,13 +62,13 @@ def test_table_picks_the_likelihood(task, target, tmp_path):
     others = tuple({"price", "rooms", "grade"} - {target})
     recipe = table.recipe(file, target, task="auto" if task != "counts" else "counts", ignore=others)
     assert type(recipe.objective).__name__ == {"classes": "Categorical", "values": "Gaussian", "counts": "Poisson"}[task]
-    found = figures(
+    metrics = figures(
         "table", tmp_path / "run", file=file, target=target, ignore=others, task="auto" if task != "counts" else "counts", batch=16
     )
     if task == "classes":
-        assert found["test/accuracy"] > 0.9
+        assert metrics["test/accuracy"] > 0.9
     else:
-        assert found["test/absolute_error"] < (20_000 if task == "values" else 1.0)
+        assert metrics["test/absolute_error"] < (20_000 if task == "values" else 1.0)
 
 
 def test_table_with_a_wrong_column(tmp_path):

@@ -51,8 +51,8 @@ def test_windows_to_train_on_overlap_and_those_to_judge_by_do_not(text):
 
 
 def test_a_mixer_that_looks_ahead_predicts_hidden_characters_and_says_so(text, tmp_path, capsys):
-    given = small("attention causal=false", text)
-    run = sonde.train("char_lm", run=tmp_path / "run", steps=2, threads=1, **given)
+    options = small("attention causal=false", text)
+    run = sonde.train("char_lm", run=tmp_path / "run", steps=2, threads=1, **options)
     assert "the loss is that of hidden characters" in capsys.readouterr().err
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert "hidden characters" in events and "some hidden" in run.info["about_data"]["name"]

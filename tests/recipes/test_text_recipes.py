@@ -33,10 +33,10 @@ def events(run, kind: str) -> str:
 def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
     run = sonde.train("names", run=no_data / "run", mixer="gru", depth=1, width=32, lr=1e-2, steps=40, batch=32, threads=1)
     assert run.data.name.startswith("names: a few bundled")
-    said = events(run, "made up").split(" (")[0].split(", ")
-    assert len(said) == names.SHOWN and sum(name.isalpha() for name in said) > 10
-    told = capsys.readouterr().err
-    assert f"made up: {said[0]}" in told and told.index("looking at what was learnt ...") < told.index("made up")
+    generated = events(run, "made up").split(" (")[0].split(", ")
+    assert len(generated) == names.SHOWN and sum(name.isalpha() for name in generated) > 10
+    stderr = capsys.readouterr().err
+    assert f"made up: {generated[0]}" in stderr and stderr.index("looking at what was learnt ...") < stderr.index("made up")
     figures, baseline = run.result["figures"], float(events(run, "baseline").split()[-1])
     assert figures["valid/loss"] < math.log(len(run.data.classes)) and 1.5 < baseline < 3
     assert "made up" in run.report().read_text(encoding="utf-8")
@@ -51,8 +51,8 @@ def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
     scores = torch.cat([counted.scores(row)[1:] for row in rows])
     model = torch.nn.Linear(1, 1)
     model.advance = lambda tokens, state=None, spans=None: (torch.zeros(*tokens.shape, len(data.classes)), {})
-    told = names._made_up(data, 0, model, no_data)["baseline"]
-    assert float(told.split()[-1]) == pytest.approx(-float(scores.mean()), abs=1e-4)
+    baseline = names._made_up(data, 0, model, no_data)["baseline"]
+    assert float(baseline.split()[-1]) == pytest.approx(-float(scores.mean()), abs=1e-4)
 
 
 def test_names_of_a_file(tmp_path):
@@ -79,9 +79,9 @@ def test_music_writes_a_tune_that_can_be_played(no_data):
 
 
 def test_tunes_are_cleaned_and_keep_every_note(no_data):
-    told, found = _texts.tunes()
-    assert "bundled" in told and len(found) == len(TUNES)
-    for tune, clean in zip(TUNES, found):
+    source, tunes = _texts.tunes()
+    assert "bundled" in source and len(tunes) == len(TUNES)
+    for tune, clean in zip(TUNES, tunes):
         assert notes(tune) == notes(clean) and "T:" not in clean and clean.startswith("M:")
     near, far = music.distances([notes(tune) for tune in TUNES], [notes(tune) for tune in TUNES])
     assert near == 0 and far > 0.2
@@ -90,10 +90,10 @@ def test_tunes_are_cleaned_and_keep_every_note(no_data):
 def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
     from sonde.data.formats import decode
 
-    told, found = _texts.tunes()
+    source, tunes = _texts.tunes()
     whole = decode(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
-    assert told == "nottingham-abc.txt.gz" and len(found) == len(whole) == 1034
-    for tune, clean in zip(whole[:20], found):
+    assert source == "nottingham-abc.txt.gz" and len(tunes) == len(whole) == 1034
+    for tune, clean in zip(whole[:20], tunes):
         assert notes("X:" + tune) == notes(clean)
 
 
@@ -140,11 +140,11 @@ def test_embeddings_begin_as_word_vectors():
     texts = [Ragged.of(rows[:3]), Ragged.of([*rows[3:], [8, 4]])]
     table = sentiment.vectors(texts, 10, 12, seed=3)
     spoken = [" ".join(map(str, row)) for row in [*rows, [8, 4]]]
-    found = Word2Vec(12, epochs=3, min_count=2, random_state=3, split=str.split, quiet=True).fit(spoken).vectors_
-    scale = sentiment.SPREAD / float(np.stack([found.vector(str(i)) if str(i) in found else np.zeros(12) for i in range(10)]).std())
-    assert not table[[0, 4, 9]].any() and len(found) == 7
-    for word in found.words:
-        np.testing.assert_allclose(table[int(word)], found.vector(word) * scale, rtol=1e-5)
+    vectors = Word2Vec(12, epochs=3, min_count=2, random_state=3, split=str.split, quiet=True).fit(spoken).vectors_
+    scale = sentiment.SPREAD / float(np.stack([vectors.vector(str(i)) if str(i) in vectors else np.zeros(12) for i in range(10)]).std())
+    assert not table[[0, 4, 9]].any() and len(vectors) == 7
+    for word in vectors.words:
+        np.testing.assert_allclose(table[int(word)], vectors.vector(word) * scale, rtol=1e-5)
 
 
 def test_hidden_tokens_are_a_share_and_follow_the_generator():

@@ -23,15 +23,15 @@ SMALL = {"pairs": "toy", "width": 32, "dropout": 0.0, "lr": 6e-3, "steps": 120}
 
 @pytest.mark.parametrize("model", ["rnn", "transformer"])
 def test_it_learns_the_toy_grammar_and_says_so(model: str, tmp_path) -> None:
-    made = translate.recipe(model=model, **{**SMALL, "steps": 120 if model == "rnn" else 200, "lr": 6e-3 if model == "rnn" else 3e-3})
-    assert isinstance(made.build_model(), Seq2Seq if model == "rnn" else EncoderDecoder)
-    run = sonde.train(made, run=tmp_path / "run", threads=1, quiet=True)
+    recipe = translate.recipe(model=model, **{**SMALL, "steps": 120 if model == "rnn" else 200, "lr": 6e-3 if model == "rnn" else 3e-3})
+    assert isinstance(recipe.build_model(), Seq2Seq if model == "rnn" else EncoderDecoder)
+    run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    (told,) = [event["text"] for event in events if event["event"] == "BLEU"]
-    score = float(told.split("translated ")[1].split(",")[0])
-    found, wanted, asked = translate.translated(run.model(), made.data)
-    assert score == pytest.approx(translate.bleu([t.split() for t in found], [t.split() for t in wanted]), abs=0.05)
-    assert score > 60 and found != asked
+    (message,) = [event["text"] for event in events if event["event"] == "BLEU"]
+    score = float(message.split("translated ")[1].split(",")[0])
+    translations, wanted, sources = translate.translated(run.model(), recipe.data)
+    assert score == pytest.approx(translate.bleu([t.split() for t in translations], [t.split() for t in wanted]), abs=0.05)
+    assert score > 60 and translations != sources
     assert len((tmp_path / "run" / "translations.txt").read_text().splitlines()) == 3 * 720
 
 
@@ -39,19 +39,19 @@ def test_every_sentence_of_the_test_is_translated_with_beams_too() -> None:
     data = load("bilingual", n=100)
     torch.manual_seed(0)
     model = Seq2Seq(len(data.classes), 16, mixer="gru")
-    found = {beams: translate.translated(model, data, beams) for beams in (1, 3)}
-    assert len(found[1][0]) == len(found[3][0]) == 10 and found[1][1:] == found[3][1:]
+    translations = {beams: translate.translated(model, data, beams) for beams in (1, 3)}
+    assert len(translations[1][0]) == len(translations[3][0]) == 10 and translations[1][1:] == translations[3][1:]
 
 
 def test_word_for_word_by_hand() -> None:
     """'der' meets 'the' in all of its sentences; 'hund' meets 'dog' more often for its number than 'the'."""
     sources, targets = ["der hund", "der mann", "ein hund"], ["the dog", "the man", "a dog"]
-    made = train("words", [*sources, *targets])
-    data = Data(pairs(sources, targets, made, made), reader=LinesReader(made, 9, "source"))
+    tokeniser = train("words", [*sources, *targets])
+    data = Data(pairs(sources, targets, tokeniser, tokeniser), reader=LinesReader(tokeniser, 9, "source"))
     assert translate.word_for_word(data, ["ein mann", "der hund !"]) == ["a man", "the dog !"]
 
 
 def test_scheduled_sampling_is_a_dial() -> None:
-    made = translate.recipe(**{**SMALL, "sampling": 0.5})
-    assert isinstance(made.objective, Scheduled)
-    assert made.objective.fraction(120) == 0.5 and made.objective.fraction(0) == 0
+    recipe = translate.recipe(**{**SMALL, "sampling": 0.5})
+    assert isinstance(recipe.objective, Scheduled)
+    assert recipe.objective.fraction(120) == 0.5 and recipe.objective.fraction(0) == 0

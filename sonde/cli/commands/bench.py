@@ -39,8 +39,8 @@ def options() -> list[Dial]:
 
 
 def run(words: list[str]) -> int:
-    plain, given = parse(words, by_name(options(), "sonde bench"), "sonde bench", most=200)
-    values = {one.name: given.get(one.name, one.default) for one in options()}
+    plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", most=200)
+    values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
         raise BadInput(f"sonde bench cannot measure {plain[0][:40] if plain else 'nothing'}", fix="write: sonde bench mixers")
     names = [shelf.check("nn.mixers", name) for name in plain[1:]] or shelf.names("nn.mixers")
@@ -60,11 +60,11 @@ def run(words: list[str]) -> int:
         torch.set_num_threads(values["threads"])
     lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
-    made = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
-    able = {form for one in made.values() for form in one.forms()}
+    mixers = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
+    able = {form for one in mixers.values() for form in one.forms()}
     if values["forms"] and not able & set(values["forms"]):
-        asked = ", ".join(values["forms"])
-        raise BadInput(f"none of these mixers has the form {asked}", where="--forms", fix="they have " + ", ".join(sorted(able)))
+        request = ", ".join(values["forms"])
+        raise BadInput(f"none of these mixers has the form {request}", where="--forms", fix="they have " + ", ".join(sorted(able)))
     passes, forms = "forward and backward" if values["backward"] else "forward", ", ".join(values["forms"] or ["all forms"])
     setting = (
         f"Width {values['width']}, batch {values['batch']}, lengths {', '.join(f'{n:,}' for n in lengths)}, "
@@ -74,7 +74,7 @@ def run(words: list[str]) -> int:
     rows: list[Row] = []
     try:
         with _stopping():
-            for row in sweep(made, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
+            for row in sweep(mixers, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
                 if not rows:
                     print(_line(COLUMNS, names))
                 rows.append(row)
@@ -90,19 +90,19 @@ def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
     from ...lenses._mixers import COLUMNS, FORMATS
     from ...lenses._words import formatted
 
-    told = [formatted(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
+    texts = [formatted(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
     widths = (max(len("mixer"), *map(len, names)), len("convolution"), *(max(len(column), 11) for column in COLUMNS[2:]))
-    return "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(told, widths))).rstrip()
+    return "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(texts, widths))).rstrip()
 
 
-def _conclude(found: list[Reading], out: Path | None) -> None:
+def _conclude(readings: list[Reading], out: Path | None) -> None:
     """Which form won, and the pictures."""
     from ...lenses._draw import draw
 
-    for reading in found[1:]:
+    for reading in readings[1:]:
         print(wide(f"{reading.title.split()[0]}: {reading.note.partition('. ')[2]}"))
     if out:
-        for reading, path in zip(found[1:], (out, out.with_stem(out.stem + "-memory"))):
+        for reading, path in zip(readings[1:], (out, out.with_stem(out.stem + "-memory"))):
             draw(reading, path)
             print(path)
 

@@ -20,10 +20,10 @@ def options() -> list[Dial]:
 def run(words: list[str]) -> int:
     from ...engine.rundir import ROOT, find
 
-    names, given = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
+    names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
     if len(names) < 2:
         raise BadInput("sonde compare needs two runs or more", fix="`sonde runs` lists them")
-    out = given.get("out") or ROOT / "compare.html"
+    out = flags.get("out") or ROOT / "compare.html"
     if out.suffix != ".html":
         raise BadInput(f"--out of sonde compare must end in .html, not '{out.name}'", fix=f"such as {out.stem or 'compare'}.html")
     paths = [find(usable(Path(name), "RUN")).path for name in names]

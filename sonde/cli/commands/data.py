@@ -32,23 +32,23 @@ def options() -> list[Dial]:
 
 def run(words: list[str]) -> int:
     known = by_name(options(), "sonde data")
-    found, given = parse(words, known, "sonde data", most=1 << 20)
-    if not found or found[0] != "tokens":
-        fix = nearest(found[0], ["tokens"]) if found else f"sonde data {USAGE}"
-        raise BadInput(f"sonde data has nothing called '{found[0]}'" if found else "sonde data needs to know what to make", fix=fix)
-    asked = {name: given.get(name, dial.default) for name, dial in known.items()}
-    files = [usable(Path(word), "FILE") for word in found[1:]]
-    if not files or asked["out"] is None:
+    args, flags = parse(words, known, "sonde data", most=1 << 20)
+    if not args or args[0] != "tokens":
+        fix = nearest(args[0], ["tokens"]) if args else f"sonde data {USAGE}"
+        raise BadInput(f"sonde data has nothing called '{args[0]}'" if args else "sonde data needs to know what to make", fix=fix)
+    values = {name: flags.get(name, dial.default) for name, dial in known.items()}
+    files = [usable(Path(word), "FILE") for word in args[1:]]
+    if not files or values["out"] is None:
         raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")
     import os
 
     from ...data.shards import Asked, prepare
 
-    what = Asked(asked["tokeniser"], asked["size"], asked["documents"], asked["shard"] << 20, asked["specials"])
-    processes = asked["processes"] or len(os.sched_getaffinity(0))
-    with _progress(asked["out"].name) as tell:
-        made = prepare(files, asked["out"], what, processes, tell)
-    print(f"{asked['out']}: {made['tokens']:,} tokens, {made['documents']:,} documents, {len(made['shards'])} shards of {made['dtype']}")
+    what = Asked(values["tokeniser"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
+    processes = values["processes"] or len(os.sched_getaffinity(0))
+    with _progress(values["out"].name) as tell:
+        info = prepare(files, values["out"], what, processes, tell)
+    print(f"{values['out']}: {info['tokens']:,} tokens, {info['documents']:,} documents, {len(info['shards'])} shards of {info['dtype']}")
     return 0
 
 

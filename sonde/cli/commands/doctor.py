@@ -22,8 +22,8 @@ def options() -> list[Dial]:
 
 def run(words: list[str]) -> int:
     parse(words, by_name(options(), "sonde doctor"), "sonde doctor")
-    found = [("Sonde", f"{__version__}, in {Path(__file__).parents[2]}"), ("Python", f"{platform.python_version()}, {platform.platform()}")]
-    print(columns([(name, clean(text)) for name, text in (*found, *_torch(), *_data())]))
+    facts = [("Sonde", f"{__version__}, in {Path(__file__).parents[2]}"), ("Python", f"{platform.python_version()}, {platform.platform()}")]
+    print(columns([(name, clean(text)) for name, text in (*facts, *_torch(), *_data())]))
     return 0
 
 
@@ -33,15 +33,15 @@ def _torch() -> list[tuple[str, str]]:
         import torch
 
     except (ImportError, OSError) as error:  # the very thing one calls a doctor for
-        told = " ".join(str(error).split())
-        return [("torch", f"cannot be loaded: {told[:200]}; install it: pip install -c constraints.txt -e .")]
+        message = " ".join(str(error).split())
+        return [("torch", f"cannot be loaded: {message[:200]}; install it: pip install -c constraints.txt -e .")]
     cuda = f", {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else ", no CUDA device"
     wish = os.environ.get("OMP_NUM_THREADS")
-    asked = f" (OMP_NUM_THREADS={wish})" if wish else " (OMP_NUM_THREADS or --threads change it)"
+    hint = f" (OMP_NUM_THREADS={wish})" if wish else " (OMP_NUM_THREADS or --threads change it)"
     return [
         ("torch", torch.__version__ + cuda),
         ("processor", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"),
-        ("threads", f"{torch.get_num_threads()}{asked}"),
+        ("threads", f"{torch.get_num_threads()}{hint}"),
         ("kernels", _kernels()),
     ]
 

@@ -40,23 +40,23 @@ def options() -> list[Dial]:
 
 
 def described(words: list[str]) -> _names.Named | None:
-    found, _ = leading(words, by_name(options(), "sonde explain"))
-    return _find(found[0]) if found else None
+    names, _ = leading(words, by_name(options(), "sonde explain"))
+    return _find(names[0]) if names else None
 
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde explain")
-    found, rest = leading(words, own)
-    if not found:
+    names, rest = leading(words, own)
+    if not names:
         parse(rest[:1], own, "sonde explain", most=1)  # an option nobody knows in front of the name is the likelier mistake
-    thing = _find(_names.needed(found, "sonde explain", "recipes", "models"))
-    _, given = parse(rest, _names.merged(own, thing), thing.owner)
-    size = given.pop("input", None)
+    thing = _find(_names.needed(names, "sonde explain", "recipes", "models"))
+    _, flags = parse(rest, _names.merged(own, thing), thing.owner)
+    size = flags.pop("input", None)
     if size is not None and (not size or prod(size) >= 2**48):
         raise BadInput(
             f"--input of sonde explain must be sizes of one example, not '{' '.join(map(str, size))}'", fix="such as --input 3 32 32"
         )
-    model, example = _recipe(thing, given, size) if thing.owner.startswith("recipe") else _model(thing, given, size)
+    model, example = _recipe(thing, flags, size) if thing.owner.startswith("recipe") else _model(thing, flags, size)
     from rich.console import Console
 
     from ...lenses._explain import explain_model
@@ -85,13 +85,13 @@ def _find(name: str) -> _names.Named:
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
 
-def _recipe(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[Any, Any]:
+def _recipe(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None) -> tuple[Any, Any]:
     import torch
 
     from ...core.seeds import generator
     from ...engine.api import plan
 
-    recipe = plan(thing.target, given).make(0)
+    recipe = plan(thing.target, overrides).make(0)
     missing: DataUnusable | None = None
     if not size:
         try:
@@ -115,17 +115,17 @@ def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[i
     except BadInput:
         fix = "say the size of an example, such as --input 3 32 32" + (f", or {missing.fix}" if missing.fix else "")
         raise DataUnusable(missing.what, where=missing.where, fix=fix) from missing
-    told = " x ".join(map(str, size))
-    print(f"notice: {missing.what}; explained for an input of {told}, which the model names itself", file=sys.stderr)
+    shape = " x ".join(map(str, size))
+    print(f"notice: {missing.what}; explained for an input of {shape}, which the model names itself", file=sys.stderr)
     return size
 
 
-def _model(thing: _names.Named, given: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
+def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
     import torch
 
     if size and "max_len" in thing.dials:  # a mixer with a table of lines for each place is made long enough
-        given = {"max_len": size[0], **given}
-    values = resolve(thing.make, given, thing.owner)
+        overrides = {"max_len": size[0], **overrides}
+    values = resolve(thing.make, overrides, thing.owner)
     try:
         with torch.device("meta"):
             model = thing.make(**values)

@@ -40,17 +40,17 @@ def run(words: list[str]) -> int:
     from ...generate.sampling import Sampling
 
     known = by_name(options(), "sonde generate")
-    found, given = parse(words, known, "sonde generate", most=1)
-    if not found:
+    args, flags = parse(words, known, "sonde generate", most=1)
+    if not args:
         raise BadInput("sonde generate needs a run", fix=f"sonde generate {USAGE}")
-    asked = {name: given.get(name, dial.default) for name, dial in known.items()}
-    drawing = {name: value for name, value in given.items() if name in dials(Sampling)}
-    beams, samples = asked["beams"], asked["samples"]
+    values = {name: flags.get(name, dial.default) for name, dial in known.items()}
+    drawing = {name: value for name, value in flags.items() if name in dials(Sampling)}
+    beams, samples = values["beams"], values["samples"]
     if beams is not None and drawing:
         raise BadInput("--beams draws nothing", where=flag(next(iter(drawing))), fix="leave one of them out")
     if beams is not None and samples > beams:
         raise BadInput(f"{beams} beams cannot end in {samples} texts", where="--samples", fix=f"use --beams {samples}")
-    folder = find(usable(Path(found[0]), "RUN"))
+    folder = find(usable(Path(args[0]), "RUN"))
     from ...engine.api import open_run
 
     trained = open_run(folder.path)
@@ -61,11 +61,11 @@ def run(words: list[str]) -> int:
     from ...data.tokeniser import check_fits
 
     check_fits(tokeniser, getattr(model, "vocabulary", tokeniser.size), f"run '{trained.name}'")
-    print("\n---\n".join(_texts(model, trained.data.reader, asked)))
+    print("\n---\n".join(_texts(model, trained.data.reader, values)))
     return 0
 
 
-def _texts(model: Any, reader: Any, asked: dict[str, Any]) -> list[str]:
+def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     """The texts asked for; a single one is shown as it comes, and only its rest returned."""
     from ...generate import Sampling, Stop, beam, steps
     from ...generate.sample import places
@@ -74,25 +74,25 @@ def _texts(model: Any, reader: Any, asked: dict[str, Any]) -> list[str]:
 
     tokeniser: Tokeniser = reader.vocabulary
     source: Tokeniser = getattr(reader, "source", tokeniser)
-    text, beams = asked["prompt"] or "", asked["beams"]
+    text, beams = values["prompt"] or "", values["beams"]
     answers = hasattr(model, "begin")
-    rows = read_prompt(source if answers else tokeniser, text, "--prompt").repeat(1 if beams else asked["samples"], 1)
+    rows = read_prompt(source if answers else tokeniser, text, "--prompt").repeat(1 if beams else values["samples"], 1)
     state, shown = None, text
     if answers:
         rows, state = begun(model, [text] * len(rows), source, tokeniser)
         shown = ""
     ends = tuple(number for name, number in tokeniser.specials.items() if name == "end")
-    texts = tuple(one.replace("\\n", "\n") for one in asked["stop"])
+    texts = tuple(one.replace("\\n", "\n") for one in values["stop"])
     stop = Stop(end=ends, texts=texts, tokeniser=tokeniser, barred=no_text(tokeniser))
     most = places(model)
     _warn_of_length(rows.shape[1], getattr(reader, "length", None), most)
-    new = asked["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
+    new = values["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
     if beams is not None:
-        found = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=asked["weights"])
-        return [shown + spelt(tokeniser, rows[0], best, stop) for best in found.tokens[0, : asked["samples"]]]
-    taken = steps(model, rows, new, state=state, stop=stop, weights=asked["weights"], **{name: asked[name] for name in dials(Sampling)})
+        hypotheses = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=values["weights"])
+        return [shown + spelt(tokeniser, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
+    taken = steps(model, rows, new, state=state, stop=stop, weights=values["weights"], **{name: values[name] for name in dials(Sampling)})
     if len(rows) > 1:
-        return [shown + told for told in written(taken, rows, tokeniser, stop)]
+        return [shown + continuation for continuation in written(taken, rows, tokeniser, stop)]
     waiting = [shown]  # shown with the first new text, so that an error comes alone
 
     def tell(row: int, piece: str) -> None:
@@ -107,5 +107,5 @@ def _texts(model: Any, reader: Any, asked: dict[str, Any]) -> list[str]:
 def _warn_of_length(tokens: int, context: int | None, most: int | None) -> None:
     """Say where a prompt is longer than what the run was trained on; one longer than the model can read is an error of its own."""
     if context is not None and context < tokens <= (most or tokens):
-        told = f"the prompt has {tokens} tokens and the run was trained on stretches of {context}; what follows may be poor"
-        print(f"warning: {told}", file=sys.stderr)
+        message = f"the prompt has {tokens} tokens and the run was trained on stretches of {context}; what follows may be poor"
+        print(f"warning: {message}", file=sys.stderr)

@@ -25,18 +25,18 @@ def options() -> list[Dial]:
 
 
 def run(words: list[str]) -> int:
-    found, given = parse(words, by_name(options(), "sonde hf"), "sonde hf", most=3)
+    args, flags = parse(words, by_name(options(), "sonde hf"), "sonde hf", most=3)
     ways = {"load": 2, "save": 3}
-    if not found or found[0] not in ways:
-        told = f"sonde hf cannot '{found[0][:60]}'" if found else "sonde hf needs to know what to do"
-        raise BadInput(told, fix=nearest(found[0] if found else "", ways))
-    if len(found) != ways[found[0]]:
-        raise BadInput(f"sonde hf {found[0]} takes {ways[found[0]] - 1} names, not {len(found) - 1}", fix=f"sonde hf {USAGE}")
-    if found[0] == "load":
-        return _load(usable(Path(found[1]), "FOLDER"), given.get("prompt"), given.get("length", 40))
-    if given:
-        raise BadInput(f"sonde hf save has no option --{next(iter(given))}", fix="leave it out")
-    return _save(usable(Path(found[1]), "RUN"), usable(Path(found[2]), "FOLDER"))
+    if not args or args[0] not in ways:
+        message = f"sonde hf cannot '{args[0][:60]}'" if args else "sonde hf needs to know what to do"
+        raise BadInput(message, fix=nearest(args[0] if args else "", ways))
+    if len(args) != ways[args[0]]:
+        raise BadInput(f"sonde hf {args[0]} takes {ways[args[0]] - 1} names, not {len(args) - 1}", fix=f"sonde hf {USAGE}")
+    if args[0] == "load":
+        return _load(usable(Path(args[1]), "FOLDER"), flags.get("prompt"), flags.get("length", 40))
+    if flags:
+        raise BadInput(f"sonde hf save has no option --{next(iter(flags))}", fix="leave it out")
+    return _save(usable(Path(args[1]), "RUN"), usable(Path(args[2]), "FOLDER"))
 
 
 def _load(folder: Path, prompt: str | None, length: int) -> int:

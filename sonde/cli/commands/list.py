@@ -20,11 +20,11 @@ def run(words: list[str]) -> int:
     wanted, _ = parse(words, {}, "sonde list", most=1)
     if wanted and wanted[0] not in _catalogue.KINDS:
         raise BadInput(f"there is no list of '{wanted[0][:60]}'", fix=nearest(wanted[0], _catalogue.KINDS))
-    found = {kind: _catalogue.entries(kind) for kind in wanted or _catalogue.KINDS}
+    catalogue = {kind: _catalogue.entries(kind) for kind in wanted or _catalogue.KINDS}
     if wanted:
-        print(columns((bold(name), summary) for name, summary in found[wanted[0]].items()) or f"  no {wanted[0]} yet")
+        print(columns((bold(name), summary) for name, summary in catalogue[wanted[0]].items()) or f"  no {wanted[0]} yet")
         return 0
-    print(bold("recipes"), columns(found.pop("recipes").items()) or "  none yet", "", sep="\n")
-    print(columns((bold(kind), ", ".join(entries) or "none yet") for kind, entries in found.items()))
+    print(bold("recipes"), columns(catalogue.pop("recipes").items()) or "  none yet", "", sep="\n")
+    print(columns((bold(kind), ", ".join(entries) or "none yet") for kind, entries in catalogue.items()))
     print("\n`sonde list WHAT` says what each one is; `sonde explain NAME` what a network costs; `sonde train NAME` trains a recipe")
     return 0

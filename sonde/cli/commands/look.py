@@ -26,41 +26,41 @@ def options() -> list[Dial]:
 
 
 def described(words: list[str]) -> _names.Named | None:
-    found, _ = leading(words, {}, most=2)
-    return _names.lens(found[1]) if len(found) == 2 else None
+    names, _ = leading(words, {}, most=2)
+    return _names.lens(names[1]) if len(names) == 2 else None
 
 
 def run(words: list[str]) -> int:
     from ...engine.rundir import find
 
     own = by_name(options(), "sonde look")
-    found, rest = leading(words, own, most=2)
-    if not found:
+    names, rest = leading(words, own, most=2)
+    if not names:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
-    lens = _names.lens(found[1]) if len(found) == 2 else None
-    _, given = parse(rest, {**own, **lens.dials}, lens.owner) if lens else parse(rest, own, "sonde look")
-    folder = find(usable(Path(found[0]), "RUN"))
+    lens = _names.lens(names[1]) if len(names) == 2 else None
+    _, flags = parse(rest, {**own, **lens.dials}, lens.owner) if lens else parse(rest, own, "sonde look")
+    folder = find(usable(Path(names[0]), "RUN"))
     if lens:
-        return _show(folder.path, lens.target, given)
-    if given:
-        raise BadInput(f"the report takes no {', '.join(map(flag, given))}", fix="name a lens: sonde look RUN LENS")
+        return _show(folder.path, lens.target, flags)
+    if flags:
+        raise BadInput(f"the report takes no {', '.join(map(flag, flags))}", fix="name a lens: sonde look RUN LENS")
     from ...engine.api import open_run
 
     print(open_run(folder.path).report())
     return 0
 
 
-def _show(path: Path, lens: str, given: dict) -> int:
+def _show(path: Path, lens: str, flags: dict) -> int:
     """Print the readings as text and draw them beside the run's other pictures."""
     from ...engine.api import open_run
     from ...lenses._draw import draw
     from .._readings import text
 
     run = open_run(path)
-    split, first = given.pop("split", None) or run.shown_split, given.pop("first", 512)
-    readings = run.look(lens, split=split, first=first, **given)
+    split, first = flags.pop("split", None) or run.shown_split, flags.pop("first", 512)
+    readings = run.look(lens, split=split, first=first, **flags)
     (path / "figures").mkdir(exist_ok=True)
     whole = len(run.data.splits[split])
-    told = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
-    print(told, *map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
+    heading = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
+    print(heading, *map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
     return 0

@@ -31,11 +31,11 @@ def options() -> list[Dial]:
 def run(words: list[str]) -> int:
     from ...engine.rundir import find
 
-    found, given = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
-    if len(found) < 2:
+    args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
+    if len(args) < 2:
         raise BadInput("sonde predict needs a run and a file", fix=f"sonde predict {USAGE}")
-    paths, out = [usable(Path(word), "FILE") for word in found[1:]], given.get("out")
-    folder = find(usable(Path(found[0]), "RUN"))
+    paths, out = [usable(Path(word), "FILE") for word in args[1:]], flags.get("out")
+    folder = find(usable(Path(args[0]), "RUN"))
     for path in paths:
         if not path.exists():
             raise BadInput(f"no file '{path}'", fix="give a file of the kind the run was trained on")
@@ -50,7 +50,7 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
         )
-    batch, names = _examples(trained.data.reader, paths, given.get("skip_corrupt", False))
+    batch, names = _examples(trained.data.reader, paths, flags.get("skip_corrupt", False))
     rows = answers(trained.predict(batch), trained.data, names)
     if out is None:  # a terminal would obey what some names of files and classes hold
         rows = ([clean(cell) for cell in row] for row in rows)
@@ -70,9 +70,9 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
     """A batch, and the names of its pictures; what is left out is told on standard error."""
     if not hasattr(reader, "named"):
         if len(paths) > 1 or skip_corrupt:
-            told = "several files are" if len(paths) > 1 else "--skip-corrupt is"
+            problem = "several files are" if len(paths) > 1 else "--skip-corrupt is"
             raise BadInput(
-                f"the run was not trained on pictures, and {told} for these alone", fix="give one file and leave --skip-corrupt out"
+                f"the run was not trained on pictures, and {problem} for these alone", fix="give one file and leave --skip-corrupt out"
             )
         return reader(paths[0]), ()
     batch, names, corrupt = reader.named(paths, skip_corrupt)

@@ -22,9 +22,9 @@ def run(words: list[str]) -> int:
     from ...engine.progress import span
     from ...engine.rundir import ROOT
 
-    _, given = parse(words, by_name(options(), "sonde runs"), "sonde runs")
-    home = given.get("under") or ROOT
-    if "under" in given and not home.is_dir():
+    _, flags = parse(words, by_name(options(), "sonde runs"), "sonde runs")
+    home = flags.get("under") or ROOT
+    if "under" in flags and not home.is_dir():
         raise BadInput(f"no folder '{home}'", fix="give the folder that holds the runs")
     seen = [_runs.glance(path) for path in _runs.folders(home)]
     if not seen:

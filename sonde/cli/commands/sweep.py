@@ -35,29 +35,29 @@ def options() -> list[Dial]:
 
 
 def described(words: list[str]) -> _names.Named | None:
-    found, _ = leading(words, by_name(options(), "sonde sweep"))
-    if not found:
+    names, _ = leading(words, by_name(options(), "sonde sweep"))
+    if not names:
         return None
-    recipe = _names.recipe(found[0])
+    recipe = _names.recipe(names[0])
     return replace(recipe, dials={**recipe.dials, "seed": SEED})
 
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde sweep")
-    found, rest = leading(words, own)
-    recipe = _names.recipe(_names.needed(found, "sonde sweep", "recipes"))
+    names, rest = leading(words, own)
+    recipe = _names.recipe(_names.needed(names, "sonde sweep", "recipes"))
     recipe = replace(recipe, dials={**recipe.dials, "seed": SEED})
     # An axis is read as plain words first: each word is then one value of the dial, `64,64` one list of values.
     raw = {name: replace(dial, type=tuple[str, ...], range=None) for name, dial in recipe.dials.items()}
-    _, given = parse(rest, _names.merged(own, replace(recipe, dials=raw)), recipe.owner)
-    axes = {name: _values(dial, given[name]) for name, dial in recipe.dials.items() if name in given}
+    _, flags = parse(rest, _names.merged(own, replace(recipe, dials=raw)), recipe.owner)
+    axes = {name: _values(dial, flags[name]) for name, dial in recipe.dials.items() if name in flags}
     if not axes:
         raise BadInput(
             "sonde sweep needs at least one dial with its values", fix=f"such as {flag(next(iter(recipe.dials)))} with several values"
         )
     from ...engine.sweep import sweep
 
-    settings = {name: value for name, value in given.items() if name in own}
+    settings = {name: value for name, value in flags.items() if name in own}
     result = sweep(recipe.target, axes, folder=settings.pop("dir", None), **settings)
     print(result.table(), result.plot(), sep="\n")
     return 0

@@ -36,41 +36,41 @@ def options() -> list[Dial]:
 
 
 def described(words: list[str]) -> _names.Named | None:
-    found, _ = leading(words, by_name(options(), "sonde train"))
-    return _names.recipe(found[0]) if found else None
+    names, _ = leading(words, by_name(options(), "sonde train"))
+    return _names.recipe(names[0]) if names else None
 
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde train")
     if any(word.startswith("--resume") for word in words):
         return _resume(*parse(words, own, "sonde train --resume", most=1))
-    found, rest = leading(words, own)
-    if not found:
+    names, rest = leading(words, own)
+    if not names:
         parse(rest[:1], own, "sonde train", most=1)  # an option nobody knows in front of the name is the likelier mistake
-    recipe = _names.recipe(_names.needed(found, "sonde train", "recipes"))
-    _, given = parse(rest, _names.merged(own, recipe), recipe.owner)
+    recipe = _names.recipe(_names.needed(names, "sonde train", "recipes"))
+    _, flags = parse(rest, _names.merged(own, recipe), recipe.owner)
     from ...engine.api import train
 
-    return _tell(train(recipe.target, **given), given)
+    return _tell(train(recipe.target, **flags), flags)
 
 
-def _resume(names: list[str], given: dict) -> int:
-    given.pop("resume")
-    if names and "run" in given:
+def _resume(names: list[str], flags: dict) -> int:
+    flags.pop("resume")
+    if names and "run" in flags:
         raise BadInput("sonde train --resume takes the run by name or by --run, not both", fix="leave one out")
-    place = usable(Path(names[0]), "RUN") if names else given.pop("run", True)
+    place = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
     from ...engine.api import train
 
-    return _tell(train(resume=place, **given), given)
+    return _tell(train(resume=place, **flags), flags)
 
 
-def _tell(run: Run, given: dict) -> int:
+def _tell(run: Run, flags: dict) -> int:
     """What a person wants to know at the end: what was reached, and where to look."""
     if os.environ.get("RANK", "0") != "0":
         return 0  # one process of several under torchrun; the first one speaks
     from ...lenses._words import number
 
-    if not given.get("quiet"):
+    if not flags.get("quiet"):
         print("writing the report ...", file=sys.stderr, flush=True)
     print(columns([*((name, number(value)) for name, value in run.result.get("figures", {}).items()), ("report", str(run.report()))]))
     return 0

@@ -36,8 +36,8 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     several = len(panels) > 1
     each = min(0.42, max((3.8 if several else 4.2) / max(rows, columns), 0.02))
     wide, high = (max(0.24, inches([word for row in words for word in row], WORD) + 0.07), 0.24) if words else (each, each)
-    told = {name: _told(cells, words, wide, reading.extra) for name, cells in panels.items()}
-    scales = {name: _ends(cells, reading.extra) for name, cells in panels.items() if words or not told[name]}
+    texts = {name: _told(cells, words, wide, reading.extra) for name, cells in panels.items()}
+    scales = {name: _ends(cells, reading.extra) for name, cells in panels.items() if words or not texts[name]}
     beside = max((inches([end for _, end in ends], 6.5) + 0.26 for ends in scales.values() if ends), default=0.0)
     turned = inches(column_names, 7.5) > wide * 0.92
     left = 0.36 + inches(row_names, 7.5)
@@ -49,7 +49,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         place = (left + index % across * step, 0.08 + (down - 1 - index // across) * tall)
         axes = sheet.axes(*place, columns * wide, rows * high)
         edge = min(1.2, wide * 4) if words or max(rows, columns) <= DRAWN_CELLS else None
-        _cells(axes, theme, cells, told[name], edge, reading.extra)
+        _cells(axes, theme, cells, texts[name], edge, reading.extra)
         if ends := scales.get(name):
             _scale(sheet, theme, ends, (place[0] + columns * wide + 0.1, place[1], rows * high), edge)
         across_every, down_every = max(1, math.ceil(0.13 / wide)), max(1, math.ceil(0.13 / high))
@@ -80,12 +80,12 @@ def _told(cells: list[list[float]], words: list[list[str]], wide: float, extra: 
 
     if not words and max(len(cells), len(cells[0])) > DRAWN_CELLS:
         return []
-    found = [[one(i, j) for j in range(len(row))] for i, row in enumerate(cells)]
-    return found if words or min(points for row in found for _, points in row) >= SMALLEST else []
+    texts = [[one(i, j) for j in range(len(row))] for i, row in enumerate(cells)]
+    return texts if words or min(points for row in texts for _, points in row) >= SMALLEST else []
 
 
 def _cells(
-    axes: Any, theme: Theme, cells: list[list[float]], told: list[list[tuple[str, float]]], edge: float | None, extra: Mapping[str, Any]
+    axes: Any, theme: Theme, cells: list[list[float]], texts: list[list[tuple[str, float]]], edge: float | None, extra: Mapping[str, Any]
 ) -> None:
     """The cells of one matrix with what is written into them, with an edge in points between them; without one as an image."""
     from matplotlib.collections import PolyCollection
@@ -108,7 +108,7 @@ def _cells(
         axes.add_collection(
             PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=edge), autolim=False
         )
-    for i, row in enumerate(told):
+    for i, row in enumerate(texts):
         for j, (text, points) in enumerate(row):
             axes.text(j, i + 0.02, text, ha="center", va="center", size=points, color=theme.paper if shade[i][j] > 0.55 else theme.ink)
     axes.set_xlim(-0.5, columns - 0.5)
@@ -136,7 +136,7 @@ def _scale(sheet: Sheet, theme: Theme, ends: list[tuple[float, str]], place: tup
     _cells(axes, theme, ramp, [], None if edge is None else 0.3, {})
     axes.yaxis.tick_right()
     axes.set_xticks([])
-    axes.set_yticks([(high - value) / (high - low) * steps for value, _ in ends], [told for _, told in ends], size=6.5)
+    axes.set_yticks([(high - value) / (high - low) * steps for value, _ in ends], [text for _, text in ends], size=6.5)
     axes.tick_params(axis="y", pad=2)
     for label, align in zip(axes.get_yticklabels(), ("top", *["center"] * (len(ends) - 2), "bottom"), strict=True):
         label.set_verticalalignment(align)
@@ -147,8 +147,8 @@ def _scale(sheet: Sheet, theme: Theme, ends: list[tuple[float, str]], place: tup
 def _shades(cells: list[list[float]], by_row: bool) -> list[list[float]]:
     """Opacity of every cell, 0 to 1; the square root lets small entries be seen."""
     largest = largest_of(cells)
-    found = []
+    shades = []
     for row in cells:
         scale = sum(abs(v) for v in row if math.isfinite(v)) if by_row else largest
-        found.append([math.sqrt(min(abs(v) / scale, 1.0)) if scale and math.isfinite(v) else 0.0 for v in row])
-    return found
+        shades.append([math.sqrt(min(abs(v) / scale, 1.0)) if scale and math.isfinite(v) else 0.0 for v in row])
+    return shades

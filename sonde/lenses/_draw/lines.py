@@ -25,9 +25,9 @@ EARLY = 0.85
 
 def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     values = dict(reading.values)
-    given = reading.extra.get("x")
-    if given is None and reading.axes and reading.axes[0] in values:
-        given = values.pop(reading.axes[0])
+    x_values = reading.extra.get("x")
+    if x_values is None and reading.axes and reading.axes[0] in values:
+        x_values = values.pop(reading.axes[0])
     if not any(len(series) for series in values.values()):
         return sheet.nothing()
     log, smooth = set(reading.extra.get("log", ())), reading.extra.get("smooth", {})
@@ -48,7 +48,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     ends = []
     for index, (name, series) in enumerate(values.items()):
         y = floats(series)
-        x = floats(given[name] if isinstance(given, Mapping) else given if given is not None else range(len(y)))
+        x = floats(x_values[name] if isinstance(x_values, Mapping) else x_values if x_values is not None else range(len(y)))
         colour, dash = theme.colour(places[name]), "-" if thin else theme.dash(places[name])
         window = int(smooth.get(name, 0))
         few = sum(value == value for value in y) <= 14
@@ -90,11 +90,11 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
 
 def _running_mean(values: list[float], window: int) -> list[float]:
     """Mean over a centred window, cut at the ends and blind to NaN."""
-    half, found = window // 2, []
+    half, means = window // 2, []
     for i in range(len(values)):
         near = [v for v in values[max(0, i - half) : i + half + 1] if math.isfinite(v)]
-        found.append(sum(near) / len(near) if near else math.nan)
-    return found
+        means.append(sum(near) / len(near) if near else math.nan)
+    return means
 
 
 def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> None:

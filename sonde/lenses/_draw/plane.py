@@ -74,14 +74,14 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra
     if not z.count():
         return scale.set_axis_off()
     low, high = float(z.min()), float(z.max())
-    asked = extra.get("levels", 10)
+    levels = extra.get("levels", 10)
     if low == high:
         edges = [low - 1e-9 - abs(low) * 1e-9, high + 1e-9 + abs(high) * 1e-9]
-    elif isinstance(asked, (int, float)):
-        lines = np.geomspace(low, high, int(asked) + 2) if log else MaxNLocator(int(asked) + 1).tick_values(low, high)
+    elif isinstance(levels, (int, float)):
+        lines = np.geomspace(low, high, int(levels) + 2) if log else MaxNLocator(int(levels) + 1).tick_values(low, high)
         edges = [low, *(float(v) for v in lines if low < v < high), high]
     else:
-        edges = [low, *sorted({float(v) for v in asked if low < v < high}), high]
+        edges = [low, *sorted({float(v) for v in levels if low < v < high}), high]
     middles = [math.sqrt(a * b) if log else (a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
     signed = low < 0 < high and min(-low, high) > 0.02 * max(-low, high)
     steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]

@@ -48,8 +48,8 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
         raise BadInput(f"there is no folder '{folder.name}'", where=str(folder.parent), fix="give one with a config.json")
     if not (folder / CONFIG).exists():
         lacks = " and no ".join([CONFIG, *([] if any((folder / name).exists() for name in (WEIGHTS, INDEX)) else [WEIGHTS])])
-        told = f"'{folder.name}' is no checkpoint in Hugging Face layout: it has no {lacks}"
-        raise BadInput(told, where=str(folder.parent), fix="give a folder with both; `sonde hf save RUN FOLDER` writes one")
+        message = f"'{folder.name}' is no checkpoint in Hugging Face layout: it has no {lacks}"
+        raise BadInput(message, where=str(folder.parent), fix="give a folder with both; `sonde hf save RUN FOLDER` writes one")
     config = read_config(folder / CONFIG)
     family = _family(config)
     stored = _Files(folder)
@@ -74,8 +74,8 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
     family = next((one for one in families().values() if one.owns(model)), None)
     if family is None:
         mixer = next((part for part in model.modules() if isinstance(part, Mixer)), None)
-        told = type(model).__name__ + (f" with mixer '{type(mixer).__module__.rpartition('.')[2]}'" if mixer is not None else "")
-        raise BadInput(f"no Hugging Face family has models like {told}", where="save", fix=f"there are {', '.join(families())}")
+        detail = type(model).__name__ + (f" with mixer '{type(mixer).__module__.rpartition('.')[2]}'" if mixer is not None else "")
+        raise BadInput(f"no Hugging Face family has models like {detail}", where="save", fix=f"there are {', '.join(families())}")
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"'{folder.name}' is already there", where=str(folder.parent), fix="choose a new folder")
@@ -91,8 +91,8 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
     rows: list[Row] = family.table(model)
     extra = own.keys() - {row.ours for row in rows}
     if extra:
-        told = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
-        raise BadInput(told, where="save", fix="merge or remove adapters before saving")
+        detail = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
+        raise BadInput(detail, where="save", fix="merge or remove adapters before saving")
     tensors = {name: part for row in rows for name, part in row.give(own[row.ours].detach()).items()}
     texts = {name: files.dump_json(value) for name, value in written.items()}
     if tokeniser is not None:
@@ -131,20 +131,20 @@ def build(family: ModuleType, config: Fields, device: str = "meta") -> nn.Module
     except BadInput as error:  # sizes that do not fit each other
         raise error if error.where == config.where else BadInput(error.what, where=config.where, fix=error.fix) from error
     except (RuntimeError, OverflowError) as error:
-        told = f"config.json describes no model: {str(error).splitlines()[0][:120]}"
-        raise DataUnusable(told, where=config.where, fix="restore the file") from error
+        message = f"config.json describes no model: {str(error).splitlines()[0][:120]}"
+        raise DataUnusable(message, where=config.where, fix="restore the file") from error
 
 
 def read_config(path: Path) -> Fields:
     """The fields of a config.json.  Some hold the word Infinity, which is no JSON, so this reader is not the strict one."""
     try:
-        found = json.loads(files.read_file(path, files.JSON_LIMIT))
+        config = json.loads(files.read_file(path, files.JSON_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
-        told = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise DataUnusable(told, where=str(path), fix="give a folder in Hugging Face layout") from error
-    if not isinstance(found, dict):
+        message = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise DataUnusable(message, where=str(path), fix="give a folder in Hugging Face layout") from error
+    if not isinstance(config, dict):
         raise DataUnusable(f"{path.name} is not a table of fields", where=str(path), fix="restore the file")
-    return Fields(found, str(path))
+    return Fields(config, str(path))
 
 
 def _family(config: Fields) -> ModuleType:
@@ -196,8 +196,8 @@ class _Files:
             fix = f"'{other}' can run code when it is read; save it as safetensors" if other else "give a folder in Hugging Face layout"
             raise DataUnusable(f"there is no {WEIGHTS}", where=str(self.folder), fix=fix)
         table = files.read_json(self.folder / INDEX)
-        found = table.get("weight_map") if isinstance(table, dict) else None
-        names = sorted(set(found.values())) if isinstance(found, dict) and all(isinstance(x, str) for x in found.values()) else []
+        shards = table.get("weight_map") if isinstance(table, dict) else None
+        names = sorted(set(shards.values())) if isinstance(shards, dict) and all(isinstance(x, str) for x in shards.values()) else []
         if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
             raise DataUnusable(f"{INDEX} is no list of files", where=str(self.folder / INDEX), fix="restore the file")
         return names
@@ -208,8 +208,8 @@ class _Files:
             with open(path, "rb") as file:
                 return Stored(mmap(file.fileno(), 0, access=ACCESS_READ))
         except (OSError, ValueError) as error:
-            told = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
-            raise DataUnusable(told, where=str(path), fix="fetch the file again") from error
+            message = f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"
+            raise DataUnusable(message, where=str(path), fix="fetch the file again") from error
 
 
 def _fitting(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequence[str]) -> list[Row]:
@@ -225,21 +225,21 @@ def _fitting(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequen
     for name, origin in getattr(family, "INSTEAD", {}).items():
         if name in wanted and origin in stored.alias:
             stored.alias.setdefault(name, stored.alias[origin])
-    found = [row for row in rows if all(name in stored.alias for name in row.theirs)]
+    present_rows = [row for row in rows if all(name in stored.alias for name in row.theirs)]
     for row in rows:
         missing = next((name for name in row.theirs if name not in stored.alias), None)
         if missing is not None and not any(fnmatchcase(row.ours, pattern) for pattern in fresh):
             raise _unfit(f"lacks '{missing}'", str(stored.folder), f"; or let it begin at random with fresh=['{row.ours}']")
-    for name in (name for row in found for name in row.theirs):
+    for name in (name for row in present_rows for name in row.theirs):
         if stored.shape(name) != tuple(wanted[name].shape):
-            told = f"has '{stored.alias[name]}' as {list(stored.shape(name))}, config.json says {list(wanted[name].shape)}"
-            raise _unfit(told, stored.where(name))
+            message = f"has '{stored.alias[name]}' as {list(stored.shape(name))}, config.json says {list(wanted[name].shape)}"
+            raise _unfit(message, stored.where(name))
         if not (kind := stored.dtype(name)).is_floating_point:
             raise _unfit(f"has '{stored.alias[name]}' as {str(kind).removeprefix('torch.')}, not as real numbers", stored.where(name))
     for name, origin in repeated.items():
         if name in stored.alias and origin in stored.alias and not torch.equal(stored.read(name), stored.read(origin)):
             raise _unfit(f"has two different tensors, '{name}' and '{origin}', which are one in this model", stored.where(name))
-    return found
+    return present_rows
 
 
 def _rename(family: ModuleType, stored: _Files) -> None:
@@ -260,8 +260,8 @@ def _unfit(what: str, where: str, more: str = "") -> DataUnusable:
 def _strange(stored: _Files, row: Row, dtype: torch.dtype) -> DataUnusable:
     """Numbers that are not finite, or not any more in this dtype."""
     name = next((name for name in row.theirs if not stored.read(name).to(dtype).isfinite().all()), row.theirs[0])
-    told = f"the checkpoint has numbers in '{stored.alias[name]}' that are not finite as {str(dtype).removeprefix('torch.')}"
-    return DataUnusable(told, where=stored.where(name), fix="fetch the file again, or save a model that has not diverged")
+    message = f"the checkpoint has numbers in '{stored.alias[name]}' that are not finite as {str(dtype).removeprefix('torch.')}"
+    return DataUnusable(message, where=stored.where(name), fix="fetch the file again, or save a model that has not diverged")
 
 
 def _hash(tokeniser: Tokeniser) -> str:
@@ -280,15 +280,15 @@ def _belongs(words: Tokeniser, config: Fields, path: Path) -> None:
             continue  # of what neither program uses, files hold any number
         # A model may end with another of its special tokens, such as that of a turn in a dialogue, but not with plain text.
         if number >= words.size or not re.fullmatch(r"<.+>|\[.+\]", words.tokens[number]):
-            told = f"config.json has {field} = {number}, which is no special token of tokenizer.json, where '{words.tokens[own]}' is {own}"
-            raise DataUnusable(told, where=str(path), fix=f"use the files of one model, or set {field} to {own}")
+            text = f"config.json has {field} = {number}, which is no special token of tokenizer.json, where '{words.tokens[own]}' is {own}"
+            raise DataUnusable(text, where=str(path), fix=f"use the files of one model, or set {field} to {own}")
 
 
 def _numbers(config: dict[str, Any], tokeniser: Tokeniser | None) -> dict[str, Any]:
     """Numbers of special tokens, which generation asks for."""
     specials = {} if tokeniser is None else tokeniser.specials
-    found: dict[str, Any] = {field: specials.get(name) for name, field in IDS.items()}
+    token_ids: dict[str, Any] = {field: specials.get(name) for name, field in IDS.items()}
     if config.get("is_encoder_decoder"):
-        found["pad_token_id"] = specials.get("pad", 0)
-        found["decoder_start_token_id"] = specials.get("start", found["pad_token_id"])
-    return found
+        token_ids["pad_token_id"] = specials.get("pad", 0)
+        token_ids["decoder_start_token_id"] = specials.get("start", token_ids["pad_token_id"])
+    return token_ids

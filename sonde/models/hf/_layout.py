@@ -47,8 +47,8 @@ class Fields:
         """A number of blocks.  Each has tensors of its own, so more of them than tensors are not worth building."""
         value = self.whole(name)
         if value > self.tensors:
-            told = f"config.json has {name} = {value:,}, the checkpoint holds {self.tensors} tensors"
-            raise DataUnusable(told, where=self.where, fix="use the config.json and the tensors of one model")
+            message = f"config.json has {name} = {value:,}, the checkpoint holds {self.tensors} tensors"
+            raise DataUnusable(message, where=self.where, fix="use the config.json and the tensors of one model")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -84,8 +84,8 @@ class Fields:
         """Refuse other values than these, which change what the tensors mean; a field that is not there has this value."""
         for name, value in fixed.items():
             if self.has(name) and self.values[name] != value:
-                told = f"config.json has {name} = {self.values[name]!r}, which is not supported"
-                raise BadInput(told, where=self.where, fix=f"only {name} = {value!r} is")
+                message = f"config.json has {name} = {self.values[name]!r}, which is not supported"
+                raise BadInput(message, where=self.where, fix=f"only {name} = {value!r} is")
 
     def _value(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
@@ -128,10 +128,10 @@ class Row:
         there = FORMS[self.form][0]
         return {name: there(part if self.factor == 1 else part * self.factor) for name, part in zip(self.theirs, parts, strict=True)}
 
-    def take(self, found: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    def take(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """Ours from the tensors of the file."""
         back = FORMS[self.form][1]
-        parts = [back(found[name]).to(dtype) for name in self.theirs]
+        parts = [back(tensors[name]).to(dtype) for name in self.theirs]
         whole = (torch.cat(parts) if len(parts) > 1 else parts[0]).contiguous()
         return whole if self.factor == 1 else whole / self.factor
 
@@ -166,8 +166,8 @@ def first(stack: Stack) -> Mixer:
 
 def refuse(family: str, faults: Mapping[str, bool]) -> None:
     """An error for the first thing a model has that a checkpoint of this family has no place for."""
-    for what, found in faults.items():
-        if found:
+    for what, present in faults.items():
+        if present:
             raise BadInput(f"a {family} checkpoint has no place for {what}", where="save", fix="build the model in another style")
 
 

@@ -26,7 +26,7 @@ def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()
         raise BadInput(f"'{path.name}' is no safetensors file", where=str(path.parent), fix="other formats can run code when they are read")
     stored = _Files._open(path)
     own = {name: part for name, part in model.state_dict().items() if not name.startswith(fresh)}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in stored:
         if name not in own and not name.startswith(fresh):
             raise _unfit(f"holds '{name}', which the model does not have", path)
@@ -42,9 +42,9 @@ def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()
         values = stored[name].to(part.dtype)
         if values.is_floating_point() and not bool(values.isfinite().all()):
             raise _unfit(f"has numbers in '{name}' that are not finite", path)
-        found[name] = values
+        tensors[name] = values
     with torch.no_grad():
-        for name, values in found.items():
+        for name, values in tensors.items():
             own[name].copy_(values)
     return model
 

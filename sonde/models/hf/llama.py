@@ -47,11 +47,11 @@ def build(config: Fields) -> LanguageModel:
 def _base(config: Fields) -> float:
     """The base of the rotations, which has moved between versions; any other way to stretch them is refused."""
     for name in ("rope_parameters", "rope_scaling"):
-        found = config.values.get(name) or {}
-        kind = found.get("rope_type", found.get("type", "default")) if isinstance(found, dict) else found
+        rope = config.values.get(name) or {}
+        kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
         if kind != "default":
             raise BadInput(
-                f"config.json has {name} = {str(found)[:80]}, which is not supported", where=config.where, fix="only 'default' is"
+                f"config.json has {name} = {str(rope)[:80]}, which is not supported", where=config.where, fix="only 'default' is"
             )
     inside = Fields(config.values.get("rope_parameters") or {}, config.where)
     return inside.number("rope_theta", config.number("rope_theta", 10000.0))

@@ -57,12 +57,12 @@ def build(config: Fields) -> LanguageModel:
 
 def _limits(config: Fields) -> tuple[float, float | None]:
     """The shortest and longest time step; infinity is written in two ways."""
-    found = config.values.get("time_step_limit") or [0.0, float("inf")]
-    if isinstance(found, list) and len(found) == 2:
-        least, most = (float("inf") if value == {"__float__": "Infinity"} else value for value in found)
+    limits = config.values.get("time_step_limit") or [0.0, float("inf")]
+    if isinstance(limits, list) and len(limits) == 2:
+        least, most = (float("inf") if value == {"__float__": "Infinity"} else value for value in limits)
         if all(isinstance(value, (int, float)) for value in (least, most)) and 0 <= least < most:
             return float(least), None if most >= ENDLESS else float(most)
-    raise DataUnusable(f"'time_step_limit' of config.json must be two numbers, not {str(found)[:60]}", where=config.where)
+    raise DataUnusable(f"'time_step_limit' of config.json must be two numbers, not {str(limits)[:60]}", where=config.where)
 
 
 def describe(model: LanguageModel) -> dict[str, Any]:

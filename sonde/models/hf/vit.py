@@ -56,10 +56,10 @@ def build(config: Fields) -> ViT:
 
 def _sides(config: Fields, name: str, default: int) -> tuple[int, int]:
     """Height and width, which are written as one number where they are equal."""
-    found = config.values.get(name) or default
-    sides = found if isinstance(found, list) else [found, found]
+    value = config.values.get(name) or default
+    sides = value if isinstance(value, list) else [value, value]
     if len(sides) != 2 or any(type(side) is not int or not 1 <= side < SIZE_LIMIT for side in sides):
-        raise DataUnusable(f"'{name}' of config.json must be one or two whole numbers, not {str(found)[:60]!r}", where=config.where)
+        raise DataUnusable(f"'{name}' of config.json must be one or two whole numbers, not {str(value)[:60]!r}", where=config.where)
     return sides[0], sides[1]
 
 

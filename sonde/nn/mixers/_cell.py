@@ -69,14 +69,14 @@ class Cell(Mixer, ABC):
         return "fused", "all steps in one call, the weights kept in cache"
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        given = self.x(x)
-        p = full(given)
+        projection = self.x(x)
+        p = full(projection)
         old = state or {name: p.new_zeros(len(x), self.hidden) for name in self.keeps}
         old = {name: s.to(p.dtype) for name, s in old.items()}
         form = self.auto(x.shape[1])[0] if self.form == "auto" else self.form
         with unrounded(x):  # a state rounded at every step would drift
             out, new = self.through(p, old, lengths) if form == "fused" else self._steps(p, old, lengths)
-        out = out.to(given.dtype)
+        out = out.to(projection.dtype)
         return out if self.out is None else self.out(out), new
 
     def _steps(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

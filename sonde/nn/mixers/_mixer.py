@@ -63,17 +63,17 @@ class Mixer(nn.Module, ABC):
             raise BadInput("x has no tokens", where="axis 1 (time)", fix="give at least one")
         weight = next((part.weight for part in self._modules.values() if isinstance(part, nn.Linear)), x)
         if x.dtype != weight.dtype and not _made_equal(x, weight):
-            found, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weight.dtype))
-            raise BadInput(f"x is {found}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
+            actual, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weight.dtype))
+            raise BadInput(f"x is {actual}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
 
     def _check_state(self, state: State, x: Tensor) -> None:
         """Refuse the state of another mixer, or of one with other dials."""
         if self._kept is None:
             with torch.no_grad():
                 self._kept = marks(self.mix(torch.zeros_like(x[:1, :1]), None, None)[1], self.grows)
-        found = marks(state, self.grows)
-        if found != self._kept:
-            raise mistaken(found, self._kept, type(self).__name__)
+        actual = marks(state, self.grows)
+        if actual != self._kept:
+            raise mistaken(actual, self._kept, type(self).__name__)
 
     @abstractmethod
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -138,5 +138,5 @@ def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:
     make = next((kind for kind in kinds if kind.__name__.lower() == wanted), None)
     if make is None:
         raise BadInput(f"nn/mixers/{name}.py has no class of its name", fix=f"name it like {name.title().replace('_', '')}")
-    made: Mixer = make(**resolve(make, {"width": width, **dials}, f"mixer '{name}'"))
-    return made if form == "auto" else made.use(form)
+    new_mixer: Mixer = make(**resolve(make, {"width": width, **dials}, f"mixer '{name}'"))
+    return new_mixer if form == "auto" else new_mixer.use(form)

@@ -19,21 +19,21 @@ def marks(state: State, grows: Collection[str] = ()) -> Marks:
     }
 
 
-def mistaken(found: Marks, kept: Marks, owner: str) -> BadInput:
+def mistaken(actual: Marks, kept: Marks, owner: str) -> BadInput:
     """The error for a state with other marks than those kept by its new owner: which tensor, which axis, which sizes."""
-    if found.keys() != kept.keys():
-        told = f"state holds {listed(found)}; {owner} keeps {listed(kept)}"
+    if actual.keys() != kept.keys():
+        message = f"state holds {listed(actual)}; {owner} keeps {listed(kept)}"
     else:
-        name = next(name for name in kept if found[name] != kept[name])
-        (of_pairs, sizes), (wants_pairs, wanted) = found[name], kept[name]
+        name = next(name for name in kept if actual[name] != kept[name])
+        (of_pairs, sizes), (wants_pairs, wanted) = actual[name], kept[name]
         if of_pairs != wants_pairs:
-            told = f"state '{name}' is {_kind(of_pairs)}; {owner} keeps a {_kind(wants_pairs)} one"
+            message = f"state '{name}' is {_kind(of_pairs)}; {owner} keeps a {_kind(wants_pairs)} one"
         elif len(sizes) != len(wanted):
-            told = f"state '{name}' has {len(sizes) + 1} axes; {owner} keeps {len(wanted) + 1}"
+            message = f"state '{name}' has {len(sizes) + 1} axes; {owner} keeps {len(wanted) + 1}"
         else:
             axis = next(i for i, pair in enumerate(zip(sizes, wanted)) if pair[0] != pair[1])
-            told = f"state '{name}' has {sizes[axis]} along axis {axis + 1}; {owner} keeps {wanted[axis]}"
-    return BadInput(told, where="state", fix="begin with state=None")
+            message = f"state '{name}' has {sizes[axis]} along axis {axis + 1}; {owner} keeps {wanted[axis]}"
+    return BadInput(message, where="state", fix="begin with state=None")
 
 
 def listed(names: Mapping[str, object]) -> str:

@@ -304,8 +304,8 @@ def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bi
     """(B, H, T, N) what the softmax sees: scale q . k + bias, and -inf where a key is not seen."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     G = k.shape[1]
-    found = (_queries(q, G) @ k.mT * scale).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
-    return (found if bias is None else found + bias).masked_fill(~_seen(last, k), float("-inf"))
+    logits = (_queries(q, G) @ k.mT * scale).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    return (logits if bias is None else logits + bias).masked_fill(~_seen(last, k), float("-inf"))
 
 
 def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:

@@ -49,7 +49,7 @@ class GRU(Cell):
     def turn(self, p: Tensor, state: State) -> State:
         h = state["h"]
         from_x, weights = p.chunk(3, -1), full(self.h.weight).chunk(3)
-        r, z = (torch.sigmoid(given + h @ w.mT) for given, w in zip(from_x[:2], weights))
+        r, z = (torch.sigmoid(projection + h @ w.mT) for projection, w in zip(from_x[:2], weights))
         inner = (r * h) @ weights[2].mT if self.reset_bias is None else r * (h @ weights[2].mT + self.reset_bias)
         n = torch.tanh(from_x[2] + inner)
         return {"h": z * h + (1 - z) * n if self.update == "keep_old" else (1 - z) * h + z * n}

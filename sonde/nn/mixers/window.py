@@ -89,8 +89,8 @@ class Window(Mixer):
     def _first(self, old: Tensor | None, new: Tensor, position: Tensor) -> Tensor:
         """(B, H, global tokens, D) the first tokens of each sequence, as far as it has come."""
         place = torch.arange(self.global_tokens, device=new.device) - position.unsqueeze(1)
-        found = _take(new, place.clamp(0, new.shape[2] - 1))
-        return found if old is None else torch.where((place < 0)[:, None, :, None], old.to(new.dtype), found)
+        entries = _take(new, place.clamp(0, new.shape[2] - 1))
+        return entries if old is None else torch.where((place < 0)[:, None, :, None], old.to(new.dtype), entries)
 
     def _seen(self, query: Tensor, key: Tensor, past: int, position: Tensor) -> Tensor:
         """(B, .., C, global tokens + keys) which pairs count, of queries (.., C, 1) and keys (.., 1, keys) by their place in `whole`.

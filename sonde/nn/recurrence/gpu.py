@@ -81,9 +81,9 @@ def _arguments(s: Steps) -> dict[str, Any]:
     if s.read == "before":
         w = torch.zeros_like(k, dtype=torch.float32) if rows is None else rows.expand(k.shape).contiguous()
         return {"r": q, "k": k, "v": v, "w": w, "u": q.new_zeros(q.shape[2:])}
-    given = {"q": q, "k": k, "v": v}
+    arguments = {"q": q, "k": k, "v": v}
     if beta is not None:
-        return given | {"beta": beta} | ({} if head is None else {"g": head})
+        return arguments | {"beta": beta} | ({} if head is None else {"g": head})
     if key is not None:
-        return given | {"gk" if _recurrent(s) else "g": rows}
-    return given | ({"normalize": False} if head is None else {"g": head})
+        return arguments | {"gk" if _recurrent(s) else "g": rows}
+    return arguments | ({"normalize": False} if head is None else {"g": head})

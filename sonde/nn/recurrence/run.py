@@ -95,8 +95,8 @@ def _fitting(s: Steps, state: Tensor | None) -> Tensor:
     B, H, _, K, V = s.sizes
     if state is None:
         return s.empty_state()
-    for i, (axis, found, wanted) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
-        if found != wanted:
+    for i, (axis, actual, wanted) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
+        if actual != wanted:
             raise BadInput(
                 f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {wanted}", where="state", fix="begin with state=None"
             )
@@ -108,10 +108,10 @@ def _fitting(s: Steps, state: Tensor | None) -> Tensor:
 def _widened(s: Steps) -> Steps:
     """Half-precision inputs as float32, in which they are summed; a time of -inf as one that is finite and long enough."""
     real = torch.float64 if s.v.dtype == torch.float64 else torch.float32
-    found = {f.name: x for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point()}
-    changed = {name: x.to(real) for name, x in found.items() if x.dtype != real}
+    tensors = {f.name: x for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point()}
+    changed = {name: x.to(real) for name, x in tensors.items() if x.dtype != real}
     if s.rate is not None:
-        changed["log_value"] = changed.get("log_value", found["log_value"]).clamp_min(-1e30)  # 0 * inf is no decay
+        changed["log_value"] = changed.get("log_value", tensors["log_value"]).clamp_min(-1e30)  # 0 * inf is no decay
     return replace(s, **changed) if changed else s  # type: ignore[arg-type]
 
 
@@ -120,8 +120,8 @@ def _last(x: Tensor, old: Tensor | None, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return x[:, :, -1]
     last = x.gather(2, (lengths - 1).clamp_min(0)[:, None, None].expand(-1, x.shape[1], 1)).squeeze(2)
-    begun = (lengths > 0).unsqueeze(1)
-    return torch.where(begun, last, x.new_full((), float("-inf")) if old is None else old)
+    nonempty = (lengths > 0).unsqueeze(1)
+    return torch.where(nonempty, last, x.new_full((), float("-inf")) if old is None else old)
 
 
 @final

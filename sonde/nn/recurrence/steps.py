@@ -218,10 +218,10 @@ def _check(s: Steps) -> None:
         raise BadInput(f"v is {str(s.v.dtype).removeprefix('torch.')}", where="Steps", fix="give floating-point numbers")
 
 
-def _axis(found: torch.Size, wanted: tuple[int, ...]) -> str:
+def _axis(actual: torch.Size, wanted: tuple[int, ...]) -> str:
     """Which axis is wrong, in words."""
     names = {2: "heads width", 3: "batch heads length", 4: "batch heads length width"}.get(len(wanted), "").split()
-    if len(found) != len(wanted):
-        return f"{len(found)} axes instead of {len(wanted)}"
-    i = next(i for i, (a, b) in enumerate(zip(found, wanted)) if a != b)
+    if len(actual) != len(wanted):
+        return f"{len(actual)} axes instead of {len(wanted)}"
+    i = next(i for i, (a, b) in enumerate(zip(actual, wanted)) if a != b)
     return f"axis {i} ({names[i]}) must be {wanted[i]}"

@@ -61,15 +61,15 @@ def encode(message: Iterable[Symbol], code: Mapping[Symbol, str]) -> str:
 def decode(text: str, code: Mapping[Symbol, str]) -> list[Symbol]:
     """The symbols of a text; no word begins another, so they are found from left to right without separators."""
     symbols = {word: symbol for symbol, word in code.items()}
-    found: list[Symbol] = []
+    decoded: list[Symbol] = []
     word = ""
     for letter in text:
         word += letter
         if word in symbols:
-            found.append(symbols[word])
+            decoded.append(symbols[word])
             word = ""
     if word:
         raise BadInput(
             f"the text ends inside a word, at '{word[:20]}'", where="decode", fix="give the whole text, and the code it was made with"
         )
-    return found
+    return decoded

@@ -32,8 +32,8 @@ class Proximal(torch.optim.Optimizer):
         if adaptive and momentum:
             raise BadInput("an adaptive proximal step has its own momentum", fix="leave momentum at 0, or adaptive=False")
         # The inner rule has no state of its own: it borrows groups and state at each step, so saving and loading work.
-        given = {"params": params, "lr": lr, "weight_decay": weight_decay}
-        self.inner: torch.optim.Optimizer = torch.optim.Adam(**given) if adaptive else torch.optim.SGD(**given, momentum=momentum)
+        options = {"params": params, "lr": lr, "weight_decay": weight_decay}
+        self.inner: torch.optim.Optimizer = torch.optim.Adam(**options) if adaptive else torch.optim.SGD(**options, momentum=momentum)
         super().__init__(self.inner.param_groups, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -30,8 +30,8 @@ def gradients(m: Mixer, x: Tensor, run) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad((y * mix).sum(), [x, *(p for p in m.parameters() if p.requires_grad)])]
 
 
-def agree(found: list[Tensor], wanted: list[Tensor], what: object = "") -> None:
-    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+def agree(actual: list[Tensor], wanted: list[Tensor], what: object = "") -> None:
+    for i, (one, other) in enumerate(zip(actual, wanted, strict=True)):
         assert torch.allclose(one, other, **TIGHT), (what, i, float((one - other).abs().max()))
 
 

@@ -55,6 +55,6 @@ def _results(f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> list[Tenso
     return [out.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True))]
 
 
-def _equal(found: list[Tensor], wanted: list[Tensor]) -> None:
-    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+def _equal(actual: list[Tensor], wanted: list[Tensor]) -> None:
+    for i, (one, other) in enumerate(zip(actual, wanted, strict=True)):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=lambda text, i=i: f"{'output' if not i else f'input {i}'}: {text}")

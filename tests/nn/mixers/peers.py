@@ -28,8 +28,8 @@ def tokens(width: int, length: int, rows: int = 2) -> Tensor:
 def same_outputs_and_gradients(ours: Mixer, theirs: Callable[[Tensor], Tensor], length: int) -> None:
     """The output, and the gradient of the input by a fixed mix of it."""
     x = tokens(ours.width, length)
-    found, wanted = _both(lambda x: ours(x)[0], x), _both(theirs, x)
-    for one, other in zip(found, wanted, strict=True):
+    actual, wanted = _both(lambda x: ours(x)[0], x), _both(theirs, x)
+    for one, other in zip(actual, wanted, strict=True):
         assert _error(one, other) < CLOSE
 
 
@@ -50,6 +50,6 @@ def _both(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     return y.detach(), torch.autograd.grad((y * mix).sum(), x)[0]
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
-    assert found.shape == wanted.shape and found.dtype == wanted.dtype == torch.float32
-    return float((found - wanted).abs().max() / wanted.abs().max())
+def _error(actual: Tensor, wanted: Tensor) -> float:
+    assert actual.shape == wanted.shape and actual.dtype == wanted.dtype == torch.float32
+    return float((actual - wanted).abs().max() / wanted.abs().max())

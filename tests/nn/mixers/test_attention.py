@@ -40,10 +40,10 @@ def test_as_torch_multihead_attention(form: str, causal: bool) -> None:
     mine.out.load_state_dict(theirs.out_proj.state_dict())
     x = tokens(mine, 2, 7)
     later = torch.ones(7, 7).triu(1).bool() if causal else None
-    found = gradients(mine, x, lambda x: mine(x)[0])
+    actual = gradients(mine, x, lambda x: mine(x)[0])
     wanted = gradients(theirs, x, lambda x: theirs(x, x, x, attn_mask=later, need_weights=False)[0])
-    agree(found[:2], wanted[:2])
-    ours, named = by_name(mine, found[2:]), by_name(theirs, wanted[2:])
+    agree(actual[:2], wanted[:2])
+    ours, named = by_name(mine, actual[2:]), by_name(theirs, wanted[2:])
     for part in ("weight", "bias"):
         agree([ours[f"qkv.{part}"], ours[f"out.{part}"]], [named[f"in_proj_{part}"], named[f"out_proj.{part}"]])
 
@@ -61,10 +61,10 @@ def test_cross_attention_as_torch_has_it() -> None:
     x, keys, values = (torch.randn(2, n, d, dtype=torch.float64) for n, d in ((7, 15), (9, 8), (9, 6)))
     lengths = torch.tensor([9, 4])
     hidden = torch.arange(9) >= lengths.unsqueeze(1)
-    found = gradients(mine, x, lambda x: mine(x, mine.read(keys, lengths, values)))
+    actual = gradients(mine, x, lambda x: mine(x, mine.read(keys, lengths, values)))
     wanted = gradients(theirs, x, lambda x: theirs(x, keys, values, key_padding_mask=hidden, need_weights=False)[0])
-    agree(found[:2], wanted[:2])
-    ours, named = by_name(mine, found[2:]), by_name(theirs, wanted[2:])
+    agree(actual[:2], wanted[:2])
+    ours, named = by_name(mine, actual[2:]), by_name(theirs, wanted[2:])
     for one in "qkv":
         agree([ours[f"{one}.weight"]], [named[f"{one}_proj_weight"]])
     agree([torch.cat([ours[f"{one}.bias"] for one in "qkv"])], [named["in_proj_bias"]])
@@ -111,9 +111,9 @@ def test_slopes_of_alibi() -> None:
 
 
 def multihead() -> nn.MultiheadAttention:
-    made = nn.MultiheadAttention(15, 5, bias=True, batch_first=True).double()
-    nn.init.normal_(made.in_proj_bias)
-    return made
+    attention = nn.MultiheadAttention(15, 5, bias=True, batch_first=True).double()
+    nn.init.normal_(attention.in_proj_bias)
+    return attention
 
 
 def by_name(m: nn.Module, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -141,9 +141,9 @@ def test_as_llama() -> None:
     wanted = gradients(theirs, x, reference)
     for form in mine.forms():
         mine.use(form)
-        found = gradients(mine, x, lambda x: fed(mine, x, [6, 1, 4]))
-        ours = by_name(mine, found[2:])
-        for one, other in zip([*found[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], wanted, strict=True):
+        actual = gradients(mine, x, lambda x: fed(mine, x, [6, 1, 4]))
+        ours = by_name(mine, actual[2:])
+        for one, other in zip([*actual[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], wanted, strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-5), form  # its angles are float32
 
 
@@ -210,9 +210,9 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 300, 8).to(dtype) for _ in range(3))
     wanted = attend(q.double(), k.double(), v.double(), causal=True)
     for form in ("step", "parallel", "chunk"):
-        found = attend(q, k, v, causal=True, form=form)
-        assert found.dtype == dtype
-        assert torch.allclose(found.double(), wanted, atol=4 * torch.finfo(dtype).eps), form
+        output = attend(q, k, v, causal=True, form=form)
+        assert output.dtype == dtype
+        assert torch.allclose(output.double(), wanted, atol=4 * torch.finfo(dtype).eps), form
 
 
 def test_large_scores_stay_finite() -> None:

@@ -70,9 +70,9 @@ def test_equal_keys_stay_stable(form: str, strength: float) -> None:
     q, k, v, beta = (x.float() for x in inputs(200))
     k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, strength)
     wanted, _ = run(rule(q.double(), k.double(), v.double(), beta.double()), form="step")
-    found, _ = run(rule(q, k, v, beta), form=form)
+    output, _ = run(rule(q, k, v, beta), form=form)
     scale = max(float(wanted.abs().max()), 1.0)
-    assert float((found - wanted).abs().max()) / scale < 1e-4
+    assert float((output - wanted).abs().max()) / scale < 1e-4
 
 
 def written_out(gate: bool, most: float):

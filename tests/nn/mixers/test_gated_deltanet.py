@@ -40,8 +40,8 @@ def test_rule_is_the_formula(L: int) -> None:
 
 def test_keeping_all_is_deltanet() -> None:
     q, k, v, beta, log_a = inputs(20)
-    found, _ = run(rule(q, k, v, beta, torch.zeros_like(log_a)))
-    assert torch.allclose(found, run(deltanet.rule(q, k, v, beta))[0], atol=1e-12)
+    output, _ = run(rule(q, k, v, beta, torch.zeros_like(log_a)))
+    assert torch.allclose(output, run(deltanet.rule(q, k, v, beta))[0], atol=1e-12)
 
 
 def test_writing_nothing_is_pure_decay() -> None:

@@ -40,11 +40,11 @@ def test_reset_after_equals_torch() -> None:
 def test_fused_equals_step_with_gradients(update: str, after: bool) -> None:
     layer = spread(GRU(6, hidden=9, update=update, reset_after=after))
     x = torch.randn(3, 8, 6, dtype=torch.float64, requires_grad=True)
-    found = []
+    results = []
     for form in runnable(layer):
         y, state = layer.use(form)(x)
-        found.append([y, state["h"], *torch.autograd.grad(y.square().sum() + state["h"].sum(), [x, *layer.parameters()])])
-    for a, b in zip(found[0], found[-1]):
+        results.append([y, state["h"], *torch.autograd.grad(y.square().sum() + state["h"].sum(), [x, *layer.parameters()])])
+    for a, b in zip(results[0], results[-1]):
         torch.testing.assert_close(a, b)
 
 

@@ -37,12 +37,12 @@ def test_standard_equals_torch() -> None:
 def test_fused_equals_step_with_gradients(kind: str) -> None:
     layer = spread(LSTM(6, hidden=9, output_gate=kind))
     x = torch.randn(3, 8, 6, dtype=torch.float64, requires_grad=True)
-    found = []
+    results = []
     for form in runnable(layer):
         y, state = layer.use(form)(x)
         loss = y.square().sum() + (state["h"] * state["c"]).sum()
-        found.append([y, *state.values(), *torch.autograd.grad(loss, [x, *layer.parameters()])])
-    for a, b in zip(found[0], found[-1]):
+        results.append([y, *state.values(), *torch.autograd.grad(loss, [x, *layer.parameters()])])
+    for a, b in zip(results[0], results[-1]):
         torch.testing.assert_close(a, b)
 
 

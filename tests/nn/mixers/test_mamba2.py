@@ -37,9 +37,9 @@ def test_rule_is_the_formula(L: int) -> None:
 def test_time_steps_and_skip_are_options() -> None:
     q, k, v, log_gamma = inputs(9)
     a, d = normal(4, B, H, 9).exp(), normal(5, H)
-    found, _ = run(rule(q, k, v, log_gamma, a, d))
+    output, _ = run(rule(q, k, v, log_gamma, a, d))
     bare, _ = run(rule(q, k, a.unsqueeze(-1) * v, log_gamma))
-    assert torch.allclose(found, bare + d.view(H, 1, 1) * v)
+    assert torch.allclose(output, bare + d.view(H, 1, 1) * v)
 
 
 def test_equals_masked_attention() -> None:

@@ -89,9 +89,9 @@ def test_the_denominator_never_falls_below_one(size: float) -> None:
     wanted, _ = run(rule(log_q.double(), log_k.double(), v.double()), form="step")
     for form in ("step", "parallel", "chunk", "scan"):
         with watching() as watch:
-            found, _ = run(rule(log_q, log_k, v), form=form)
+            output, _ = run(rule(log_q, log_k, v), form=form)
         assert watch.denominators and not watch.guarded
-        assert torch.allclose(found.double(), wanted, atol=1e-4 * size), form
+        assert torch.allclose(output.double(), wanted, atol=1e-4 * size), form
 
 
 def test_the_buffers_are_part_of_the_model() -> None:

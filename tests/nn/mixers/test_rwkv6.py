@@ -65,8 +65,8 @@ def test_the_sides_are_equal_where_the_bonus_is_constant_and_only_there() -> Non
 
 def test_no_decay_and_a_bonus_of_one_is_linear_attention() -> None:
     q, k, v, log_a, d = inputs(12)
-    found, _ = run(rule(q, k, v, torch.zeros_like(log_a), torch.ones_like(d[0])))
-    assert torch.allclose(found, (q @ k.mT).tril() @ v, atol=1e-12)
+    output, _ = run(rule(q, k, v, torch.zeros_like(log_a), torch.ones_like(d[0])))
+    assert torch.allclose(output, (q @ k.mT).tril() @ v, atol=1e-12)
 
 
 def written_out(bonus: str):

@@ -53,8 +53,8 @@ def test_is_a_convolution(complex: bool, form: str) -> None:
     kernel = 2 * kernel.real if kernel.is_complex() else kernel
     kernel[0] += d[0]
     wanted = torch.stack([sum(kernel[s] * v[0, :, t - s] for s in range(t + 1)) for t in range(33)], 1)
-    found, _ = run(rule(v, *(x[0] for x in (a, rate, B, C, d))), form=form)
-    assert torch.allclose(found[0], wanted, atol=1e-10)
+    output, _ = run(rule(v, *(x[0] for x in (a, rate, B, C, d))), form=form)
+    assert torch.allclose(output[0], wanted, atol=1e-10)
 
 
 def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
@@ -67,8 +67,8 @@ def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
         rows.append((pair[2] * S).sum(0))
     out = torch.stack(rows)
     assert float(out.imag.abs().max()) < 1e-12
-    found, _ = run(rule(v.unsqueeze(0), a, rate, B, C))
-    assert torch.allclose(found[0, 0], out.real, atol=1e-12)
+    actual, _ = run(rule(v.unsqueeze(0), a, rate, B, C))
+    assert torch.allclose(actual[0, 0], out.real, atol=1e-12)
 
 
 def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:

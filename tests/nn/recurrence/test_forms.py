@@ -89,9 +89,9 @@ KINDS = ["none", "head", "head constant", "key", "value", "all axes", "key befor
 
 def leaves(s: Steps, state: Tensor) -> tuple[Steps, Tensor, list[Tensor]]:
     """Copies of all tensors that ask for gradients."""
-    found = {f.name: getattr(s, f.name).clone().requires_grad_() for f in fields(s) if isinstance(getattr(s, f.name), Tensor)}
+    tensors = {f.name: getattr(s, f.name).clone().requires_grad_() for f in fields(s) if isinstance(getattr(s, f.name), Tensor)}
     state = state.clone().requires_grad_()
-    return replace(s, **found), state, [*found.values(), state]
+    return replace(s, **tensors), state, [*tensors.values(), state]
 
 
 def results(run, s: Steps, state: Tensor) -> list[Tensor]:
@@ -117,8 +117,8 @@ def test_forms_equal_the_formula(kind: str, L: int) -> None:
     for form in s.forms:
         if form == "fused" and why_not(s):
             continue
-        found = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
-        for one, other in zip(found, wanted, strict=True):
+        actual = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
+        for one, other in zip(actual, wanted, strict=True):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), (form, float((one - other).abs().max()))
 
 
@@ -129,8 +129,8 @@ def test_grouped_keys_equal_repeated_ones(kind: str) -> None:
     for form in s.forms:
         if form == "fused" and why_not(s):
             continue
-        found = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
-        assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(found, wanted, strict=True)), form
+        actual = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
+        assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(actual, wanted, strict=True)), form
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,8 +166,8 @@ def test_extreme_gates(kind: str, gate: float) -> None:
             continue
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             cast = replace(s, **{f.name: getattr(s, f.name).to(dtype) for f in fields(s) if isinstance(getattr(s, f.name), Tensor)})
-            found = results(lambda s, state, form=form: compute(s, state, form), cast, start(s).to(dtype))
-            for one, other in zip(found, wanted, strict=True):
+            actual = results(lambda s, state, form=form: compute(s, state, form), cast, start(s).to(dtype))
+            for one, other in zip(actual, wanted, strict=True):
                 assert one.isfinite().all(), (form, dtype)
                 scale = float(other.abs().max()) + 1e-30
                 assert float((one.double() - other).abs().max()) / scale < tolerance, (form, dtype)

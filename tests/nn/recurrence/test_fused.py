@@ -56,25 +56,25 @@ def test_nothing_is_kept_where_no_gradient_is_wanted(kind: str) -> None:
     s = steps(kind, 2048)
     with torch.no_grad(), Live() as live:
         out, state = compute(s, None, "fused")
-    made = sum(t.numel() * t.element_size() for t in (out, state))
-    assert live.now == made and live.peak <= made + state.numel() * state.element_size() + MIB
+    nbytes = sum(t.numel() * t.element_size() for t in (out, state))
+    assert live.now == nbytes and live.peak <= nbytes + state.numel() * state.element_size() + MIB
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_for_any_number_of_threads(kind: str) -> None:
     s = steps(kind, 300)
     names = [name for name in ("q", "k", "v", "log_head", "log_key", "log_value", "beta", "rate") if getattr(s, name) is not None]
-    found, threads = [], torch.get_num_threads()
+    results, threads = [], torch.get_num_threads()
     try:
         for n in (1, 2, 3):
             torch.set_num_threads(n)
             leaves = {name: getattr(s, name).clone().requires_grad_() for name in names}
             out, state = compute(replace(s, **leaves), None, "fused")
-            found.append([out, state, *torch.autograd.grad(out.square().sum() + state.sum(), list(leaves.values()))])
+            results.append([out, state, *torch.autograd.grad(out.square().sum() + state.sum(), list(leaves.values()))])
     finally:
         torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
 def test_auto_takes_it_and_says_how_much_faster() -> None:
@@ -114,5 +114,5 @@ def test_vmap_gives_the_gradients_of_a_batch(kind: str) -> None:
 
     wanted = torch.autograd.grad(run(*leaves).square().sum(), leaves)
     each = torch.vmap(lambda *rows: run(*(row.unsqueeze(0) for row in rows))[0])(*leaves)
-    for found, right in zip(torch.autograd.grad(each.square().sum(), leaves), wanted, strict=True):
-        assert torch.allclose(found, right, rtol=1e-4, atol=1e-5)
+    for grad, right in zip(torch.autograd.grad(each.square().sum(), leaves), wanted, strict=True):
+        assert torch.allclose(grad, right, rtol=1e-4, atol=1e-5)

@@ -42,9 +42,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ops = ModuleType("fla.ops")
 
     def of(name: str, function) -> None:
-        def op(**given):
+        def op(**kwargs):
             names.append(name)
-            return function(name, **given)
+            return function(name, **kwargs)
 
         setattr(ops, name, op)
 
