@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde import kernels
-from sonde.kernels import activate, attend, convolve, delta, gates, hadamard, normalise, separable
+from sonde.kernels import activate, attend, convolve, delta, gates, hadamard, normalize, separable
 
 SIZES = (3, 5, 7), (17, 33, 9), (64, 64, 64), (129, 257, 65), (1, 300, 40), (300, 1, 40), (250, 513, 300)
 _draw = np.random.default_rng(0)
@@ -124,8 +124,8 @@ def own_kernels() -> Iterator[Tensor]:
         x, weight = make(8, 32, 16, 16).contiguous(memory_format=torch.channels_last).requires_grad_(), make(40, 32, 3, 3).requires_grad_()
         yield from with_gradients(convolve.convolve(x, weight), x, weight)
         scale, shift = make(32).requires_grad_(), make(32).requires_grad_()
-        running = normalise.Running(make(32), make(32).abs(), 0.1, 1e-5)
-        yield from with_gradients(normalise.normalise(x, scale, shift, running, relu=True), x, scale, shift)
+        running = normalize.Running(make(32), make(32).abs(), 0.1, 1e-5)
+        yield from with_gradients(normalize.normalize(x, scale, shift, running, relu=True), x, scale, shift)
         x = make(activate.LEAST + 37).requires_grad_()
         yield from (y for kind in ("silu", "gelu_tanh") for y in with_gradients(activate.activate(x, kind), x))
         q, k, v = (make(2, 3, 57, 16).requires_grad_() for _ in range(3))

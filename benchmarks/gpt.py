@@ -33,7 +33,7 @@ from sonde.data.tensors import WindowSource
 from sonde.models.language_model import LanguageModel
 from sonde.nn.block import Style
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 warnings.filterwarnings("ignore")
 THREADS = 2
@@ -121,7 +121,7 @@ def ours(size: Size, text: torch.Tensor) -> float:
         model=model,
         data=Data(WindowSource(text, size.context, 1), name="text"),
         objective=Categorical(classes=size.vocabulary),
-        optimiser=optimiser("adamw", lr=1e-3, weight_decay=0.1, betas=(0.9, 0.99)),
+        optimizer=optimizer("adamw", lr=1e-3, weight_decay=0.1, betas=(0.9, 0.99)),
         clip=1.0,
         batch=size.batch,
         steps=size.steps,

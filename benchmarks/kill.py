@@ -9,7 +9,7 @@
     python benchmarks/kill.py numbers        100 NaNs and infinities, 50 explosions, 50 healthy runs
     python benchmarks/kill.py all
 
-Every run is compared with one that nobody touched, bit for bit: parameters, optimiser state, random states, best weights,
+Every run is compared with one that nobody touched, bit for bit: parameters, optimizer state, random states, best weights,
 metric rows.  --times N changes how often.  The machinery is that of tests/engine; this only does more of it.
 """
 

@@ -64,13 +64,13 @@ def speed(out: Path, rounds: int = 3) -> None:
     for name in shelf.names("nn.mixers"):
         variant = recipe(name, 10)
         model, data = variant.build_model(), variant.build_data()
-        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         batch = data.train[torch.arange(BATCH)]
 
-        def step(model=model, optimiser=optimiser, batch=batch, objective=variant.objective) -> None:
-            optimiser.zero_grad()
+        def step(model=model, optimizer=optimizer, batch=batch, objective=variant.objective) -> None:
+            optimizer.zero_grad()
             objective(model, batch).backward()
-            optimiser.step()
+            optimizer.step()
 
         step()
         with Live() as live:

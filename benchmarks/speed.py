@@ -38,7 +38,7 @@ from sonde.models.cnn import CNN
 from sonde.models.mlp import MLP
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 warnings.filterwarnings("ignore")
 for name in ("lightning.pytorch", "transformers", "lightning.fabric"):
@@ -52,7 +52,7 @@ THREADS = 2
 def garments() -> tuple[torch.Tensor, torch.Tensor]:
     """Fashion-MNIST where it is at hand, else noise of the same size: the cost of a step is the same."""
     try:
-        from sonde.data.catalogue import load
+        from sonde.data.catalog import load
 
         source = load("fashion_mnist").train
         return source.fields["x"], source.fields["y"]
@@ -230,7 +230,7 @@ def overhead() -> bool:
         model=cnn,
         data=Data(source, name="garments"),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=1e-3),
+        optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
         batch=64,
         channels_last=True,
@@ -263,7 +263,7 @@ def fashion() -> bool:
         model=cnn,
         data=Data(source, name="garments"),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=1e-3),
+        optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
         batch=64,
         augment=change,
@@ -304,7 +304,7 @@ def tiny() -> bool:
     x, y = surface()
     source = TensorSource(x, y)
     recipe = Recipe(
-        model=mlp, data=Data(source, name="bowl"), objective=Gaussian(), optimiser=optimiser("adam", lr=1e-3), steps=1, batch=32
+        model=mlp, data=Data(source, name="bowl"), objective=Gaussian(), optimizer=optimizer("adam", lr=1e-3), steps=1, batch=32
     )
     order = Order(len(source), 32, 0)
 
@@ -334,7 +334,7 @@ def tiny_recipe(lr: float = 1e-3, steps: int = 1000) -> Recipe:
     """The tiny MLP with a validation part, as a function of its dials."""
     x, y = surface()
     parts = Data(TensorSource(x[:3072], y[:3072]), TensorSource(x[3072:], y[3072:]), name="bowl")
-    return Recipe(model=mlp_unseeded, data=parts, objective=Gaussian(), optimiser=optimiser("adam", lr=lr), steps=steps, batch=32)
+    return Recipe(model=mlp_unseeded, data=parts, objective=Gaussian(), optimizer=optimizer("adam", lr=lr), steps=steps, batch=32)
 
 
 def mlp_unseeded() -> nn.Module:
@@ -352,7 +352,7 @@ def sweep() -> bool:
         try:
             start = time.perf_counter()
             axes = {"lr": rates, "seed": seeds}
-            result = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorise=together, steps=steps)
+            result = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorize=together, steps=steps)
             assert not result.notices, result.notices
             return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.figures["valid/loss"] for row in result.rows}
         finally:

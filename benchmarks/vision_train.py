@@ -31,13 +31,13 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import SondeError
 from sonde.core.recipe import Recipe
 from sonde.data import augment
-from sonde.data.catalogue import load
+from sonde.data.catalog import load
 from sonde.data.order import Order
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.models import resnet
 from sonde.models.cnn import CNN
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 GOAL = 1.3
 
@@ -167,7 +167,7 @@ def compare(case: Case) -> bool:
         model=case.ours,
         data=Data(source, name="images"),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=1e-3),
+        optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
         batch=case.batch,
         augment=change,
@@ -183,7 +183,7 @@ def compare(case: Case) -> bool:
         return x.contiguous(memory_format=torch.channels_last), y
 
     def torch_alone() -> float:
-        with patch("sonde.kernels.convolve.serves", return_value=False), patch("sonde.kernels.normalise._serves", return_value=False):
+        with patch("sonde.kernels.convolve.serves", return_value=False), patch("sonde.kernels.normalize._serves", return_value=False):
             return plain_loop(
                 lambda: case.ours().to(memory_format=torch.channels_last), last, loss, partial(torch.optim.AdamW, lr=1e-3), steps, per_step
             )

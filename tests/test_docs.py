@@ -60,7 +60,7 @@ def test_commands_are_commands(page: Path) -> None:
 
 def test_each_shelf_has_a_guide() -> None:
     guides = {path.stem for path in (ROOT / "docs/how-to").glob("*.md")}
-    assert guides >= {"add-a-recipe", "add-an-objective", "add-an-optimiser", "add-a-lens", "add-a-mixer", "add-an-exhibit"}
+    assert guides >= {"add-a-recipe", "add-an-objective", "add-an-optimizer", "add-a-lens", "add-a-mixer", "add-an-exhibit"}
 
 
 def test_exit_codes_are_told_as_they_are() -> None:

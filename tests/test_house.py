@@ -48,7 +48,7 @@ def test_every_module_has_a_docstring() -> None:
 
 def machine_names(text: str) -> list[str]:
     """Paths of one machine and addresses of package indexes in a text."""
-    # Spelt in pieces, so that this file does not find itself.
+    # Spelled in pieces, so that this file does not find itself.
     folders = "|".join("/" + name + "/[a-z]" for name in ("work", "root", "home", "opt", "Users"))
     hosts = "|".join(a + b for a, b in (("pypi", r"\.org"), ("python", "hosted"), ("download.pytorch", r"\.org"), ("arti", "factory")))
     options = "|".join(a + b for a, b in (("index", "-url"), ("find", "-links"), ("trusted", "-host")))

@@ -21,7 +21,7 @@ from ..core.batch import Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..models import diffusion, gan
 from ..models.autoregressive import Autoregressive
@@ -30,8 +30,8 @@ from ..objectives.adversarial import Adversarial
 from ..objectives.denoised import Denoised
 from ..objectives.density import Density
 from ..objectives.information.discrepancy import discrepancy
-from ..optim.build import optimiser
-from ..optim.initialise import initialise
+from ..optim.build import optimizer
+from ..optim.initialize import initialize
 from ..optim.schedules import cosine
 from ._exhibit import Exhibit, spread
 
@@ -49,21 +49,21 @@ class Family(NamedTuple):
 
     build: Callable[[], nn.Module]
     objective: Any
-    optimiser: Any
+    optimizer: Any
     batch: int = 128
-    initialise: Callable[[nn.Module], None] | None = None
+    initialize: Callable[[nn.Module], None] | None = None
 
 
 FAMILIES = {
     "GAN": Family(
         partial(gan.points, 2, latent=4, depth=3),
         Adversarial(),
-        optimiser("adam", lr=1e-3, betas=(0.5, 0.9)),
-        initialise=initialise("he_normal"),
+        optimizer("adam", lr=1e-3, betas=(0.5, 0.9)),
+        initialize=initialize("he_normal"),
     ),
-    "flow": Family(partial(Flow, (2,), steps=6), Density(), optimiser("adam", lr=5e-3)),
-    "autoregressive": Family(partial(Autoregressive, 2, parts=8), Density(), optimiser("adam", lr=5e-3)),
-    "diffusion": Family(partial(diffusion.points, 2, steps=40), Denoised(), optimiser("adam", lr=1e-2), batch=256),
+    "flow": Family(partial(Flow, (2,), steps=6), Density(), optimizer("adam", lr=5e-3)),
+    "autoregressive": Family(partial(Autoregressive, 2, parts=8), Density(), optimizer("adam", lr=5e-3)),
+    "diffusion": Family(partial(diffusion.points, 2, steps=40), Denoised(), optimizer("adam", lr=1e-2), batch=256),
 }
 
 
@@ -134,7 +134,7 @@ def best_judge(exhibit: Exhibit) -> None:
             model=game,
             data=Data(TensorSource(real), TensorSource(real[:1000]), name="normal"),
             objective=Adversarial(forging=0),
-            optimiser=optimiser("adam", lr=0.05),
+            optimizer=optimizer("adam", lr=0.05),
             schedule=cosine(),
             batch=2000,
             steps=STEPS["judge"],
@@ -168,9 +168,9 @@ def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: 
         model=family.build,
         data=Data(TensorSource(points.train), TensorSource(points.held), name="moons"),
         objective=family.objective,
-        optimiser=family.optimiser,
+        optimizer=family.optimizer,
         schedule=cosine(),
-        initialise=family.initialise,
+        initialize=family.initialize,
         clip=1.0,
         batch=family.batch,
         steps=STEPS[name],
@@ -224,6 +224,6 @@ def _picture(seed: int, points: Points, models: dict[str, Any], gaps: dict[str, 
     with torch.no_grad():
         panels["density of the flow"] = _density(models["flow"], reach, cells)
     middle = (edges[1:] + edges[:-1]) / 2
-    note = f"Each panel but the last counts {many:,} points; all families have learnt from the same {len(points.train):,}."
+    note = f"Each panel but the last counts {many:,} points; all families have learned from the same {len(points.train):,}."
     extra = {"x": middle, "y": middle, "levels": [0.02, 0.1, 0.2, 0.3, 0.4]}
     return Reading("Four families of generative models", "plane", panels, ["x1", "x2"], note, extra)

@@ -17,7 +17,7 @@ from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data import augment, fetch
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..estimators.least_squares import LeastSquares
 from ..estimators.logistic import SoftmaxRegression
@@ -27,7 +27,7 @@ from ..models.heads import head
 from ..models.mlp import MLP
 from ..models.resnet import ResNet
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ..recipes._parts import sometimes
 from ._exhibit import Exhibit, spread
@@ -46,7 +46,7 @@ def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data
         model=model,
         data=data,
         objective=Categorical(len(data.classes)),
-        optimiser=optimiser("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
         schedule=warmup_cosine(),
         channels_last=True,
         **wanted,
@@ -91,10 +91,10 @@ def photographs(exhibit: Exhibit) -> str:
     exhibit.ordered(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
     exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least, mean=True)
     near, linear = _peers(data)
-    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbours", shallow, near)
+    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
     exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
     table = {
-        "network": [*nets, "10 nearest neighbours", "linear, of the pixels"],
+        "network": [*nets, "10 nearest neighbors", "linear, of the pixels"],
         "steps": [*(steps for steps, _ in nets.values()), None, None],
         "numbers": [*(sum(p.numel() for p in make().parameters()) for _, make in nets.values()), None, None],
         "test accuracy": [*(spread(values, ".1%") for values in scores.values()), f"{near:.1%}", f"{linear:.1%}"],
@@ -105,13 +105,13 @@ def photographs(exhibit: Exhibit) -> str:
 
 
 def _photographs(seed: int) -> tuple[str, float, Data]:
-    """A part of CIFAR-10 at half its size; without it coloured shapes, to be classified by kind.
+    """A part of CIFAR-10 at half its size; without it colored shapes, to be classified by kind.
 
     Their name, the least mean test accuracy of the residual net and the images.
     """
     if fetch.find("cifar10/labels.json", "cifar-10/labels.json", "cifar10/cifar-10-binary.tar.gz") is None:
-        shapes = load("shapes", seed=seed, n=4000, size=16, colour=True)
-        return "coloured shapes, because there is no CIFAR-10", 0.45, replace(shapes, valid=None)
+        shapes = load("shapes", seed=seed, n=4000, size=16, color=True)
+        return "colored shapes, because there is no CIFAR-10", 0.45, replace(shapes, valid=None)
     whole = load("cifar10", seed=seed)
     parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(2000)]}
     sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
@@ -120,7 +120,7 @@ def _photographs(seed: int) -> tuple[str, float, Data]:
 
 
 def _peers(data: Data) -> tuple[float, float]:
-    """Test accuracy by the pixels of scikit-learn's nearest neighbours and linear classifier, whose penalty the training images choose."""
+    """Test accuracy by the pixels of scikit-learn's nearest neighbors and linear classifier, whose penalty the training images choose."""
     from sklearn.linear_model import RidgeClassifierCV
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -139,24 +139,24 @@ def three_classes(exhibit: Exhibit) -> str:
     exhibit.above("CNN less MLP: test accuracy", [a - b for a, b in zip(shared, dense)], 0.35)
     photo = (3, 256, 256)
     sizes = {
-        "MLP, 24 x 24 grey": cost(lambda: nn.Sequential(nn.Flatten(), MLP((576, 96, 3))), (1, 24, 24)).parameters,
-        "CNN, 24 x 24 grey": cost(lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None), (1, 24, 24)).parameters,
-        "MLP, 256 x 256 colour": cost(lambda: nn.Sequential(nn.Flatten(), MLP((196608, 96, 3))), photo).parameters,
-        "CNN, 256 x 256 colour": cost(lambda: CNN((3, 16, 32, 48), 3, hidden=0, image=None), photo).parameters,
+        "MLP, 24 x 24 gray": cost(lambda: nn.Sequential(nn.Flatten(), MLP((576, 96, 3))), (1, 24, 24)).parameters,
+        "CNN, 24 x 24 gray": cost(lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None), (1, 24, 24)).parameters,
+        "MLP, 256 x 256 color": cost(lambda: nn.Sequential(nn.Flatten(), MLP((196608, 96, 3))), photo).parameters,
+        "CNN, 256 x 256 color": cost(lambda: CNN((3, 16, 32, 48), 3, hidden=0, image=None), photo).parameters,
     }
-    exhibit.expect("numbers of the MLP on a photograph", sizes["MLP, 256 x 256 colour"], 196608 * 96 + 96 + 96 * 3 + 3)
+    exhibit.expect("numbers of the MLP on a photograph", sizes["MLP, 256 x 256 color"], 196608 * 96 + 96 + 96 * 3 + 3)
     exhibit.above(
-        "numbers of the MLP over those of the CNN, on a photograph", sizes["MLP, 256 x 256 colour"] / sizes["CNN, 256 x 256 colour"], 500
+        "numbers of the MLP over those of the CNN, on a photograph", sizes["MLP, 256 x 256 color"] / sizes["CNN, 256 x 256 color"], 500
     )
     accuracy = [spread(dense, ".1%"), spread(shared, ".1%"), "not trained", "not trained"]
     table = {"network": list(sizes), "numbers": list(sizes.values()), "test accuracy": accuracy}
     exhibit.show(Reading("Three kinds of picture", "table", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
-    few, many = sizes["CNN, 24 x 24 grey"], sizes["MLP, 24 x 24 grey"]
+    few, many = sizes["CNN, 24 x 24 gray"], sizes["MLP, 24 x 24 gray"]
     return f"CNN {spread(shared, '.1%')} with {few:,} numbers, MLP {spread(dense, '.1%')} with {many:,}"
 
 
 def prices(exhibit: Exhibit) -> str:
-    """APP-09: a price is never below 0, by the form of the output; and features measured by hand beside learnt ones."""
+    """APP-09: a price is never below 0, by the form of the output; and features measured by hand beside learned ones."""
     below, negative, errors = [], [], []
     end = head("positive")
     for seed in exhibit.seeds(3):
@@ -166,7 +166,7 @@ def prices(exhibit: Exhibit) -> str:
             model=lambda: nn.Sequential(nn.Linear(2, 32), nn.Tanh(), end.layer(32)),
             data=Data(TensorSource(houses, price[:, None]), name="houses", task="values"),
             objective=end.likelihood(),
-            optimiser=optimiser("adam", lr=1e-2),
+            optimizer=optimizer("adam", lr=1e-2),
             steps=300,
             batch=300,
         )
@@ -181,22 +181,22 @@ def prices(exhibit: Exhibit) -> str:
     exhibit.expect("positive head: prices below 0, on the same houses", negative, [0] * len(negative))
     exhibit.below("positive head: error, in variances of the price", errors, 0.08)
     by_hand, cnn_scores, raw = _features(exhibit)
-    exhibit.above("learnt features less hand-made ones: test accuracy", [value - by_hand for value in cnn_scores], 0.04)
-    kinds = ["row and column sums, by hand", "64 pixels", "learnt by a CNN"]
+    exhibit.above("learned features less hand-made ones: test accuracy", [value - by_hand for value in cnn_scores], 0.04)
+    kinds = ["row and column sums, by hand", "64 pixels", "learned by a CNN"]
     table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(cnn_scores, ".1%")]}
     exhibit.show(Reading("A linear classifier of digits, on three kinds of features", "table", table))
-    return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learnt {spread(cnn_scores, '.1%')}"
+    return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learned {spread(cnn_scores, '.1%')}"
 
 
 def _houses(seed: int) -> tuple[Tensor, Tensor]:
-    """Size and age of houses, standardised, and a price that grows with the one and falls with the other."""
+    """Size and age of houses, standardized, and a price that grows with the one and falls with the other."""
     dice = generator(seed, "houses")
     x = torch.randn(300, 2, generator=dice)
     return x, torch.exp(0.6 * x[:, 0] - 0.5 * x[:, 1] + 0.1 * torch.randn(300, generator=dice))
 
 
 def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
-    """Test accuracy of softmax regression on sums of rows and columns of a digit, on what a CNN learnt, and on pixels."""
+    """Test accuracy of softmax regression on sums of rows and columns of a digit, on what a CNN learned, and on pixels."""
     data = load("digits", seed=exhibit.seed)
     train, test = data.train[:], data.splits["test"][:]
 
@@ -204,7 +204,7 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
         fitted = SoftmaxRegression(alpha=1e-3).fit(make(train.x).numpy(), train.y.numpy())
         return float((fitted.predict(make(test.x).numpy()) == test.y.numpy()).mean())
 
-    def learnt(model: Any, x: Tensor) -> Tensor:
+    def learned(model: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
             return model.blocks(x).flatten(1)
 
@@ -212,9 +212,9 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
         model=lambda: CNN((1, 16, 32), 10, hidden=0, image=(8, 8)),
         data=data,
         objective=Categorical(10),
-        optimiser=optimiser("adamw", lr=4e-3),
+        optimizer=optimizer("adamw", lr=4e-3),
         steps=200,
     )
     models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in exhibit.seeds(3)]
     by_hand = score(lambda x: torch.cat([x.sum(2), x.sum(3)], -1).flatten(1))
-    return by_hand, [score(partial(learnt, model)) for model in models], score(lambda x: x.flatten(1))
+    return by_hand, [score(partial(learned, model)) for model in models], score(lambda x: x.flatten(1))

@@ -24,12 +24,12 @@ from ..core.seeds import generator
 from ..data.corrupt import Change, SentenceSource, fixed, masking, next_sentence
 from ..data.documents import Ragged
 from ..data.tensors import TensorSource, fingerprint
-from ..data.tokeniser import Tokeniser, special, train
+from ..data.tokenizer import Tokenizer, special, train
 from ..models.bert import Bert
 from ..models.language_model import LanguageModel
 from ..objectives.categorical import Categorical
 from ..objectives.joint import Joint, Part
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._exhibit import Exhibit
 
@@ -37,7 +37,7 @@ from ._exhibit import Exhibit
 def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: Any, steps: int, lr: float, **more: Any) -> Recipe:
     """AdamW, warm-up and cosine; evaluated once, at the end."""
     usual = {"schedule": warmup_cosine(warmup=0.1, floor=0.02), "clip": 1.0, "batch": 64, "evaluate_every": steps}
-    return Recipe(model=model, data=data, objective=objective, optimiser=optimiser("adamw", lr=lr), steps=steps, **{**usual, **more})
+    return Recipe(model=model, data=data, objective=objective, optimizer=optimizer("adamw", lr=lr), steps=steps, **{**usual, **more})
 
 
 def trained(recipe: Recipe, seed: int = 0) -> Any:
@@ -123,7 +123,7 @@ def _followers(seed: int) -> Tensor:
 
 
 def possible(seed: int, rows: Tensor) -> float:
-    """Share of neighbours that the language allows."""
+    """Share of neighbors that the language allows."""
     return float((_followers(seed)[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
 
 
@@ -174,7 +174,7 @@ LONG = 4
 
 
 @cache
-def tokeniser() -> Tokeniser:
+def tokenizer() -> Tokenizer:
     words = [f"{topic}{number}" for topic in TOPICS for number in range(WORDS)]
     return train("words", [" ".join(words)], 1000, ("pad", "unknown", "cls", "sep", "mask"))
 
@@ -182,7 +182,7 @@ def tokeniser() -> Tokeniser:
 @cache
 def _numbers() -> Tensor:
     """(topics, words) number of each word's token."""
-    token_ids = {token: number for number, token in enumerate(tokeniser().tokens)}
+    token_ids = {token: number for number, token in enumerate(tokenizer().tokens)}
     return torch.tensor([[token_ids[f"{topic}{number}"] for number in range(WORDS)] for topic in TOPICS])
 
 
@@ -198,7 +198,7 @@ def few(seed: int, each: int = 1) -> Batch:
 
 
 def _told(topic: Tensor, dice: torch.Generator) -> Batch:
-    front = torch.full((len(topic), 1), special(tokeniser(), "cls"))
+    front = torch.full((len(topic), 1), special(tokenizer(), "cls"))
     return Batch(x=torch.cat([front, _words(topic, dice)], 1), y=topic)
 
 
@@ -210,7 +210,7 @@ def label_words() -> Tensor:
 def named(batch: Batch) -> TensorSource:
     """Sentences behind [MASK], which is to become the word that stands for their topic."""
     x = batch.x.clone()
-    x[:, 0] = special(tokeniser(), "mask")
+    x[:, 0] = special(tokenizer(), "mask")
     y = label_words()[batch.y].unsqueeze(1).expand_as(x)
     return TensorSource(x, y, mask=(torch.arange(x.shape[1]) == 0).expand_as(x))
 
@@ -228,7 +228,7 @@ def source(batch: Batch) -> TensorSource:
 
 
 def bert() -> Bert:
-    return Bert(tokeniser().size, 48, 2, "attention heads=4", 2.0, places=2 * LONG + 3)
+    return Bert(tokenizer().size, 48, 2, "attention heads=4", 2.0, places=2 * LONG + 3)
 
 
 def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
@@ -236,12 +236,12 @@ def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
     dice = generator(seed, "documents", *key)
     topic = torch.randint(len(TOPICS), (n,), generator=dice)
     words = _words(topic.repeat_interleave(40), dice)
-    return SentenceSource([Ragged.of(document) for document in words.view(n, 40, LONG)], special(tokeniser(), "pad"))
+    return SentenceSource([Ragged.of(document) for document in words.view(n, 40, LONG)], special(tokenizer(), "pad"))
 
 
 def questions() -> Change:
     """Both of BERT's tasks: is it the next sentence, and which words are hidden?"""
-    pairs, hidden = next_sentence(tokeniser()), masking(tokeniser(), 0.3)
+    pairs, hidden = next_sentence(tokenizer()), masking(tokenizer(), 0.3)
     return lambda batch, dice: hidden(pairs(batch, dice), dice)
 
 
@@ -275,14 +275,14 @@ def answered(text: int, seed: int) -> dict[str, Tensor]:
 
 
 def gpt() -> LanguageModel:
-    return LanguageModel(tokeniser().size, 48, 2, "attention heads=4", 2.0)
+    return LanguageModel(tokenizer().size, 48, 2, "attention heads=4", 2.0)
 
 
 @cache
 def _gpt(text: int, seed: int) -> LanguageModel:
     batch = for_joint(sentences(text, 8000, "gpt"))
     data = Data(TensorSource(batch.x, batch.next, mask=batch.inside), name="sentences")
-    return trained(recipe(gpt, data, Categorical(tokeniser().size), 100, 8e-3), seed)
+    return trained(recipe(gpt, data, Categorical(tokenizer().size), 100, 8e-3), seed)
 
 
 def pretrained_gpt(text: int, seed: int) -> LanguageModel:
@@ -290,14 +290,14 @@ def pretrained_gpt(text: int, seed: int) -> LanguageModel:
     return copy.deepcopy(_gpt(text, seed))
 
 
-def for_joint(batch: Batch, labelled: bool = True) -> Batch:
-    """Sentences with their `next` tokens, asked where `inside`, and whether each is `labelled`."""
+def for_joint(batch: Batch, labeled: bool = True) -> Batch:
+    """Sentences with their `next` tokens, asked where `inside`, and whether each is `labeled`."""
     following = torch.cat([batch.x[:, 1:], torch.zeros_like(batch.x[:, :1])], 1)
     inside = (torch.arange(batch.x.shape[1]) < batch.x.shape[1] - 1).expand_as(batch.x)
-    return batch.replace(next=following, inside=inside, labelled=torch.full((len(batch),), labelled))
+    return batch.replace(next=following, inside=inside, labeled=torch.full((len(batch),), labeled))
 
 
-def mixed(labelled: Batch, free: Batch) -> TensorSource:
-    """Both, the labelled ones so often that they are half of it."""
-    often = labelled[torch.arange(len(free)) % len(labelled)]
+def mixed(labeled: Batch, free: Batch) -> TensorSource:
+    """Both, the labeled ones so often that they are half of it."""
+    often = labeled[torch.arange(len(free)) % len(labeled)]
     return source(Batch(**{name: torch.cat([often.fields[name], free.fields[name]]) for name in free}))

@@ -21,8 +21,8 @@ from ..models.mlp import MLP
 from ..nn import activations
 from ..nn.activations import Activation, Interval, about, activation, forget, formula, measure, names, register
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
-from ..optim.initialise import initialise
+from ..optim.build import optimizer
+from ..optim.initialize import initialize
 from ._exhibit import Exhibit, spread
 
 GRID = torch.linspace(-6, 6, 1201).double()
@@ -355,7 +355,7 @@ def _negative_targets(exhibit: Exhibit) -> tuple[float, dict[str, list[float]]]:
                 model=partial(model, end),
                 data=Data(TensorSource(x, y)),
                 objective=Gaussian(),
-                optimiser=optimiser("adam", lr=0.05),
+                optimizer=optimizer("adam", lr=0.05),
                 batch=64,
                 steps=300,
             )
@@ -399,6 +399,6 @@ def _gradients(name: str, rule: str, depth: int, seed: int) -> list[float]:
     model = MLP((32,) * depth + (1,), activation=name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        initialise(rule)(model)
+        initialize(rule)(model)
     x = torch.randn(64, 32, generator=generator(seed, "x"))
     return list(read(Subject(model, Batch(x=x, y=x[:, 0]), Gaussian())).values["gradient norm"])

@@ -18,7 +18,7 @@ from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..estimators.pca import PCA
 from ..models import autoencoder, vae
@@ -30,10 +30,10 @@ from ..objectives.elbo import Elbo, kl
 from ..objectives.gaussian import Gaussian
 from ..objectives.reconstruction import Reconstruction
 from ..objectives.sparse import Sparse
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 from ..recipes._stacked import denoising, first_layers, greedy, layer
-from ..recipes.vae import binarised
+from ..recipes.vae import binarized
 from ._ae_parts import generative
 from ._exhibit import Exhibit, spread
 
@@ -103,7 +103,7 @@ def ae_02(exhibit: Exhibit) -> str:
             if trial % 2:  # the best matrix with rows in a random K-dimensional space
                 Q = np.linalg.qr(dice.normal(size=(7, K)))[0]
                 other = square @ Q @ Q.T
-            else:  # a neighbour of the best one: rank K too
+            else:  # a neighbor of the best one: rank K too
                 step = 10.0 ** dice.uniform(-4, 0)
                 other = (U[:, :K] * s[:K] + step * dice.normal(size=(12, K))) @ (V[:, :K] + step * dice.normal(size=(7, K))).T
             closest = min(closest, float(np.linalg.norm(square - other) ** 2) - least)
@@ -165,25 +165,25 @@ def _show_ranks(exhibit: Exhibit) -> None:
 
 
 def ae_03(exhibit: Exhibit) -> str:
-    """A linear auto-encoder, trained by gradient, ends in the space of the first principal components, with its own centring or none."""
+    """A linear auto-encoder, trained by gradient, ends in the space of the first principal components, with its own centering or none."""
     from scipy.linalg import subspace_angles
     from sklearn.decomposition import PCA as Theirs
 
     K = 4
-    x = load("digits", seed=exhibit.seed, standardise=False).train[:].x.flatten(1)
+    x = load("digits", seed=exhibit.seed, standardize=False).train[:].x.flatten(1)
     stats = {}
-    for centred in (False, True):
-        name = "centred" if centred else "not centred"
-        ours = PCA(K, center=centred).fit(x.numpy())
+    for centered in (False, True):
+        name = "centered" if centered else "not centered"
+        ours = PCA(K, center=centered).fit(x.numpy())
         least = 0.5 * float(np.mean(np.sum((x.numpy() - ours.inverse_transform(ours.transform(x.numpy()))) ** 2, 1)))
-        if centred:
+        if centered:
             theirs = Theirs(K).fit(x.numpy())
             rest = 0.5 * float(np.mean(np.sum((x.numpy() - theirs.inverse_transform(theirs.transform(x.numpy()))) ** 2, 1)))
             exhibit.expect("loss of PCA against scikit-learn", least, rest, within=1e-4)
         else:  # min norm(X - X W^T W)^2 without a mean: the truncated decomposition of the rows as they are
             s = np.linalg.svd(x.double().numpy(), compute_uv=False)
-            exhibit.expect("loss without centring against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-4)
-        models = _trained(exhibit, _fit(partial(_linear, K, centred), x, Reconstruction(), 1000, lr=0.05, batch=len(x)), name)
+            exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-4)
+        models = _trained(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch=len(x)), name)
         ratios = [_loss(model, x) / least for model in models]
         angles = [
             float(subspace_angles(model.encoder.dense1.weight.detach().double().numpy().T, ours.components_.T).max()) for model in models
@@ -192,13 +192,15 @@ def ae_03(exhibit: Exhibit) -> str:
         exhibit.above(f"{name}: loss over that of PCA, which is the least", ratios, 1 - 1e-5)
         exhibit.below(f"{name}: largest principal angle in radians", angles, 1e-3)
         stats[name] = (least, ratios, angles)
-    exhibit.below("a free mean is worth something: PCA loss centred over not centred", stats["centred"][0] / stats["not centred"][0], 1.0)
+    exhibit.below(
+        "a free mean is worth something: PCA loss centered over not centered", stats["centered"][0] / stats["not centered"][0], 1.0
+    )
     rows = x[:12]
     with torch.no_grad():
         sheets = [rows, torch.from_numpy(ours.inverse_transform(ours.transform(rows.numpy()))).float(), models[0](rows)]
     note = "Rows: digits; rebuilt from 4 principal components; rebuilt by the linear auto-encoder of 4 numbers."
     exhibit.show(_sheet("Linear auto-encoder and principal components", [sheet.reshape(-1, 8, 8) for sheet in sheets], note))
-    return f"loss / PCA {spread(stats['centred'][1], '.5f')}, angles {spread(stats['centred'][2], '.1e')} (centred)"
+    return f"loss / PCA {spread(stats['centered'][1], '.5f')}, angles {spread(stats['centered'][2], '.1e')} (centered)"
 
 
 def _linear(K: int, biases: bool) -> AutoEncoder:
@@ -475,17 +477,17 @@ def _trained_linear(exhibit: Exhibit) -> list[float]:
 
 def _digit_codes(exhibit: Exhibit) -> list[float]:
     """A VAE with a code of two numbers on digits of black and white pixels; a plane of digits comes out."""
-    data = load("digits", seed=exhibit.seed, standardise=False)
+    data = load("digits", seed=exhibit.seed, standardize=False)
     assert data.test is not None
     dice = exhibit.generator("pixels")
-    test = binarised(data.test[:], dice).x
+    test = binarized(data.test[:], dice).x
     train = data.train[:].x
     chance = (train.mean(0).clamp(1e-3, 1 - 1e-3)).logit().expand_as(test)
     objective = Elbo()
     independent = float(objective.log_p(chance, test).mean())
     build = partial(vae.dense, (1, 8, 8), (128,), 2)
     bounds, weighted = [], []
-    recipe = _fit(build, replace(data, valid=None, test=None), objective, 800, lr=5e-3, augment=binarised)
+    recipe = _fit(build, replace(data, valid=None, test=None), objective, 800, lr=5e-3, augment=binarized)
     for model in (models := _trained(exhibit, recipe, "digits")):
         with torch.no_grad():
             bounds.append(-float(objective(model, Batch(x=test)).loss()))
@@ -509,7 +511,7 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
 
 
 def ae_09(exhibit: Exhibit) -> str:
-    """Three sigmoid layers learnt one by one without labels, then tuned with 50: better than from random weights.
+    """Three sigmoid layers learned one by one without labels, then tuned with 50: better than from random weights.
 
     Checked for sigmoid layers alone, which learn slowly from random weights and so have the most to gain.
     """
@@ -518,30 +520,30 @@ def ae_09(exhibit: Exhibit) -> str:
     for seed in exhibit.seeds(5):
         data = load("digits", seed=seed)
         stage = partial(layer, activation="sigmoid", noise=0.5, lr=3e-3, epochs=15)
-        unlabelled = Data(TensorSource(data.train[:].x), name="digits without labels")
+        unlabeled = Data(TensorSource(data.train[:].x), name="digits without labels")
         train = partial(_under, exhibit, seed)
-        encoders = greedy(unlabelled, widths, stage, train)
-        labelled = data.train[:][_of_each(data.train[:].y, 5, seed)]
-        few = Data(TensorSource(labelled.x, labelled.y), test=data.test, name="50 digits", task="classes", classes=data.classes)
+        encoders = greedy(unlabeled, widths, stage, train)
+        labeled = data.train[:][_of_each(data.train[:].y, 5, seed)]
+        few = Data(TensorSource(labeled.x, labeled.y), test=data.test, name="50 digits", task="classes", classes=data.classes)
         tuned = Recipe(
             model=partial(MLP, (64, *widths, 10), "sigmoid"),
             data=few,
             objective=Categorical(10),
-            optimiser=optimiser("adam", lr=3e-3),
+            optimizer=optimizer("adam", lr=3e-3),
             batch=50,
             steps=100,
         )
-        for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialise=first_layers(encoders))}.items():
+        for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialize=first_layers(encoders))}.items():
             scores[name].append(train(recipe, name).result["figures"]["test/accuracy"])
     gains = [b - a for a, b in zip(*scores.values())]
     exhibit.expect("labels of each seed", len(few.train), 50)
     exhibit.above("accuracy gained by pre-training sigmoid layers", gains, 0.0, mean=True)
     exhibit.above("pre-trained test accuracy", scores["pre-trained"], 0.6)
     bars = {"test accuracy": [float(np.mean(values)) for values in scores.values()]}
-    note = "Three sigmoid layers, the only kind checked; 50 labelled digits, 5 of each class; bars are means, dots the 5 seeds."
+    note = "Three sigmoid layers, the only kind checked; 50 labeled digits, 5 of each class; bars are means, dots the 5 seeds."
     exhibit.show(
         Reading(
-            "Layers learnt without labels",
+            "Layers learned without labels",
             "bars",
             bars,
             note=note,
@@ -571,7 +573,7 @@ def _fit(
         model=build,
         data=dataset,
         objective=objective,
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         schedule=cosine(),
         batch=batch,
         steps=steps,
@@ -586,7 +588,7 @@ def _trained(exhibit: Exhibit, recipe: Recipe, name: str) -> list[Any]:
 
 def _digits(seed: int) -> Data:
     """Digits with pixels between 0 and 1, in two parts."""
-    data = load("digits", seed=seed, standardise=False, valid=0)
+    data = load("digits", seed=seed, standardize=False, valid=0)
     return replace(data, valid=None)
 
 

@@ -12,7 +12,7 @@ from ..core.batch import Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.documents import Ragged
 from ..data.melody import TUNES, Note, intervals, notes
 from ..data.tensors import TensorSource
@@ -22,7 +22,7 @@ from ..models.seq2seq import Seq2Seq
 from ..models.topologies import Tagger, Vec2Seq
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..recipes import music, sentiment, tagging
 from ..recipes._texts import EXAMPLES
 from . import _app_images
@@ -103,7 +103,7 @@ def _rows(source: Any) -> list[Tensor]:
 
 
 def app_05(exhibit: Exhibit) -> str:
-    """Translation, captions, tags and a series, each learnt in seconds and judged on what was held out."""
+    """Translation, captions, tags and a series, each learned in seconds and judged on what was held out."""
     figures = {
         "sentences translated without a mistake": translation(exhibit),
         "captions without a mistake": captions(exhibit),
@@ -187,7 +187,7 @@ def series(exhibit: Exhibit) -> list[float]:
 
 
 def _recipe(model: Any, data: Data, objective: Any, steps: int, batch: int = 32, lr: float = 5e-3) -> Recipe:
-    return Recipe(model=model, data=data, objective=objective, optimiser=optimiser("adam", lr=lr), steps=steps, batch=batch, clip=1.0)
+    return Recipe(model=model, data=data, objective=objective, optimizer=optimizer("adam", lr=lr), steps=steps, batch=batch, clip=1.0)
 
 
 def _same(tokens: Tensor, wanted: Tensor, pad: int) -> float:
@@ -283,5 +283,5 @@ def pitches(file: bytes) -> list[int]:
 
 
 def app_09(exhibit: Exhibit) -> str:
-    """A price that cannot be negative, and features made by hand beside learnt ones."""
+    """A price that cannot be negative, and features made by hand beside learned ones."""
     return _app_images.prices(exhibit)

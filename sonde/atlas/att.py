@@ -31,7 +31,7 @@ from ..nn.mixers.rnn import RNN
 from ..nn.positions import Positions, binary, sinusoidal
 from ..nn.stack import Stack
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._exhibit import Exhibit, spread
 
@@ -479,7 +479,7 @@ def _tasks(exhibit: Exhibit) -> Recipe:
         model=partial(EncoderDecoder, SYMBOLS + 4, 32, 1, 4, 2.0, positions="sinusoidal", encoder=f"{blind} causal=false", decoder=blind),
         data=Data(_source(_turned(exhibit, 0, 10_000)), _source(_turned(exhibit, 1, 128)), name="copy and reverse"),
         objective=Categorical(classes=SYMBOLS + 4),
-        optimiser=optimiser("adamw", lr=8e-3),
+        optimizer=optimizer("adamw", lr=8e-3),
         schedule=warmup_cosine(warmup=0.1, floor=0.02),
         clip=1.0,
         batch=48,

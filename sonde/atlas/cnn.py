@@ -18,7 +18,7 @@ from ..core.batch import Batch, Data
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import equivariance, feature_maps, filters, patches, receptive_field
 from ..lenses.cost import by, cost
@@ -26,7 +26,7 @@ from ..models.cnn import CNN
 from ..models.mlp import MLP
 from ..nn.convolution import convolve, correlate, matrix, output_size
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..recipes import digits_cnn
 from ._exhibit import Exhibit, spread
 
@@ -263,7 +263,7 @@ def cnn_11(exhibit: Exhibit) -> str:
 
 
 def worked_network() -> nn.Module:
-    """Conv, ReLU, pool three times, flatten, linear: an image of 192 x 256 grey pixels into 6 scores."""
+    """Conv, ReLU, pool three times, flatten, linear: an image of 192 x 256 gray pixels into 6 scores."""
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(1, 5, kernel_size=3, stride=1, padding=1),
@@ -318,16 +318,16 @@ def _windows(pixels: int, window: int, stride: int) -> int:
 def cnn_16(exhibit: Exhibit) -> str:
     """Dense layers as wide as an image: counted on the meta device, where a tensor has a size and no memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    colour, grey = 256 * 256 * 3, 256 * 256
+    color, gray = 256 * 256 * 3, 256 * 256
     counted = {
-        "MLP on grey images": cost(lambda: MLP((grey, grey, grey)), (grey,)).parameters,
-        "MLP on colour images": cost(lambda: MLP((colour, colour, colour)), (colour,)).parameters,
-        "the same with three classes": cost(lambda: MLP((colour, colour, colour, 3)), (3, 256, 256)).parameters,
+        "MLP on gray images": cost(lambda: MLP((gray, gray, gray)), (gray,)).parameters,
+        "MLP on color images": cost(lambda: MLP((color, color, color)), (color,)).parameters,
+        "the same with three classes": cost(lambda: MLP((color, color, color, 3)), (3, 256, 256)).parameters,
     }
     taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20  # ru_maxrss counts KiB
     small, large, whole = counted.values()
-    exhibit.expect("two dense layers, 256 x 256 grey", small, 8590065664)
-    exhibit.expect("two dense layers, 256 x 256 colour", large, 77309804544)
+    exhibit.expect("two dense layers, 256 x 256 gray", small, 8590065664)
+    exhibit.expect("two dense layers, 256 x 256 color", large, 77309804544)
     exhibit.expect("with a layer of three outputs", whole, 77310394371)
     exhibit.below(f"GiB of memory taken to count {4 * whole / 2**30:.0f} GiB of weights", taken, 0.5)
     exhibit.above("parameters, in language models of 7 billion", whole / (7 * BILLION), 1)
@@ -446,7 +446,7 @@ def cnn_17(exhibit: Exhibit) -> str:
     blurred = nn.functional.conv2d(nn.functional.pad(picture, (1,) * 4, mode="circular"), torch.full((1, 1, 3, 3), 1 / 9))
     exhibit.expect("a box blur keeps the mean", blurred.mean(), float(picture.mean()), within=1e-6)
     line, away = (_line_response(angle) for angle in (0.0, 90.0))
-    exhibit.above("a row of centre-surround kernels: aligned line over crossed line", line / away, 2)
+    exhibit.above("a row of center-surround kernels: aligned line over crossed line", line / away, 2)
     turns = torch.arange(0, 91, 15).tolist()
     tuned = [float(_line_response(angle)) for angle in turns]
     exhibit.below("from 30 degrees on: largest answer, of that to the aligned line", max(tuned[2:]) / tuned[0], 0.5)
@@ -461,7 +461,7 @@ def cnn_17(exhibit: Exhibit) -> str:
 
 
 def _line_response(degrees: float, side: int = 21) -> Tensor:
-    """What five centre-surround kernels along the middle row add up to, on a line through the middle that is turned."""
+    """What five center-surround kernels along the middle row add up to, on a line through the middle that is turned."""
     grid = torch.arange(side) - side // 2.0
     distance = grid[None, :].square() + grid[:, None].square()
     bells = [torch.exp(-distance / (2 * s * s)) / (2 * math.pi * s * s) for s in (1.0, 2.0)]
@@ -533,7 +533,7 @@ def _series(exhibit: Exhibit, seed: int) -> float:
         model=lambda: CNN((1, 16, 32), 3, hidden=0, kernel=5, image=None, axes=1),
         data=data,
         objective=Categorical(3),
-        optimiser=optimiser("adamw", lr=1e-2),
+        optimizer=optimizer("adamw", lr=1e-2),
         epochs=12,
         batch=50,
     )

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..core.reading import Reading
 from ..core.seeds import generator
-from ..data import tokeniser
+from ..data import tokenizer
 from ..nn.positions import Positions
 from ._exhibit import Exhibit, spread
 
@@ -35,14 +35,14 @@ BEASTS, CARS = ("cat", "dog"), ("car", "bus")
 
 
 def emb_01(exhibit: Exhibit) -> str:
-    """Text, DNA, a series and pixels become symbols; tokenisers bring text back; one-hot codes know no likeness."""
-    tokenisers = {
-        "characters": tokeniser.train("char", [TEXT]),
-        "words": tokeniser.train("words", [TEXT]),
-        "sub-words (BPE)": tokeniser.train("bpe", [TEXT], size=300),
+    """Text, DNA, a series and pixels become symbols; tokenizers bring text back; one-hot codes know no likeness."""
+    tokenizers = {
+        "characters": tokenizer.train("char", [TEXT]),
+        "words": tokenizer.train("words", [TEXT]),
+        "sub-words (BPE)": tokenizer.train("bpe", [TEXT], size=300),
     }
     sizes = {}
-    for name, cut in tokenisers.items():
+    for name, cut in tokenizers.items():
         # Whole words keep no record of the spaces between them: their text is the words, a space apart.
         sample = " ".join(TEXT.replace(".", " .").replace(";", " ;").replace(",", " ,").split()) if name == "words" else TEXT
         exhibit.expect(f"{name}: text there and back", cut.decode(cut.encode(sample)), sample)
@@ -52,20 +52,20 @@ def emb_01(exhibit: Exhibit) -> str:
     unseen = "A dogcart, 東京!"
     exhibit.expect(
         "BPE on bytes brings back a text it has not seen",
-        tokenisers["sub-words (BPE)"].decode(tokenisers["sub-words (BPE)"].encode(unseen)),
+        tokenizers["sub-words (BPE)"].decode(tokenizers["sub-words (BPE)"].encode(unseen)),
         unseen,
     )
 
-    dna = tokeniser.train("char", ["GATTACA"])
+    dna = tokenizer.train("char", ["GATTACA"])
     series = torch.bucketize(torch.sin(torch.arange(50) / 4), torch.linspace(-0.9, 0.9, 7))
     pixels = torch.randint(0, 256, (5, 5), generator=exhibit.generator("pixels")) // 64
-    symbols = {"DNA": dna.encode("GATTACA").long(), "series in 8 steps": series, "pixels in 4 greys": pixels.flatten()}
-    for name, row in {**symbols, "words": tokenisers["words"].encode(TEXT).long()}.items():
+    symbols = {"DNA": dna.encode("GATTACA").long(), "series in 8 steps": series, "pixels in 4 grays": pixels.flatten()}
+    for name, row in {**symbols, "words": tokenizers["words"].encode(TEXT).long()}.items():
         distance = torch.cdist(codes := F.one_hot(row.unique()).double(), codes)
         apart = distance[~torch.eye(len(codes), dtype=torch.bool)]
         exhibit.expect(f"{name}: distances of different one-hot codes", apart, torch.full_like(apart, math.sqrt(2)), 1e-12)
     cat, dog, car = (
-        F.one_hot(tokenisers["words"].encode(word).long(), tokenisers["words"].size).double() for word in ("cat", "dog", "car")
+        F.one_hot(tokenizers["words"].encode(word).long(), tokenizers["words"].size).double() for word in ("cat", "dog", "car")
     )
     exhibit.expect("distance(cat, dog) - distance(cat, car)", ((cat - dog).norm() - (cat - car).norm()).item(), 0.0)
     return f"{lengths[0]} characters = {lengths[2]} sub-words = {lengths[1]} words; every two one-hot codes are sqrt(2) apart"
@@ -136,7 +136,7 @@ def emb_04(exhibit: Exhibit) -> str:
     matrix = np.zeros((3, 3))
     for part in cooccurrence(corpus.tokens, 3, window=3):
         matrix[part["row"], part["column"]] = matrix[part["column"], part["row"]] = part["count"]
-    # 'a b c a': ab 1, ac 1/2, aa 1/3, bc 1, ba 1/2, ca 1; 'b a': ba 1.  Either a is the other's neighbour: aa counts twice.
+    # 'a b c a': ab 1, ac 1/2, aa 1/3, bc 1, ba 1/2, ca 1; 'b a': ba 1.  Either a is the other's neighbor: aa counts twice.
     exhibit.expect("counts within 3 words, 1 / distance", matrix, [[2 / 3, 2.5, 1.5], [2.5, 0, 1], [1.5, 1, 0]], 1e-12)
 
     V, rank, ends, first, errors = 40, 3, [], [], []
@@ -169,7 +169,7 @@ def emb_04(exhibit: Exhibit) -> str:
 
 def emb_05(exhibit: Exhibit) -> str:
     """One word, two senses: its row in a table is one vector, what a network says of it depends on its sentence."""
-    from ..models.elmo import Elmo, neighbours
+    from ..models.elmo import Elmo, neighbors
 
     money, river = ["cash", "loan", "coin"], ["water", "reed", "boat"]
     names = ["bank", *money, *river]
@@ -179,13 +179,13 @@ def emb_05(exhibit: Exhibit) -> str:
     for seed in exhibit.seeds():
         torch.manual_seed(seed)
         model = Elmo(len(names), 12, depth=1)
-        optimiser = torch.optim.Adam(model.parameters(), 0.03)
-        target, mask = neighbours(tokens)
+        optimizer = torch.optim.Adam(model.parameters(), 0.03)
+        target, mask = neighbors(tokens)
         for _ in range(80):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = F.cross_entropy(model(tokens)[mask], target[mask])
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             static, contextual = F.normalize(model.layers(tokens)[:, :, 1], dim=-1)
         fixed.append(static @ static.T)
@@ -240,20 +240,20 @@ def _gap(similarity) -> float:
 
 
 def _full_softmax(text: list[list[str]], seed: int, width: int = 12, steps: int = 150) -> tuple[Tensor, list[float], list[str]]:
-    """Skip-gram with a softmax over all words: p(centre; near) = softmax(U w_near)."""
+    """Skip-gram with a softmax over all words: p(center; near) = softmax(U w_near)."""
     from ..estimators.word2vec import window_pairs
 
     names = sorted({word for sentence in text for word in sentence})
     pairs = torch.tensor([[names.index(word) for word in pair] for sentence in text for pair in window_pairs(sentence, 2)])
-    centre, near = pairs.T
+    center, near = pairs.T
     source = generator(seed, "softmax")
     vectors = (torch.randn(len(names), width, generator=source) / width).requires_grad_()
     outputs = torch.zeros(len(names), width, requires_grad=True)
-    optimiser, losses = torch.optim.Adam([vectors, outputs], 0.05), []
+    optimizer, losses = torch.optim.Adam([vectors, outputs], 0.05), []
     for _ in range(steps):
-        optimiser.zero_grad()
-        loss = F.cross_entropy(vectors[near] @ outputs.T, centre)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(vectors[near] @ outputs.T, center)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return vectors.detach(), losses, names

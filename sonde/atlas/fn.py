@@ -351,11 +351,11 @@ def fn_08(exhibit: Exhibit) -> str:
 
     sigma, tau = 0.6, 1.5
     alpha = sigma**2 / tau**2
-    centred, level = X - X.mean(0), y - y.mean()
-    answer = least_squares.Ridge(alpha=alpha, fit_intercept=False).fit(centred, level).coef_
+    centered, level = X - X.mean(0), y - y.mean()
+    answer = least_squares.Ridge(alpha=alpha, fit_intercept=False).fit(centered, level).coef_
 
     def minus_log_posterior(w: Tensor) -> Tensor:
-        likelihood = torch.distributions.Normal(centred @ w, sigma).log_prob(level).sum()
+        likelihood = torch.distributions.Normal(centered @ w, sigma).log_prob(level).sum()
         return -(likelihood + torch.distributions.Normal(0.0, tau).log_prob(w).sum())
 
     def with_gradient(w: np.ndarray) -> tuple[float, np.ndarray]:
@@ -364,7 +364,7 @@ def fn_08(exhibit: Exhibit) -> str:
 
     lowest = minimize(with_gradient, np.zeros(4), jac=True, method="BFGS", options={"gtol": 1e-10}).x
     exhibit.expect("argmin of -log posterior against ridge with sigma^2 / tau^2", answer, lowest, within=1e-6)
-    stacked = np.vstack([centred.numpy(), math.sqrt(alpha) * np.eye(4)])
+    stacked = np.vstack([centered.numpy(), math.sqrt(alpha) * np.eye(4)])
     rows = np.linalg.lstsq(stacked, np.concatenate([level.numpy(), np.zeros(4)]), rcond=None)[0]
     exhibit.expect("ridge against least squares on [X; sqrt(lambda) I]", answer, rows, within=1e-10)
     believed = bayes.MAPRegression(tau=tau, sigma=sigma).fit(X, y)
@@ -376,7 +376,7 @@ def fn_08(exhibit: Exhibit) -> str:
     moved = [least_squares.Ridge(2.0, penalize_bias=bias).fit(X, y + 100).coef_ for bias in (False, True)]
     still = [least_squares.Ridge(2.0, penalize_bias=bias).fit(X, y).coef_ for bias in (False, True)]
     exhibit.expect("y shifted by 100: change of w, bias free", moved[0] - still[0], np.zeros(4), within=1e-10)
-    exhibit.above("the same, bias penalised, as a power of 10", np.log10(np.abs(moved[1] - still[1]).max()), -1.0)
+    exhibit.above("the same, bias penalized, as a power of 10", np.log10(np.abs(moved[1] - still[1]).max()), -1.0)
     alphas = np.logspace(-2, 4, 40)
     path = np.array([least_squares.Ridge(alpha=a).fit(doubled, y).coef_ for a in alphas])
     names = ("w0", "w1", "w2", "w3", "copy of w0")
@@ -511,11 +511,11 @@ def fn_11(exhibit: Exhibit) -> str:
         answers = {name: model.fit(x, y).predict(test_x) for name, model in models.items()}
         for name, answer in answers.items():
             scores[name].append(float((answer == test_y).mean()))
-        core = np.linalg.norm(test_x - CENTRES[test_y], axis=1) < 1.0
+        core = np.linalg.norm(test_x - CENTERS[test_y], axis=1) < 1.0
         agreed.append(np.mean([len({answer[i] for answer in answers.values()}) == 1 for i in np.flatnonzero(core)]))
     for name, values in scores.items():
         exhibit.above(f"{name}: accuracy", values, 0.97)
-    exhibit.expect("share of points near a centre on which all agree, each seed", agreed, [1.0] * len(agreed))
+    exhibit.expect("share of points near a center on which all agree, each seed", agreed, [1.0] * len(agreed))
     W = models["softmax"].coef_
     exhibit.expect("W is classes x features", list(W.shape), [3, 2])
     z = test_x @ W.T + models["softmax"].intercept_
@@ -544,13 +544,13 @@ def fn_11(exhibit: Exhibit) -> str:
     return ", ".join(f"{name} {spread(values, '.1%')}" for name, values in scores.items())
 
 
-CENTRES = np.array([[0.0, 3.0], [-3.0, -2.0], [3.0, -2.0]])
+CENTERS = np.array([[0.0, 3.0], [-3.0, -2.0], [3.0, -2.0]])
 
 
 def _clouds(seed: int, part: str) -> tuple[np.ndarray, np.ndarray]:
     """150 points of each of three Gaussian clouds, five deviations apart."""
     label = np.arange(450) % 3
-    return CENTRES[label] + torch.randn(450, 2, generator=generator(seed, "clouds", part), dtype=F64).numpy(), label
+    return CENTERS[label] + torch.randn(450, 2, generator=generator(seed, "clouds", part), dtype=F64).numpy(), label
 
 
 def _loss(phi: Tensor, **scale: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Chapter 8, initialisation and gradient flow."""
+"""Chapter 8, initialization and gradient flow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..lenses.spectrum import spectral_radius
 from ..models.mlp import MLP
 from ..nn.activations import activation
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
-from ..optim.initialise import initialise
+from ..optim.build import optimizer
+from ..optim.initialize import initialize
 from ._exhibit import Exhibit
 
 
@@ -31,7 +31,7 @@ def init_01(exhibit: Exhibit) -> str:
     rows = []
     for n_in, s, g, kind in cases:
         layer = nn.Linear(n_in, 2000)
-        initialise("normal", std=s)(layer)
+        initialize("normal", std=s)(layer)
         x = g * _inputs(kind, 2000, n_in, exhibit.generator("x", n_in))
         with torch.no_grad():
             o = layer(x).double()
@@ -105,7 +105,7 @@ def init_02(exhibit: Exhibit) -> str:
 
 def _filled(name: str, n_in: int, n_out: int, **settings: str) -> Tensor:
     layer = nn.Linear(n_in, n_out)
-    initialise(name, **settings)(layer)
+    initialize(name, **settings)(layer)
     return layer.weight.detach()
 
 
@@ -146,7 +146,7 @@ def _variances(name: str, act: str, depth: int, width: int, seed: int) -> Tensor
     """Variances (L) before each activation; forward only and one layer at a time, so that width is cheap."""
     x = torch.randn(128, width, generator=generator(seed, "signal"))
     layer = nn.utils.skip_init(nn.Linear, width, width, bias=False)
-    fill, function, variances = initialise(name), activation(act), []
+    fill, function, variances = initialize(name), activation(act), []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         for _ in range(depth):
@@ -171,7 +171,7 @@ def init_04(exhibit: Exhibit) -> str:
     """Units that begin alike stay alike: a constant start leaves one unit in effect, which cannot solve XOR."""
     corners = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])
     data = Data(TensorSource(corners, torch.tensor([0, 1, 1, 0])))
-    starts = {"constant": initialise("constant", value=0.5), "uniform": initialise("uniform", std=0.7)}
+    starts = {"constant": initialize("constant", value=0.5), "uniform": initialize("uniform", std=0.7)}
     rows: list[tuple[str, int, int, float, float]] = []
     cases = [("constant", exhibit.seed, 100), ("constant", exhibit.seed, 400), *(("uniform", seed, 400) for seed in exhibit.seeds())]
     for name, seed, steps in cases:
@@ -179,8 +179,8 @@ def init_04(exhibit: Exhibit) -> str:
             model=lambda: MLP((2, 8, 2), activation="tanh"),
             data=data,
             objective=Categorical(classes=2),
-            optimiser=optimiser("adam", lr=0.05),
-            initialise=starts[name],
+            optimizer=optimizer("adam", lr=0.05),
+            initialize=starts[name],
             batch=4,
             steps=steps,
         )
@@ -225,7 +225,7 @@ def init_05(exhibit: Exhibit) -> str:
     exhibit.above(f"{label}, radius 1.1", powers[1.1], 0.0)
 
     layers = nn.ModuleList(nn.Linear(n, n, bias=False).double() for _ in range(many))
-    initialise("orthogonal")(layers)
+    initialize("orthogonal")(layers)
     turned = _norms(torch.stack([layer.get_parameter("weight").detach() for layer in layers]).unsqueeze(1), x.expand(1, n))
     exhibit.expect("norm after each of 50 orthogonal matrices", turned[:, 0], torch.ones(many + 1), within=1e-12)
 
@@ -301,16 +301,16 @@ def _clipped(model: nn.Module, gradients: list[Tensor], largest: float) -> list[
 def init_07(exhibit: Exhibit) -> str:
     """Fifty layers, each remedy alone against sigmoid with N(0, 0.01): what comes back to the first layer."""
     depth, width = 50, 128
-    small, variance = initialise("normal", std=0.01), initialise("normal", std=0.1)
+    small, variance = initialize("normal", std=0.01), initialize("normal", std=0.1)
     cases = {
         "sigmoid, N(0, 0.01)": (small, "sigmoid", "plain"),
         "ReLU": (small, "relu", "plain"),
         "leaky ReLU": (small, "leaky_relu", "plain"),
-        "Xavier": (initialise("xavier"), "sigmoid", "plain"),
+        "Xavier": (initialize("xavier"), "sigmoid", "plain"),
         "residual": (small, "sigmoid", "residual"),
         "norm": (small, "sigmoid", "norm"),
-        "ReLU and He": (initialise("he_normal"), "relu", "plain"),
-        "all of them": (initialise("he_normal"), "relu", "residual and norm"),
+        "ReLU and He": (initialize("he_normal"), "relu", "plain"),
+        "all of them": (initialize("he_normal"), "relu", "residual and norm"),
     }
     seeds = _seeds(exhibit, 3)
     flows = {

@@ -331,7 +331,7 @@ def lin_04(exhibit: Exhibit) -> str:
 
 
 def lin_05(exhibit: Exhibit) -> str:
-    """Normalised linear attention is a weighted mean; with the identity as feature map its denominator may vanish."""
+    """Normalized linear attention is a weighted mean; with the identity as feature map its denominator may vanish."""
     x = draw(exhibit.seed)
     q, k, v, *_ = arrays(x)
     fq, fk = (np.where(z > 0, z + 1, np.exp(z)) for z in (q, k))  # elu + 1
@@ -348,7 +348,7 @@ def lin_05(exhibit: Exhibit) -> str:
     with watching() as calm:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
     exhibit.expect("vanishing denominators with elu + 1", calm.guarded, 0)
-    exhibit.show(Reading("Weights of normalised linear attention", "heat", {"weight": weights}, axes=["query", "key"]))
+    exhibit.show(Reading("Weights of normalized linear attention", "heat", {"weight": weights}, axes=["query", "key"]))
     summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
     return f"equal to explicit weights to {gap:.1e}; {summary}"
 
@@ -436,7 +436,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def normalised_step(x: Drawn, keep: Array, write: Array, least: float, key: Array) -> Step:
+    def normalized_step(x: Drawn, keep: Array, write: Array, least: float, key: Array) -> Step:
         """S and z side by side: z is one more row of the state, fed with ones."""
         q, v = x.q.numpy(), x.v.numpy()
 
@@ -478,13 +478,13 @@ def table_rows(seed: int) -> dict[str, Row]:
         ),
         "linear_norm": Row(
             lambda x: linear_norm.rule(head(x.q), head(x.k), head(x.v), phi),
-            lambda x: normalised_step(featured(x), ones, ones, 0, featured(x).k.numpy()),
+            lambda x: normalized_step(featured(x), ones, ones, 0, featured(x).k.numpy()),
             plus,
         ),
         "deltanet": Row(lambda x: deltanet.rule(head(x.q), head(x.k), head(x.v), head(x.beta)), lambda x: delta_step(x, decay=False)),
         "gated_rfa": Row(
             lambda x: gated_rfa.rule(head(x.q.exp()), head(x.k.exp()), head(x.v), head(x.g.log())),
-            lambda x: normalised_step(positive(x), x.g.numpy(), 1 - x.g.numpy(), 0, x.k.exp().numpy()),
+            lambda x: normalized_step(positive(x), x.g.numpy(), 1 - x.g.numpy(), 0, x.k.exp().numpy()),
             plus,
         ),
         "s4": Row(lambda x: s4.rule(head(x.v), a[None], *key_first, d[None]), s4_step),
@@ -506,7 +506,7 @@ def table_rows(seed: int) -> dict[str, Row]:
         "hgrn2": Row(lambda x: hgrn2.rule(head(x.q), head(x.v), head(x.a.log())), hgrn_step),
         "mlstm": Row(
             lambda x: mlstm.rule(head(x.q), head(x.k), head(x.v), head(x.phi[:, 0].log()), head(x.g.log())),
-            lambda x: normalised_step(x, x.g.numpy(), x.phi[:, 0].numpy(), 1, x.k.numpy()),
+            lambda x: normalized_step(x, x.g.numpy(), x.phi[:, 0].numpy(), 1, x.k.numpy()),
             plus,
         ),
         "mamba2": Row(lambda x: mamba2.rule(head(x.q), head(x.k), head(x.v), head(x.g.log())), simple(lambda x, S, t: float(x.g[t]) * S)),
@@ -590,7 +590,7 @@ def lin_08(exhibit: Exhibit) -> str:
 
 
 def lin_09(exhibit: Exhibit) -> str:
-    """Normalised: a mean of the values, so values that are all the same come out as they went in."""
+    """Normalized: a mean of the values, so values that are all the same come out as they went in."""
     check_row(exhibit, "linear_norm")
     x = draw(exhibit.seed)
     same = x.v[:1].expand(L, V)
@@ -646,7 +646,7 @@ def lin_11(exhibit: Exhibit) -> str:
     lags = np.tril(g ** np.clip(np.arange(L)[:, None] - np.arange(L), 0, None) * (q @ k.T).numpy())
     lags /= lags.sum(1, keepdims=True)
     gap = exhibit.expect(
-        "constant gate: weights g^(t-j) k_j.q_t, normalised",
+        "constant gate: weights g^(t-j) k_j.q_t, normalized",
         output(gated_rfa.rule(head(q), head(k), head(x.v), constant)),
         lags @ x.v.numpy(),
         1e-10,

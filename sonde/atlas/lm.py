@@ -27,12 +27,12 @@ from ..data.corrupt import hide, joined, masking, restored, span_corruption, spa
 from ..data.pairs import pairs
 from ..data.sequences import in_context
 from ..data.tensors import TensorSource, WindowSource
-from ..data.tokeniser import marked, special, train
+from ..data.tokenizer import marked, special, train
 from ..generate import exact, few_shot, generate, score, translate
 from ..generate.prompts import CORRECTION
 from ..lenses import alignment
 from ..models.bert import Bert
-from ..models.elmo import Elmo, ElmoFeatures, neighbours
+from ..models.elmo import Elmo, ElmoFeatures, neighbors
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.fine_tune import SequenceHead, TokenHead
 from ..models.language_model import LanguageModel
@@ -214,8 +214,8 @@ def lm_05(exhibit: Exhibit) -> str:
     V, C, depth = 8, 2, 2
     x = torch.randint(V, (600, 9), generator=exhibit.generator("elmo"))
     y, mask = (x.roll(-1, 1) >= V // 2).long(), (torch.arange(9) < 8).expand_as(x)  # the next token alone decides: the own one says nothing
-    targets, there = neighbours(x)
-    pre = Data(TensorSource(x, targets, mask=there), name="both neighbours")
+    targets, there = neighbors(x)
+    pre = Data(TensorSource(x, targets, mask=there), name="both neighbors")
     data = Data(TensorSource(x, y, mask=mask), name="the next one is large")
     elmos = toy.of_each_seed(exhibit, toy.recipe(partial(Elmo, V, 16, depth), pre, Categorical(V), 30, 1e-2))
     models = [TokenHead(ElmoFeatures(elmo), C) for elmo in elmos]
@@ -230,7 +230,7 @@ def lm_05(exhibit: Exhibit) -> str:
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
     shares = torch.stack([model.body.mix.shares.detach() for model in fit])
     exhibit.expect("mixing weights add up to", shares.double().sum(1), np.ones(len(fit)), within=1e-6)
-    exhibit.above("they have learnt: largest less smallest", (shares.amax(1) - shares.amin(1)).tolist(), 0.01)
+    exhibit.above("they have learned: largest less smallest", (shares.amax(1) - shares.amin(1)).tolist(), 0.01)
     e = [math.exp(s) for s in mix.s.tolist()]
     wanted = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
     exhibit.expect("features against the sum written out", fit[0].body(x[:5]).detach(), wanted.numpy(), within=1e-5)
@@ -357,11 +357,11 @@ def lm_08(exhibit: Exhibit) -> str:
         "one gradient: that of the tokens read plus that of the tokens told", tied, (apart.grad + model.embedding.weight.grad).numpy(), 1e-6
     )
 
-    tokeniser, long = toy.tokeniser(), toy.sentences(exhibit.seed, 40_000, "rates")
+    tokenizer, long = toy.tokenizer(), toy.sentences(exhibit.seed, 40_000, "rates")
     rates = {}
     for rate, shares in ((0.15, (0.8, 0.1, 0.1)), (0.4, (1.0, 0.0, 0.0))):
-        masked_batch = masking(tokeniser, rate, shares)(long, exhibit.generator("rates"))
-        hidden = masked_batch.x[masked_batch.mask] == special(tokeniser, "mask")
+        masked_batch = masking(tokenizer, rate, shares)(long, exhibit.generator("rates"))
+        hidden = masked_batch.x[masked_batch.mask] == special(tokenizer, "mask")
         left = masked_batch.x[masked_batch.mask] == masked_batch.y[masked_batch.mask]
         share = float(masked_batch.mask[:, 1:].float().mean())
         parts = [float(hidden.float().mean()), float((~hidden & ~left).float().mean()), float(left.float().mean())]
@@ -380,21 +380,21 @@ def lm_08(exhibit: Exhibit) -> str:
 def lm_09(exhibit: Exhibit) -> str:
     """Two sentences with two words hidden make two terms of loss; a causal model gets one from nearly every token."""
     first, second = "Let's make some chicken!", "It tastes great with orange sauce."
-    tokeniser = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
-    sides = [(tokeniser.encode(text).long().unsqueeze(0), torch.tensor([len(tokeniser.encode(text))])) for text in (first, second)]
-    x, kinds, _ = joined(sides[0], sides[1], (special(tokeniser, "cls"), special(tokeniser, "sep"), special(tokeniser, "pad")))
-    wanted = [tokeniser.tokens.index(word) for word in ("some", "tastes")]
-    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(tokeniser, "mask"))
-    words = " ".join(tokeniser.tokens[token] for token in batch.x[0].tolist())
+    tokenizer = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
+    sides = [(tokenizer.encode(text).long().unsqueeze(0), torch.tensor([len(tokenizer.encode(text))])) for text in (first, second)]
+    x, kinds, _ = joined(sides[0], sides[1], (special(tokenizer, "cls"), special(tokenizer, "sep"), special(tokenizer, "pad")))
+    wanted = [tokenizer.tokens.index(word) for word in ("some", "tastes")]
+    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(tokenizer, "mask"))
+    words = " ".join(tokenizer.tokens[token] for token in batch.x[0].tolist())
     exhibit.expect("what the model reads", words, "<cls> Let ' s make <mask> chicken ! <sep> It <mask> great with orange sauce . <sep>")
-    exhibit.expect("what it is asked", [tokeniser.tokens[token] for token in batch.y[batch.mask].tolist()], ["some", "tastes"])
+    exhibit.expect("what it is asked", [tokenizer.tokens[token] for token in batch.y[batch.mask].tolist()], ["some", "tastes"])
     exhibit.expect(
         "the same from text with its marks",
         batch.x[0],
-        marked(tokeniser, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
+        marked(tokenizer, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
     )
     exhibit.expect("terms of the loss", Categorical().counts(batch)["nll"], 2.0)
-    model = Bert(tokeniser.size, 16, 1, "attention heads=2", 2.0, places=32)
+    model = Bert(tokenizer.size, 16, 1, "attention heads=2", 2.0, places=32)
     logits = model(batch.x, batch.kinds)["tokens"].log_softmax(-1).detach()
     by_hand = -sum(float(logits[0, place, token]) for place, token in zip(batch.mask[0].nonzero().flatten().tolist(), wanted)) / 2
     exhibit.expect(
@@ -415,7 +415,7 @@ def lm_09(exhibit: Exhibit) -> str:
 
 
 def lm_10(exhibit: Exhibit) -> str:
-    """Is it the next sentence?  And what was learnt without labels serves where labels are few."""
+    """Is it the next sentence?  And what was learned without labels serves where labels are few."""
     follows = toy.asked(exhibit.seed)[:].follows
     share = [float((toy.answered(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
     exhibit.above("next-sentence questions right, chance is a half", share, 0.8)
@@ -435,7 +435,7 @@ def lm_10(exhibit: Exhibit) -> str:
 
         bodies = partial(toy.pretrained_bert, exhibit.seed), lambda seed: toy.bert()
         known, blank = (toy.right([fit(body, seed) for seed in exhibit.seeds()], test.x, wanted) for body in bodies)
-        exhibit.above(f"{name}: pre-trained, {len(few)} labelled sentences", known, 0.85)
+        exhibit.above(f"{name}: pre-trained, {len(few)} labeled sentences", known, 0.85)
         exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.05, mean=True)
         table["pre-trained"].append(spread(known, ".0%"))
         table["from scratch"].append(spread(blank, ".0%"))
@@ -472,7 +472,7 @@ def lm_11(exhibit: Exhibit) -> str:
     exhibit.below("training loss with the mask: distance from ln 3", [abs(one - math.log(toy.NEXT)) for one in loss["masked"]], 0.03)
     exhibit.below("training loss without it, copied", loss["no mask"], 0.01)
     exhibit.refuses("generate() without the mask", lambda: generate(models[0], rows[:, :1], 4))
-    exhibit.above("possible neighbours in text it goes on with, with the mask", share["masked"], 0.98)
+    exhibit.above("possible neighbors in text it goes on with, with the mask", share["masked"], 0.98)
     exhibit.below("without it", share["no mask"], 0.7)
     shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
     exhibit.show(Reading("With and without the mask", "table", {"model": list(loss), **shown}))
@@ -491,11 +491,11 @@ def _greedy(model: Any, text: Tensor, new: int) -> Tensor:
 def lm_12(exhibit: Exhibit) -> str:
     """A start token; predict, append, repeat."""
     text = toy.manual()
-    tokeniser = train("char", [text], 100, ("start",))
-    rows = torch.cat([torch.tensor([special(tokeniser, "start")]), tokeniser.encode(text).long()])
-    data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, tokeniser.size, 64, 1, "gru", 2.0)
-    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(tokeniser.size), 120, 2e-2, batch=32))
-    model, starts = models[0], torch.tensor([[special(tokeniser, "start")]]).repeat(8, 1)
+    tokenizer = train("char", [text], 100, ("start",))
+    rows = torch.cat([torch.tensor([special(tokenizer, "start")]), tokenizer.encode(text).long()])
+    data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, tokenizer.size, 64, 1, "gru", 2.0)
+    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(tokenizer.size), 120, 2e-2, batch=32))
+    model, starts = models[0], torch.tensor([[special(tokenizer, "start")]]).repeat(8, 1)
     greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
     exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())
     exhibit.expect("greedy, against predict, append, repeat", greedy[0], _greedy(model, starts[:1], 40)[:, 1:].numpy())
@@ -509,7 +509,7 @@ def lm_12(exhibit: Exhibit) -> str:
         expected = model(starts[:1])[:, -1]
     firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5, seed=exhibit.seed).flatten()
     wanted = (expected[0].double() / 0.5).softmax(-1)
-    share = firsts.bincount(minlength=tokeniser.size) / len(firsts)
+    share = firsts.bincount(minlength=tokenizer.size) / len(firsts)
     # four standard deviations of a share of 4000 draws are below 0.032
     exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
     few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3, seed=exhibit.seed).flatten().tolist())
@@ -520,10 +520,10 @@ def lm_12(exhibit: Exhibit) -> str:
         words = [word for line in lines for word in line.split()[:-1] if len(word) > 2]
         return sum(word in known for word in words) / len(words)
 
-    samples = [[tokeniser.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
+    samples = [[tokenizer.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
     shares = [real(lines) for lines in samples]
-    letters = tokeniser.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
-    chance = real([tokeniser.decode(letters)])
+    letters = tokenizer.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
+    chance = real([tokenizer.decode(letters)])
     exhibit.above("words of three letters or more that exist", shares, 0.6)
     exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
     exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
@@ -532,16 +532,16 @@ def lm_12(exhibit: Exhibit) -> str:
 
 def lm_13(exhibit: Exhibit) -> str:
     """L = L_cls + lambda L_LM: the text itself teaches where labels are few."""
-    labelled, free, test = toy.few(exhibit.seed), toy.sentences(exhibit.seed, 4000, "free"), toy.sentences(exhibit.seed, 1000, "test")
+    labeled, free, test = toy.few(exhibit.seed), toy.sentences(exhibit.seed, 4000, "free"), toy.sentences(exhibit.seed, 1000, "test")
     topics = len(toy.TOPICS)
 
     def joint(weight: float) -> Joint:
-        return Joint({"label": Part("y", "labelled"), "tokens": Part("next", "inside", weight=weight)})
+        return Joint({"label": Part("y", "labeled"), "tokens": Part("next", "inside", weight=weight)})
 
     def make(body: LanguageModel) -> SequenceHead:
         return SequenceHead(body, topics, language=True)
 
-    one, batch = make(toy.gpt()), toy.for_joint(labelled)
+    one, batch = make(toy.gpt()), toy.for_joint(labeled)
     grads = []
     for objective in (joint(0.0), None, joint(0.5)):
         one.zero_grad()
@@ -554,12 +554,12 @@ def lm_13(exhibit: Exhibit) -> str:
     total = parts["label_nll"] + 0.5 * parts["tokens_nll"]
     exhibit.expect("lambda 0.5: loss, against L_cls + L_LM / 2", joint(0.5)(one, batch).loss().detach(), total, within=1e-5)
 
-    few, mixed = toy.source(batch), toy.mixed(batch, toy.for_joint(free, labelled=False))
+    few, mixed = toy.source(batch), toy.mixed(batch, toy.for_joint(free, labeled=False))
     ways: dict[str, tuple[Any, float, TensorSource, int]] = {
         "labels alone, lambda 0": (lambda seed: toy.gpt(), 0.0, few, 30),
-        "labelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
-        "jointly with unlabelled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, mixed, 160),
-        "pre-trained, then labelled text, lambda 0.5": (partial(toy.pretrained_gpt, exhibit.seed), 0.5, few, 30),
+        "labeled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
+        "jointly with unlabeled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, mixed, 160),
+        "pre-trained, then labeled text, lambda 0.5": (partial(toy.pretrained_gpt, exhibit.seed), 0.5, few, 30),
     }
     right: dict[str, list[float]] = {name: [] for name in ways}
     logged: dict[str, list[bool]] = {name: [] for name in ways}
@@ -572,11 +572,11 @@ def lm_13(exhibit: Exhibit) -> str:
     for name, both in logged.items():
         exhibit.expect(f"{name}: both terms logged", all(both), True)
     alone, _, jointly, first = right.values()
-    exhibit.above("unlabelled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
+    exhibit.above("unlabeled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
     exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
     shares = {name: spread(some, ".0%") for name, some in right.items()}
-    exhibit.show(Reading(f"Topics from {len(labelled)} labels", "table", {"way": list(shares), "right": list(shares.values())}))
-    return f"{len(labelled)} labels: " + "; ".join(f"{name}: {share}" for name, share in shares.items())
+    exhibit.show(Reading(f"Topics from {len(labeled)} labels", "table", {"way": list(shares), "right": list(shares.values())}))
+    return f"{len(labeled)} labels: " + "; ".join(f"{name}: {share}" for name, share in shares.items())
 
 
 def lm_14(exhibit: Exhibit) -> str:
@@ -659,35 +659,35 @@ def lm_15(exhibit: Exhibit) -> str:
 def lm_16(exhibit: Exhibit) -> str:
     """Spans are cut out and asked for; any task is text in, text out."""
     prompts, answers = toy.tasks(exhibit.seed, 6000, "train")
-    tokeniser = train("words", [*prompts, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
-    rows = torch.randint(20, tokeniser.size, (500, 40), generator=exhibit.generator("spans"))
+    tokenizer = train("words", [*prompts, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
+    rows = torch.randint(20, tokenizer.size, (500, 40), generator=exhibit.generator("spans"))
     lost = {}
     for rate, mean in ((0.15, 3.0), (0.5, 4.0)):
-        batch = span_corruption(tokeniser, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
-        back = torch.stack([restored(source, target, tokeniser) for source, target in zip(batch.source, batch.y)])
+        batch = span_corruption(tokenizer, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
+        back = torch.stack([restored(source, target, tokenizer) for source, target in zip(batch.source, batch.y)])
         exhibit.expect(f"rate {rate}: rows restored from what is left and what is told", back, rows.numpy())
         cut = span_numbers(40, rate, mean)
         exhibit.expect(f"rate {rate}: tokens of both sides", batch.source.shape[1] + batch.y.shape[1], 40 + 2 * cut[1] + 2)
         lost[rate] = cut
-    shown = span_corruption(tokeniser)(
-        Batch(x=tokeniser.encode(prompts[0] + " " + prompts[1]).long().unsqueeze(0)), exhibit.generator("shown")
+    shown = span_corruption(tokenizer)(
+        Batch(x=tokenizer.encode(prompts[0] + " " + prompts[1]).long().unsqueeze(0)), exhibit.generator("shown")
     )
-    texts = {name: " ".join(tokeniser.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
+    texts = {name: " ".join(tokenizer.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
     exhibit.show(Reading("A corrupted span", "table", {"input": [texts["source"]], "target": [texts["y"]]}))
 
-    data = Data(pairs(prompts, answers, tokeniser, tokeniser), name="tasks by prefix")
+    data = Data(pairs(prompts, answers, tokenizer, tokenizer), name="tasks by prefix")
     models = toy.of_each_seed(
-        exhibit, toy.recipe(partial(EncoderDecoder, tokeniser.size, 48, 1, 4, 2.0), data, Categorical(tokeniser.size), 280, 5e-3)
+        exhibit, toy.recipe(partial(EncoderDecoder, tokenizer.size, 48, 1, 4, 2.0), data, Categorical(tokenizer.size), 280, 5e-3)
     )
     tests, wanted = toy.tasks(exhibit.seed, 300, "test")
-    outputs = [translate(model, tests, (tokeniser, tokeniser), 6) for model in models]
+    outputs = [translate(model, tests, (tokenizer, tokenizer), 6) for model in models]
     share = {}
     for task in ("classify", "reverse"):
         these = [i for i, text in enumerate(tests) if text.startswith(task)]
         share[task] = [exact([output[i].split() for i in these], [wanted[i].split() for i in these]) for output in outputs]
         exhibit.above(f"{task}: answers right", share[task], 0.95)
     same = [f"{task} : film very good play" for task in share]
-    both = translate(models[0], same, (tokeniser, tokeniser), 6)
+    both = translate(models[0], same, (tokenizer, tokenizer), 6)
     exhibit.expect("one text, two prefixes", both, ["positive", "play good very film"])
     exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*both, *outputs[0][:4]]}))
     return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())

@@ -19,14 +19,14 @@ from ..core.batch import Batch, Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
 from ..data.tensors import TensorSource
-from ..objectives import penalised
+from ..objectives import penalized
 from ..objectives.bernoulli import Bernoulli
 from ..objectives.categorical import Categorical
 from ..objectives.distribution import Distribution, mixture
 from ..objectives.gaussian import Gaussian
 from ..objectives.information import codes, measures
 from ..objectives.laplace import Laplace
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._exhibit import Exhibit
 
 P, UNIFORM = (0.5, 0.25, 0.25), (1 / 3, 1 / 3, 1 / 3)
@@ -91,7 +91,7 @@ def loss_01(exhibit: Exhibit) -> str:
     exhibit.expect("largest product of 2000 factors in float64", products.max(), 0.0)
     exhibit.expect("sums of logarithms that are finite", int(sums.isfinite().sum()), 99)
     exhibit.expect("best chance by the sum, and by the product in exact fractions", int(sums.argmax()), best)
-    # The chances lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbour of the share of ones.
+    # The chances lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbor of the share of ones.
     exhibit.expect("best chance is next to the share of ones", best + 1 in (ones // 20, -(-ones // 20)), True)
     exhibit.show(Reading("Losses made from distributions", "table", table, note="9 targets each; mean cost in nats"))
     shown = {"log-likelihood": sums}
@@ -115,7 +115,7 @@ def loss_02(exhibit: Exhibit) -> str:
     away = exact + torch.tensor([0.5, -0.3, 0.2, 1.0])
     error = (y - design @ away).square()
     mse_slope = -2 / n * design.mT @ (y - design @ away)
-    table: dict[str, list] = {"s": [], "NLL of all": [], "slope / slope of the MSE": [], "distance of the minimisers": []}
+    table: dict[str, list] = {"s": [], "NLL of all": [], "slope / slope of the MSE": [], "distance of the minimizers": []}
     for s in (0.1, 0.5, 1.0, 3.0):
         likelihood = Gaussian(variance=s * s)
         value, slope = _loss_at(likelihood, design, y, away)
@@ -126,7 +126,7 @@ def loss_02(exhibit: Exhibit) -> str:
         # The loss is a quadratic: one Newton step from anywhere, on slopes alone, ends at its minimum.
         bend = torch.stack([_loss_at(likelihood, design, y, away + shift)[1] - slope for shift in torch.eye(4).double()])
         best = away - torch.linalg.solve(bend, slope)
-        gap = exhibit.expect(f"s={s}: minimiser of the NLL is that of least squares", best, exact, within=1e-9)
+        gap = exhibit.expect(f"s={s}: minimizer of the NLL is that of least squares", best, exact, within=1e-9)
         for column, cell in zip(table.values(), (s, formula, 1 / (2 * s * s), gap), strict=True):
             column.append(cell)
     half, plain = (_loss_at(Gaussian(variance=v), design, y, away) for v in (1.0, 0.5))
@@ -144,8 +144,8 @@ def loss_02(exhibit: Exhibit) -> str:
         Reading("One minimum, whatever the variance", "lines", drawn, axes=["step away from least squares"], note=note, extra={"x": shifts})
     )
     exhibit.show(Reading("Fixed standard deviations", "table", table))
-    worst = max(table["distance of the minimisers"])
-    return f"minimisers for s = 0.1 to 3 within {worst:.0e} of least squares; slopes in proportion 1 / 2 s^2"
+    worst = max(table["distance of the minimizers"])
+    return f"minimizers for s = 0.1 to 3 within {worst:.0e} of least squares; slopes in proportion 1 / 2 s^2"
 
 
 def _loss_at(likelihood: Gaussian | Laplace, design: Tensor, y: Tensor, weights: Tensor) -> tuple[float, Tensor]:
@@ -393,7 +393,7 @@ def loss_08(exhibit: Exhibit) -> str:
     weight = model.weight.detach()
     data_term = Gaussian()(model, batch).loss().item()
     for l2, l1 in ((0.3, 0.0), (0.0, 0.2), (0.3, 0.2)):
-        terms = penalised.Penalised(Gaussian(), l2=l2, l1=l1)(model, batch)
+        terms = penalized.Penalized(Gaussian(), l2=l2, l1=l1)(model, batch)
         label = f"l2={l2}, l1={l1}"
         exhibit.expect(
             f"{label}: total",
@@ -408,36 +408,36 @@ def loss_08(exhibit: Exhibit) -> str:
         }
         exhibit.expect(f"{label}: terms by name", list(terms.means().values()), list(named.values()), within=1e-12)
         exhibit.expect(f"{label}: names", list(terms), list(named))
-    bare = penalised.Penalised(Gaussian())(model, batch)
+    bare = penalized.Penalized(Gaussian())(model, batch)
     exhibit.expect("lambda=0: total is the data term, to the last bit", bare.loss().item(), data_term)
     exhibit.expect("lambda=0: terms", list(bare), ["nll"])
 
     penalties = (0.0, 0.01, 0.1, 1.0, 10.0)
     paths, table = [], {"lambda": list(penalties), "loss": [], "data term": [], "penalty": [], "data term + lambda * penalty": []}
     for penalty in penalties:
-        solved = _minimise(penalised.Penalised(Gaussian(), l2=penalty), d, batch)
+        solved = _minimize(penalized.Penalized(Gaussian(), l2=penalty), d, batch)
         theirs = Ridge(alpha=2 * n * penalty).fit(x.numpy(), y.numpy())  # ours is SSE / 2N + lambda w^2, theirs SSE + alpha w^2
         exhibit.expect(f"lambda={penalty}: weights of scikit-learn's ridge", solved.weight.detach()[0], theirs.coef_, within=1e-6)
         exhibit.expect(f"lambda={penalty}: free bias", solved.bias.item(), float(theirs.intercept_), within=1e-6)
         paths.append(solved.weight.detach()[0])
         data, omega = Gaussian()(solved, batch).loss().item(), float(solved.weight.detach().square().sum())
-        penalised_loss = penalised.Penalised(Gaussian(), l2=penalty)(solved, batch).loss().item()
-        for name, cell in zip(list(table)[1:], (penalised_loss, data, omega, data + penalty * omega), strict=True):
+        penalized_loss = penalized.Penalized(Gaussian(), l2=penalty)(solved, batch).loss().item()
+        for name, cell in zip(list(table)[1:], (penalized_loss, data, omega, data + penalty * omega), strict=True):
             table[name].append(cell)
-    moved = _minimise(penalised.Penalised(Gaussian(), l2=1.0), d, batch.replace(y=y + 100))
+    moved = _minimize(penalized.Penalized(Gaussian(), l2=1.0), d, batch.replace(y=y + 100))
     exhibit.expect("y shifted by 100: weights stay, because the bias is free", moved.weight.detach()[0], paths[3], within=1e-6)
-    pulled = _minimise(penalised.Penalised(Gaussian(), l2=1.0, biases=True), d, batch.replace(y=y + 100))
-    exhibit.above("with the bias penalised they move", (pulled.weight.detach()[0] - paths[3]).abs().max(), 0.1)
+    pulled = _minimize(penalized.Penalized(Gaussian(), l2=1.0, biases=True), d, batch.replace(y=y + 100))
+    exhibit.above("with the bias penalized they move", (pulled.weight.detach()[0] - paths[3]).abs().max(), 0.1)
 
     recipe = Recipe(
         model=lambda: nn.Linear(d, 1),
         data=Data(TensorSource(x[:48].float(), y[:48].float()), valid=TensorSource(x[48:].float(), y[48:].float())),
-        objective=penalised.Penalised(Gaussian(), l2=0.05, l1=0.01),
-        optimiser=optimiser("sgd", lr=0.05),
+        objective=penalized.Penalized(Gaussian(), l2=0.05, l1=0.01),
+        optimizer=optimizer("sgd", lr=0.05),
         batch=16,
         steps=60,
     )
-    row = exhibit.train(recipe, "penalised", seed=exhibit.seed).result["figures"]
+    row = exhibit.train(recipe, "penalized", seed=exhibit.seed).result["figures"]
     total = row["valid/nll"] + 0.05 * row["valid/l2"] + 0.01 * row["valid/l1"]
     exhibit.expect("a run reports valid/loss = nll + 0.05 l2 + 0.01 l1", row["valid/loss"], total, within=1e-6)
     lines = {f"w{i + 1}": [float(w[i]) for w in paths[1:]] for i in range(d)}
@@ -449,7 +449,7 @@ def loss_08(exhibit: Exhibit) -> str:
     return f"loss {loss:.4f} = {nll:.4f} + 0.05 * {l2:.3f} + 0.01 * {l1:.3f}; lambda 0 is the bare risk"
 
 
-def _minimise(objective: Callable, inputs: int, batch: Batch) -> nn.Linear:
+def _minimize(objective: Callable, inputs: int, batch: Batch) -> nn.Linear:
     """A linear model at the minimum of an objective."""
     model = nn.Linear(inputs, 1).double()
     solver = torch.optim.LBFGS(model.parameters(), max_iter=300, tolerance_grad=1e-13, tolerance_change=0, line_search_fn="strong_wolfe")

@@ -14,7 +14,7 @@ from ..data.order import Order
 from ..data.tensors import TensorSource
 from ..models.mlp import MLP
 from ..objectives.bernoulli import Bernoulli
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._exhibit import Exhibit
 
 RATE = 0.5
@@ -40,9 +40,9 @@ def misc_01(exhibit: Exhibit) -> str:
         nets.append(net)
         return net
 
-    data, sgd = Data(TensorSource(*XOR)), optimiser("sgd", lr=RATE)
+    data, sgd = Data(TensorSource(*XOR)), optimizer("sgd", lr=RATE)
     run = exhibit.train(
-        Recipe(model=model, data=data, objective=Bernoulli(), optimiser=sgd, batch=2, steps=1), "one-step", seed=exhibit.seed
+        Recipe(model=model, data=data, objective=Bernoulli(), optimizer=sgd, batch=2, steps=1), "one-step", seed=exhibit.seed
     )
     after = {name: parameter.detach() for name, parameter in run.model().layers.named_parameters()}
     gradient = {name: parameter.grad for name, parameter in nets[0].layers.named_parameters()}

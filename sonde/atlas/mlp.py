@@ -17,7 +17,7 @@ from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import intrinsic
 from ..lenses import regions as regions_lens
@@ -26,7 +26,7 @@ from ..models import constructive, piecewise
 from ..models.mlp import MLP
 from ..nn.affine import Affine
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 from ..recipes import xor
 from ._exhibit import Exhibit, spread
@@ -204,10 +204,10 @@ def mlp_06(exhibit: Exhibit) -> str:
         net = piecewise.from_layers([(w.T, b) for w, b in zip(other.coefs_, other.intercepts_, strict=True)], activation=ours)
         answer = net(torch.as_tensor(x)).detach()
         worst = max(worst, exhibit.expect(f"3-7-5-6-2 with {theirs}, against scikit-learn", answer, other.predict(x), within=1e-6))
-    plain = optimiser("sgd", lr=0.5)
+    plain = optimizer("sgd", lr=0.5)
     runs = {
         name: [
-            exhibit.train(xor.recipe(hidden=hidden).replace(optimiser=plain, evaluate_every=400), f"{name}-{seed}", seed=seed)
+            exhibit.train(xor.recipe(hidden=hidden).replace(optimizer=plain, evaluate_every=400), f"{name}-{seed}", seed=seed)
             for seed in exhibit.seeds(3)
         ]
         for name, hidden in (("hidden", (8,)), ("none", ()))
@@ -225,7 +225,7 @@ def mlp_06(exhibit: Exhibit) -> str:
     with torch.no_grad():
         chance = solved(grid).softmax(1)[:, 1].reshape(80, 80)
     clouds = {f"class {c}": points.x[points.y == c][:60] for c in (0, 1)}
-    extra = {"x": line, "y": line, "levels": [0.1, 0.5, 0.9], "points": clouds, "colours": {"class 0": 1, "class 1": 0}}
+    extra = {"x": line, "y": line, "levels": [0.1, 0.5, 0.9], "points": clouds, "colors": {"class 0": 1, "class 1": 0}}
     exhibit.show(Reading("Chance of class 1, learned", "plane", {"chance": chance}, axes=["x1", "x2"], extra=extra))
     figures = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
     return f"as scikit-learn to {worst:.0e}; XOR accuracy {figures}"
@@ -294,7 +294,7 @@ def _wave(width: int, activation: str) -> Recipe:
         model=lambda: nn.Sequential(Affine(-2.0, 4.0), MLP((1, width, 1), activation=activation)),  # from [0, 1] to [-2, 2]
         data=data,
         objective=Gaussian(),
-        optimiser=optimiser("adam", lr=0.1),
+        optimizer=optimizer("adam", lr=0.1),
         schedule=cosine(),
         batch=256,
         steps=400,
@@ -521,7 +521,7 @@ def mlp_13(exhibit: Exhibit) -> str:
     occupied, accuracy = [], []
     for d in dimensions:
         x, test = (torch.rand(n, d, generator=exhibit.generator(part, d), dtype=torch.float64) for part in ("train", "test"))
-        # The class is the colour of a chess board whose squares are the cells, so a cell with a point in it is known for sure.
+        # The class is the color of a chess board whose squares are the cells, so a cell with a point in it is known for sure.
         votes = _block_votes(x, _board(x, side), side)
         right = (votes[_cells(test, side)] == _board(test, side)).double().mean()
         occupied.append(float((votes >= 0).double().mean()))
@@ -534,7 +534,7 @@ def mlp_13(exhibit: Exhibit) -> str:
     exhibit.below("occupied share at D=6", occupied[-1], 0.02)
     exhibit.below("accuracy at D=6", accuracy[-1], 0.52)
     lines = {"cells with points": occupied, "accuracy": accuracy}
-    note = f"{n:,} points, {side} cells a side; the class is the colour of a chess board"
+    note = f"{n:,} points, {side} cells a side; the class is the color of a chess board"
     exhibit.show(Reading("A grid classifier runs out of points", "lines", lines, axes=["D"], note=note, extra={"x": dimensions}))
     shares = ", ".join(f"{share:.3g}" for share in occupied)
     return f"occupied {shares} for D = 1 to 6; accuracy falls from {accuracy[0]:.2f} to {accuracy[-1]:.2f}"
@@ -587,7 +587,7 @@ def mlp_14(exhibit: Exhibit) -> str:
     )
     places = np.linspace(0.01, 13, 260)
     lines = {f"D = {d}": [math.exp(_radial_log_density(r, d, 1.0)) for r in places] for d in (1, 2, 10, 100)}
-    exhibit.show(Reading("Distance from the centre of a Gaussian", "lines", lines, axes=["r / sigma"], extra={"x": places}))
+    exhibit.show(Reading("Distance from the center of a Gaussian", "lines", lines, axes=["r / sigma"], extra={"x": places}))
     return f"D=100: norm {mean:.3f} +/- {std:.3f} sampled; log p falls by {-fall:.5f} at 0.1 from the mode"
 
 

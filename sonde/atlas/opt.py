@@ -1,4 +1,4 @@
-"""Chapter 7, optimisers and convergence."""
+"""Chapter 7, optimizers and convergence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..lenses.race import trajectories
 from ..models.mlp import MLP
 from ..objectives.gaussian import Gaussian
 from ..optim import schedules
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.line_search import Descent
 from ..optim.newton import Newton
 from ..optim.race import EVERYONE, Track, columns, entrant, follow, race
@@ -222,8 +222,8 @@ def _gradients(exhibit: Exhibit, data: TensorSource, batches: list[Tensor]) -> T
 
 
 def _regime(exhibit: Exhibit, data: TensorSource, batch: int) -> str:
-    sgd = optimiser("sgd", lr=0.01)
-    recipe = Recipe(model=lambda: MLP((3, 4, 1)).double(), data=Data(data), objective=Gaussian(), optimiser=sgd, batch=batch, steps=1)
+    sgd = optimizer("sgd", lr=0.01)
+    recipe = Recipe(model=lambda: MLP((3, 4, 1)).double(), data=Data(data), objective=Gaussian(), optimizer=sgd, batch=batch, steps=1)
     run = exhibit.train(recipe, f"batch-{batch}", seed=exhibit.seed)
     return next(event["regime"] for event in run.events if event["event"] == "start")
 
@@ -559,7 +559,7 @@ def opt_13(exhibit: Exhibit) -> str:
     rows = {}
     for decay, (places, momenta) in traced.items():
         w = _vector(1.0, -1.0).requires_grad_()
-        lion = optimiser("lion", lr=0.1, weight_decay=decay).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
+        lion = optimizer("lion", lr=0.1, weight_decay=decay).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
         seen, averages = [], []
         for g in gradients:
             w.grad = _vector(*g)
@@ -662,7 +662,7 @@ def _two_wells(start: Tensor, seed: int | None) -> Tensor:
 
 
 def opt_15(exhibit: Exhibit) -> str:
-    """One race for all optimisers; and rates, batches and the like found by search, for nothing learns them."""
+    """One race for all optimizers; and rates, batches and the like found by search, for nothing learns them."""
     rates, races = (3.0, 0.3, 0.1, 0.01, 0.003), {}
     for ground in (quadratic(10.0), rosenbrock()):
         place = [_vector(*ground.start)]
@@ -684,7 +684,7 @@ def opt_15(exhibit: Exhibit) -> str:
     # The target is about half the loss of a net that always answers 0.
     races["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.06)
     for name, tracks in races.items():
-        exhibit.expect(f"optimisers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
+        exhibit.expect(f"optimizers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
         exhibit.show(Reading(f"Race on {name}", "table", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
     flat = {name: {track.name: track.steps for track in tracks} for name, tracks in races.items()}
     exhibit.expect("Newton on the quadratic", flat["quadratic"]["damped_newton"], 1)
@@ -692,7 +692,7 @@ def opt_15(exhibit: Exhibit) -> str:
     exhibit.expect("exact line search on the quadratic, from its worst start", steps, math.ceil(math.log(1e-3 / 55) / math.log(mu)))
     for name in ("quadratic", "small MLP"):
         exhibit.above(
-            f"optimisers of {len(EVERYONE)} that reach the target on {name}", sum(count is not None for count in flat[name].values()), 10
+            f"optimizers of {len(EVERYONE)} that reach the target on {name}", sum(count is not None for count in flat[name].values()), 10
         )
     exhibit.above("on Rosenbrock", sum(count is not None for count in flat["rosenbrock"].values()), 3)
     paths = {track.name: track.path for track in races["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
@@ -760,7 +760,7 @@ def _walk(name: str, rate: float, **options: Any) -> Tensor:
 
 
 def _built(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
-    return optimiser(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
+    return optimizer(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
 
 
 def _sgd(weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
@@ -768,7 +768,7 @@ def _sgd(weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Opti
 
 
 def _go(loss: Callable[[Tensor], Tensor], start: Tensor, make: Callable[..., Any], steps: int, target: float = -math.inf) -> Track:
-    """One optimiser from one start, with its path."""
+    """One optimizer from one start, with its path."""
     theta = start.clone().requires_grad_()
     return follow([theta], lambda step: loss(theta), make([theta]), steps, target, keep=True)
 
@@ -813,7 +813,7 @@ def _corner(a: Tensor) -> Tensor:
 
 
 def _closure(theta: Tensor, loss: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-    """What torch's optimisers with a closure take."""
+    """What torch's optimizers with a closure take."""
 
     def closure() -> Tensor:
         value = loss(theta)

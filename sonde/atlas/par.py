@@ -27,7 +27,7 @@ from ..gradients.flat import Flat
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._exhibit import Exhibit
 
 RATE = 0.1
@@ -152,7 +152,7 @@ def _small_task(steps: int, seed: int, folder: Path | None = None, batch: int = 
         model=model,
         data=Data(_clusters(30 if batch < 30 else 70, seed)),
         objective=Categorical(classes=3),
-        optimiser=optimiser("sgd", lr=RATE),
+        optimizer=optimizer("sgd", lr=RATE),
         batch=batch,
         steps=steps,
         log_every=steps,
@@ -182,8 +182,8 @@ def _net(seed: int) -> nn.Module:
 
 def _clusters(n: int, seed: int) -> TensorSource:
     y = torch.arange(n) % 3
-    centres = torch.tensor([[0.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
-    return TensorSource(centres[y] + 0.5 * torch.randn(n, 2, generator=generator(seed, "clusters")), y)
+    centers = torch.tensor([[0.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    return TensorSource(centers[y] + 0.5 * torch.randn(n, 2, generator=generator(seed, "clusters")), y)
 
 
 def _weights(model: nn.Module) -> Tensor:

@@ -109,7 +109,7 @@ def per_03(exhibit: Exhibit) -> str:
 
 
 def per_04(exhibit: Exhibit) -> str:
-    """XOR: a linear programme proves that no line separates it, and the rule goes round in circles."""
+    """XOR: a linear program proves that no line separates it, and the rule goes round in circles."""
     from sklearn.exceptions import ConvergenceWarning
 
     from ..estimators.perceptron import Perceptron, separability
@@ -191,9 +191,9 @@ def per_07(exhibit: Exhibit) -> str:
     """Three classes by the multi-class rule; with two it is the binary perceptron, doubled."""
     from ..estimators.perceptron import MulticlassPerceptron, Perceptron, separability
 
-    centres = torch.tensor([[0.0, 2.4], [-2.4, -1.6], [2.4, -1.6]])
+    centers = torch.tensor([[0.0, 2.4], [-2.4, -1.6], [2.4, -1.6]])
     labels = torch.arange(90) % 3
-    x = (centres[labels] + 0.5 * torch.randn(90, 2, generator=generator(exhibit.seed + 5, "blobs"))).double().numpy()
+    x = (centers[labels] + 0.5 * torch.randn(90, 2, generator=generator(exhibit.seed + 5, "blobs"))).double().numpy()
     y = labels.numpy()
     report = separability(x, y)
     exhibit.expect("the three blobs are separable", bool(report.separable), True)
@@ -250,7 +250,7 @@ def per_08(exhibit: Exhibit) -> str:
     gap = distances.max()
     half = (side[1] - side[0]).item() / 2
     # From a point of [-0.5, 0.5]^2 the line runs half the square at least in one direction and in the other.
-    exhibit.above("rows and columns of the grid in which the colour changes", len(distances), 58)
+    exhibit.above("rows and columns of the grid in which the color changes", len(distances), 58)
     away = int((distances > half * (1 + 1e-9)).sum())
     exhibit.expect("changes that lie more than half a step of the grid from the line w.x + b = 0", away, 0)
 
@@ -267,7 +267,7 @@ def per_08(exhibit: Exhibit) -> str:
         exhibit.above(f"the {name} picture has content (bytes)", len(written), 5000)
         exhibit.show(reading)
     share = z.mean().item()
-    return f"14400 points, {share:.1%} of them 1; the colour changes within {gap / half:.3f} half steps of the line"
+    return f"14400 points, {share:.1%} of them 1; the color changes within {gap / half:.3f} half steps of the line"
 
 
 def per_09(exhibit: Exhibit) -> str:
@@ -329,7 +329,7 @@ def _corner_points(truth: list[int]) -> dict[str, Tensor]:
 def _regions(
     title: str, nets: dict[str, Any], points: dict[str, Any], span: tuple[float, float] = (-0.5, 1.5), classes: list[str] | None = None
 ) -> Reading:
-    """Outputs of several networks over a square, as flat colours, with points on top."""
+    """Outputs of several networks over a square, as flat colors, with points on top."""
     side = torch.linspace(*span, 101).double()
     grid = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(-1, 2)
     values = {name: net(grid)[:, 0].reshape(101, 101) for name, net in nets.items()}

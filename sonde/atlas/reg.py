@@ -1,4 +1,4 @@
-"""Chapter 9, regularisation and overfitting."""
+"""Chapter 9, regularization and overfitting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.order import Order
 from ..data.split import class_weights, split
 from ..data.tensors import TensorSource
@@ -30,8 +30,8 @@ from ..models.mlp import MLP
 from ..nn.dropout import Dropout
 from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
-from ..objectives.penalised import Penalised
-from ..optim.build import Optimiser, optimiser
+from ..objectives.penalized import Penalized
+from ..optim.build import Optimizer, optimizer
 from ..recipes import digits_cnn
 from ..recipes._parts import sometimes
 from ._exhibit import Exhibit, spread
@@ -69,7 +69,7 @@ def reg_01(exhibit: Exhibit) -> str:
     for degree, regime in ((0, "under"), (2, "under"), (6, "good fit"), (7, "good fit"), (14, "over"), (15, "over")):
         regime += "" if " " in regime else "fitting"
         exhibit.expect(f"degree {degree}: regime", diagnoses[degree].regime, regime)
-    for word in ("more capacity", "less regularisation", "longer training"):
+    for word in ("more capacity", "less regularization", "longer training"):
         exhibit.expect(f"remedies against underfitting: {word}", word in diagnoses[0].remedies, True)
     for word in ("weight decay", "early stopping", "dropout", "augmentation"):
         exhibit.expect(f"remedies against overfitting: {word}", any(word in remedy for remedy in diagnoses[15].remedies), True)
@@ -92,7 +92,7 @@ def reg_01(exhibit: Exhibit) -> str:
     note = f"Mean squared error over {SETS} data sets of 20 points, log axis. " + "; ".join(
         f"{d}: {diagnoses[d].regime}" for d in (1, 6, 15)
     )
-    extra = {"x": degrees, "log": ["y"], "colours": {"train": 0, "valid": 1, "noise": 6}}
+    extra = {"x": degrees, "log": ["y"], "colors": {"train": 0, "valid": 1, "noise": 6}}
     exhibit.show(Reading("Error by degree of the polynomial", "lines", lines, axes=["degree"], note=note + ".", extra=extra))
     table = {"regime": [row[0] for row in rows], "remedy": [row[1] for row in rows]}
     for side, part in (("training", 0), ("validation", 1)):
@@ -151,7 +151,7 @@ def _descended(
     """All data sets at once by gradient descent from 0: the weights are one (data sets, degree + 1) tensor, the rule is elementwise."""
     (a, y), (new, truth), judge = ((torch.from_numpy(_with_one(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
     w = torch.zeros(len(a), degree + 1, dtype=torch.float64, requires_grad=True)
-    step = optimiser(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
+    step = optimizer(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
     mask, dice = Dropout(drop), torch.random.fork_rng(devices=[])
     best, kept = torch.full((len(a),), math.inf, dtype=torch.float64), w.detach().clone()
     with dice:
@@ -205,7 +205,7 @@ def _against_underfitting(sets: Sets) -> dict[str, tuple[Errors, Errors]]:
     train, valid = sets.train, sets.valid
     return {
         "more capacity": (_fitted(LeastSquares(), 1, train, valid), _fitted(LeastSquares(), 7, train, valid)),
-        "less regularisation": (_fitted(Ridge(alpha=100.0), 9, train, valid), _fitted(Ridge(alpha=0.1), 9, train, valid)),
+        "less regularization": (_fitted(Ridge(alpha=100.0), 9, train, valid), _fitted(Ridge(alpha=0.1), 9, train, valid)),
         "longer training": (_descended(9, sets, 10), _descended(9, sets, 600)),
     }
 
@@ -221,8 +221,8 @@ def reg_02(exhibit: Exhibit) -> str:
     batch = Batch(x=torch.randn(30, 4, generator=draw).double(), y=torch.randn(30, 2, generator=draw).double())
     model = MLP((4, 6, 2), activation="tanh").double()
     # The penalty of the row is lambda / 2 times the squares of all weights; ours is l2 times them.
-    penalised = Penalised(Gaussian(), l2=strength / 2, biases=True)
-    slopes = [_gradient(model, objective, batch) for objective in (Gaussian(), penalised)]
+    penalized = Penalized(Gaussian(), l2=strength / 2, biases=True)
+    slopes = [_gradient(model, objective, batch) for objective in (Gaussian(), penalized)]
     weights = parameters_to_vector(model.parameters()).detach()
     exhibit.expect("gradient of the penalty, against lambda W", slopes[1] - slopes[0], strength * weights, within=1e-14)
     prior = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), strength**-0.5)
@@ -233,11 +233,11 @@ def reg_02(exhibit: Exhibit) -> str:
     start = [p.detach().clone() for p in model.parameters()]
     ends = {}
     for rule in ("sgd", "adam", "adamw"):
-        ends[rule, "in the loss"] = _walked(model, start, penalised, batch, optimiser(rule, lr=lr), steps)
-        decaying = optimiser(rule, lr=lr, weight_decay=strength, decay_all=True)
+        ends[rule, "in the loss"] = _walked(model, start, penalized, batch, optimizer(rule, lr=lr), steps)
+        decaying = optimizer(rule, lr=lr, weight_decay=strength, decay_all=True)
         ends[rule, "by the rule"] = _walked(model, start, Gaussian(), batch, decaying, steps)
-    ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("sgd", lr=lr), steps, shrink=1 - lr * strength)
-    ends["adam", "decoupled"] = _walked(model, start, Gaussian(), batch, optimiser("adam", lr=lr), steps, shrink=1 - lr * strength)
+    ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimizer("sgd", lr=lr), steps, shrink=1 - lr * strength)
+    ends["adam", "decoupled"] = _walked(model, start, Gaussian(), batch, optimizer("adam", lr=lr), steps, shrink=1 - lr * strength)
     for label, one, other, within in (
         ("SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g", ("sgd", "in the loss"), ("sgd", "decoupled"), 1e-12),
         ("SGD: weight decay of the rule, against the same", ("sgd", "by the rule"), ("sgd", "decoupled"), 1e-12),
@@ -250,7 +250,7 @@ def reg_02(exhibit: Exhibit) -> str:
     from sklearn.linear_model import Ridge as Theirs
 
     line = nn.Linear(4, 2, bias=False).double()
-    solution = _walked(line, [torch.zeros(2, 4).double()], penalised, batch, optimiser("sgd", lr=0.3), 400)
+    solution = _walked(line, [torch.zeros(2, 4).double()], penalized, batch, optimizer("sgd", lr=0.3), 400)
     # The loss is a mean over 60 targets, scikit-learn's a sum.
     theirs = Theirs(alpha=60 * strength, fit_intercept=False).fit(batch.x.numpy(), batch.y.numpy()).coef_
     exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", solution.view(2, 4), theirs, within=1e-10)
@@ -268,7 +268,7 @@ def _walked(
     start: list[Tensor],
     objective: Callable[[nn.Module, Batch], Terms],
     batch: Batch,
-    rule: Optimiser,
+    rule: Optimizer,
     steps: int,
     shrink: float = 1.0,
 ) -> Tensor:
@@ -294,11 +294,11 @@ def _decay_paths() -> Reading:
     paths = {}
     for name, rule in (("SGD, L2 = decoupled", "sgd"), ("Adam, L2 in the loss", "adam"), ("AdamW, decoupled", "adamw")):
         w = torch.tensor([-0.5, -0.8], requires_grad=True)
-        optimizer = optimiser(rule, lr=0.05).build([{"params": [w], "weight_decay": strength, "names": ["w"]}])
+        opt = optimizer(rule, lr=0.05).build([{"params": [w], "weight_decay": strength, "names": ["w"]}])
         path = [w.tolist()]
         for _ in range(200):
             w.grad = curvature * (w.detach() - best)
-            optimizer.step()
+            opt.step()
             path.append(w.tolist())
         paths[name] = path
     x, y = torch.linspace(-1, 2.5, 71), torch.linspace(-1, 1.5, 51)
@@ -363,13 +363,13 @@ def _lasso(x: Tensor, y: Tensor, strength: float, steps: int, proximal: bool = T
     """Minimum of  |y - x w|^2 / 2 + strength |w|_1  by proximal descent, or by plain descent on the whole of it."""
     w = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
     lr = 1 / float(torch.linalg.matrix_norm(x, 2)) ** 2
-    rule = optimiser("proximal" if proximal else "sgd", lr=lr if proximal else 0.3 * lr)
-    optimizer = rule.build([{"params": [w], "weight_decay": strength if proximal else 0.0, "names": ["w"]}])
+    rule = optimizer("proximal" if proximal else "sgd", lr=lr if proximal else 0.3 * lr)
+    opt = rule.build([{"params": [w], "weight_decay": strength if proximal else 0.0, "names": ["w"]}])
     for _ in range(steps):
-        optimizer.zero_grad()
+        opt.zero_grad()
         loss = (x @ w - y).square().sum() / 2 + (0.0 if proximal else strength * w.abs().sum())
         loss.backward()
-        optimizer.step()
+        opt.step()
     return w.detach()
 
 
@@ -385,7 +385,7 @@ def reg_04(exhibit: Exhibit) -> str:
         each = layer(masks * x / (1 - rate)).detach()
         evaluated = layer(Dropout(rate).eval()(x)).detach()
         exhibit.expect(f"p={rate}: average over all {2**n} sub-networks, against one forward pass", chance @ each, evaluated, within=1e-12)
-        # The normalised geometric mean of the sub-networks' probabilities is one softmax of the scaled pass.
+        # The normalized geometric mean of the sub-networks' probabilities is one softmax of the scaled pass.
         logs = chance @ each.log_softmax(1)
         exhibit.expect(f"p={rate}: geometric mean of their class probabilities", logs.softmax(0), evaluated.softmax(0), within=1e-12)
     unscaled = (p ** (1 - masks) * (1 - p) ** masks).prod(1) @ layer(masks * x).detach()
@@ -447,7 +447,7 @@ def _rising(patience: int, every: int) -> Recipe:
         model=model,
         data=Data(TensorSource(one, one), valid=TensorSource(one, one / 2)),
         objective=Gaussian(),
-        optimiser=optimiser("sgd", lr=0.1),
+        optimizer=optimizer("sgd", lr=0.1),
         batch=1,
         steps=20,
         evaluate_every=every,
@@ -581,7 +581,7 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
         model=lambda: MLP((64, 48, 10)),
         data=replace(data, train=TensorSource(to_float=data.train.to_float, **fields), valid=None),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adam", lr=3e-3),
+        optimizer=optimizer("adam", lr=3e-3),
         batch=64,
         steps=200,
     )
@@ -612,7 +612,7 @@ def reg_08(exhibit: Exhibit) -> str:
     exhibit.above("their length beyond the shortest", float(ends[:, 1:].norm(dim=0).min() - shortest.norm()), 2)
     lines = {"from 0": lengths[:, 0], "from elsewhere": lengths[:, 1], "pseudo-inverse": [float(shortest.norm())] * len(lengths)}
     note = f"{n} examples, {d} weights. Both fit the data without error."
-    exhibit.show(Reading("Length of the weights", "lines", lines, axes=["step"], note=note, extra={"colours": {"pseudo-inverse": 6}}))
+    exhibit.show(Reading("Length of the weights", "lines", lines, axes=["step"], note=note, extra={"colors": {"pseudo-inverse": 6}}))
     residual = {"from 0": errors[:, 0], "from elsewhere": errors[:, 1]}
     exhibit.show(Reading("Training error", "lines", residual, axes=["step"], extra={"log": ["y"]}))
     longer = f"{float(ratio.min()):.1f} to {float(ratio.max()):.1f} times as long"
@@ -624,13 +624,13 @@ def _descend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (D, S) after descent from several starts at once; their lengths and errors on the way, (200, S) each."""
     w = starts.clone().requires_grad_()
-    optimizer = optimiser("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
+    opt = optimizer("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
     order, lengths, errors = Order(len(x), batch or len(x), seed=exhibit.seed), [], []
     for step in range(steps):
         rows = order.at(step)
-        optimizer.zero_grad()
+        opt.zero_grad()
         ((x[rows] @ w - y[rows, None]).square().sum() / 2).backward()
-        optimizer.step()
+        opt.step()
         if step < 200:
             lengths.append(w.detach().norm(dim=0))
             errors.append((x @ w.detach() - y[:, None]).square().mean(0))

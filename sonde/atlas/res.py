@@ -1,4 +1,4 @@
-"""Chapter 12, residual networks, U-Nets and normalisation."""
+"""Chapter 12, residual networks, U-Nets and normalization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..core.batch import Data
 from ..core.reading import Reading
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses.cost import cost
 from ..models import resnet
@@ -22,7 +22,7 @@ from ..models.unet import UNet
 from ..nn.adapters import freeze, learning
 from ..nn.residual import Residual
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._exhibit import Exhibit, spread
 
 # RES-01, RES-02: one block
@@ -115,7 +115,7 @@ def _loss(net: nn.Module, data: Data) -> float:
 
 def _recipe(model: Callable[[], nn.Module], data: Data, steps: int, lr: float = 3e-3, batch: int = 64) -> Recipe:
     return Recipe(
-        model=model, data=data, objective=Categorical(len(data.classes)), optimiser=optimiser("adam", lr=lr), steps=steps, batch=batch
+        model=model, data=data, objective=Categorical(len(data.classes)), optimizer=optimizer("adam", lr=lr), steps=steps, batch=batch
     )
 
 
@@ -143,7 +143,7 @@ def res_04(exhibit: Exhibit) -> str:
 
 
 def res_05(exhibit: Exhibit) -> str:
-    """Each block of He's weights doubles the variance; normalised branches add one each, so late blocks change less."""
+    """Each block of He's weights doubles the variance; normalized branches add one each, so late blocks change less."""
     # One draw of the weights strays by up to 15 % from the doubling and 1.5 % from the other law, the mean of twelve by 5 and 0.3 %.
     width, blocks, draws, dice = 512, 8, 12, exhibit.generator("res-05")
     k = torch.arange(1, blocks + 1)
@@ -151,23 +151,23 @@ def res_05(exhibit: Exhibit) -> str:
         torch.stack([_sizes(_states(width, blocks, norm, dice)) for _ in range(draws)]).mean(0) for norm in (False, True)
     )
     exhibit.expect("variance after 1 to 4 blocks, over 2, 4, 8, 16", (free / 2.0**k)[:4], [1.0] * 4, within=0.1)
-    exhibit.expect("with normalised branches, over 2, 3, 4, 5", (normal / (k + 1))[:4], [1.0] * 4, within=0.01)
+    exhibit.expect("with normalized branches, over 2, 3, 4, 5", (normal / (k + 1))[:4], [1.0] * 4, within=0.01)
     exhibit.expect("what block k changes, as a share of the sum after it, over 1/2", halves * 2, [1.0] * blocks, within=0.1)
-    exhibit.expect("the same with normalised branches, over 1/(k + 1)", shares * (k + 1), [1.0] * blocks, within=0.01)
+    exhibit.expect("the same with normalized branches, over 1/(k + 1)", shares * (k + 1), [1.0] * blocks, within=0.01)
     start = torch.ones(1)
-    lines = {"He's weights": torch.cat([start, free]), "normalised branches": torch.cat([start, normal])}
+    lines = {"He's weights": torch.cat([start, free]), "normalized branches": torch.cat([start, normal])}
     note = f"Width {width}, mean of {draws} draws of the weights."
     exhibit.show(Reading("Variance after each block", "lines", lines, axes=["block"], extra={"log": "y"}, note=note))
     rows = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
-    return f"{rows[0]} without normalisation, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
+    return f"{rows[0]} without normalization, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
 
 
 def _states(width: int, blocks: int, norm: bool, dice: torch.Generator) -> Tensor:
-    """h after 0, 1, ... blocks h + W relu(h), whose branch is normalised on request."""
+    """h after 0, 1, ... blocks h + W relu(h), whose branch is normalized on request."""
     states = [torch.randn(256, width, generator=dice)]
     for _ in range(blocks):
         branch = torch.relu(states[-1]) @ (torch.randn(width, width, generator=dice) * (2 / width) ** 0.5)
-        states.append(states[-1] + (_normalised(branch, (0,))[0] if norm else branch))
+        states.append(states[-1] + (_normalized(branch, (0,))[0] if norm else branch))
     return torch.stack(states)
 
 
@@ -177,7 +177,7 @@ def _sizes(states: Tensor) -> Tensor:
     return torch.stack([size[1:] / size[0], change / size[1:]])
 
 
-def _normalised(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
+def _normalized(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
     """(x - mean) / sqrt(variance + eps) over some axes, with the mean and the variance (divided by n)."""
     mean = x.mean(axes, keepdim=True)
     variance = (x - mean).square().mean(axes, keepdim=True)
@@ -191,7 +191,7 @@ def res_06(exhibit: Exhibit) -> str:
     layer = nn.BatchNorm2d(3).double()
     layer.weight.data, layer.bias.data = torch.tensor([1.5, 0.5, 2.0]).double(), torch.tensor([0.1, -1.0, 3.0]).double()
     axes = (0, 2, 3)
-    plain, mean, variance = _normalised(x, axes)
+    plain, mean, variance = _normalized(x, axes)
     scale, shift = layer.weight.detach()[:, None, None], layer.bias.detach()[:, None, None]
     exhibit.expect("mean over the batch", plain.mean(axes), [0.0] * 3, within=1e-12)
     exhibit.expect("variance over the batch", plain.var(axes, correction=0), [1.0] * 3, within=1e-5)
@@ -219,10 +219,10 @@ def res_06(exhibit: Exhibit) -> str:
 
 
 def _jumpiness(size: int, dice: torch.Generator) -> float:
-    """Deviation of the normalised value of one example over 400 batches of others."""
+    """Deviation of the normalized value of one example over 400 batches of others."""
     others = torch.randn(400, size - 1, generator=dice)
     batch = torch.cat([torch.full((400, 1), 0.5), others], 1)
-    return float(_normalised(batch, (1,))[0][:, 0].std())
+    return float(_normalized(batch, (1,))[0][:, 0].std())
 
 
 def res_07(exhibit: Exhibit) -> str:
@@ -230,14 +230,14 @@ def res_07(exhibit: Exhibit) -> str:
     dice = exhibit.generator("res-07")
     image, tokens = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=dice), torch.randn(4, 7, 8, dtype=torch.float64, generator=dice)
     whole, each = nn.LayerNorm((3, 5, 6)).double(), nn.LayerNorm(8).double()
-    exhibit.expect("channels, height and width of an image", _normalised(image, (1, 2, 3))[0], whole(image).detach(), within=1e-10)
-    exhibit.expect("the numbers of one token", _normalised(tokens, (2,))[0], each(tokens).detach(), within=1e-10)
+    exhibit.expect("channels, height and width of an image", _normalized(image, (1, 2, 3))[0], whole(image).detach(), within=1e-10)
+    exhibit.expect("the numbers of one token", _normalized(tokens, (2,))[0], each(tokens).detach(), within=1e-10)
     changed = image.clone()
     changed[1:] = changed[1:] * 50 - 3
     exhibit.expect("another batch around the first image", whole(changed)[0], whole(image)[0].detach(), within=0.0)
     batch = nn.BatchNorm2d(3).double()
-    exhibit.above("the same for batch normalisation: it moves by", (batch(changed)[0] - batch(image)[0]).abs().max().detach(), 0.5)
-    exhibit.expect("mean of each token", _normalised(tokens, (2,))[0].mean(-1), np.zeros((4, 7)), within=1e-12)
+    exhibit.above("the same for batch normalization: it moves by", (batch(changed)[0] - batch(image)[0]).abs().max().detach(), 0.5)
+    exhibit.expect("mean of each token", _normalized(tokens, (2,))[0].mean(-1), np.zeros((4, 7)), within=1e-12)
     return "over (C, H, W) of an image or the D of a token; other examples change nothing"
 
 

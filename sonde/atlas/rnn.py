@@ -65,15 +65,15 @@ Draw = Callable[[torch.Generator], Batch]
 
 def _trained(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> float:
     """Adam on fresh batches; the share of right answers in the last tenth of them, before they were learned from."""
-    objective, optimiser, dice = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
+    objective, optimizer, dice = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
     right: list[float] = []
     for _ in range(steps):
         batch = draw(dice)
         output = ask(model, batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         objective.terms(output, batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         right.append(objective.measures(output, batch).means()["accuracy"])
     last = right[-max(steps // 10, 1) :]
     return sum(last) / len(last)
@@ -480,16 +480,16 @@ def rnn_09(exhibit: Exhibit) -> str:
     # the readout: normal equations, and gradient descent on the same loss
     alpha, small = 0.1, Reservoir(units=20, alpha=0.1, radius=0.5, washout=0, random_state=exhibit.seed).fit(u[:500], y[:500])
     A = np.column_stack([u[:500], small.states(u[:500])])
-    centred, target = A - A.mean(0), y[:500] - y[:500].mean()
-    w = np.linalg.solve(centred.T @ centred + alpha * np.eye(21), centred.T @ target)
+    centered, target = A - A.mean(0), y[:500] - y[:500].mean()
+    w = np.linalg.solve(centered.T @ centered + alpha * np.eye(21), centered.T @ target)
     exhibit.expect("readout against (A^T A + alpha I)^-1 A^T y", small.coef_, w, within=1e-9)
 
     def loss(w: np.ndarray) -> float:
-        return float(((centred @ w - target) ** 2).sum() + alpha * (w @ w))
+        return float(((centered @ w - target) ** 2).sum() + alpha * (w @ w))
 
-    down, step = np.zeros(21), 1 / (np.linalg.norm(centred, 2) ** 2 + alpha)
+    down, step = np.zeros(21), 1 / (np.linalg.norm(centered, 2) ** 2 + alpha)
     for _ in range(20_000):
-        down -= step * (centred.T @ (centred @ down - target) + alpha * down)
+        down -= step * (centered.T @ (centered @ down - target) + alpha * down)
     exhibit.expect("loss that gradient descent reaches", loss(down), loss(w), within=1e-6)
     show = {"y": y[3000:3150], "readout": model.predict(u)[3000:3150]}
     exhibit.show(Reading("NARMA-10, unseen steps", "lines", show, axes=["step"]))

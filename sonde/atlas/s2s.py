@@ -29,7 +29,7 @@ from ..models.topologies import Tagger
 from ..nn.recurrence import State
 from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ..recipes import translate
 from ._exhibit import Exhibit, spread
@@ -61,7 +61,7 @@ def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int 
         model=lambda: Seq2Seq(LETTERS + 1, width, mixer="gru", attention=attention),  # type: ignore[arg-type]
         data=Data(train=words(exhibit.seed, 20_000, longest, "train")),
         objective=Categorical(LETTERS + 1),
-        optimiser=optimiser("adamw", lr=1e-2, weight_decay=0.0),
+        optimizer=optimizer("adamw", lr=1e-2, weight_decay=0.0),
         schedule=warmup_cosine(warmup=0.1, floor=0.05),
         clip=1.0,
         batch=32,

@@ -20,7 +20,7 @@ from ..models.mlp import MLP
 from ..nn import wide
 from ..nn.activations import activation as make_activation
 from ..objectives.gaussian import Gaussian
-from ..optim.initialise import initialise
+from ..optim.initialize import initialize
 from ._exhibit import Exhibit
 
 
@@ -45,21 +45,21 @@ def hoeffding(n: int, t: float, width: float = 1.0) -> float:
     return min(1.0, 2 * math.exp(-2 * n * (t / width) ** 2))
 
 
-def pac_examples(hypotheses: int, error: float, chance: float, realisable: bool = True) -> int:
+def pac_examples(hypotheses: int, error: float, chance: float, realizable: bool = True) -> int:
     """Examples that are enough for a finite class: with this chance of failure, no more than this error above the best.
 
-    realisable: some hypothesis is right everywhere, and the learner takes one that fits; else (agnostic) training errors
+    realizable: some hypothesis is right everywhere, and the learner takes one that fits; else (agnostic) training errors
     of all hypotheses must lie within `error` of the true ones
     """
     if not (hypotheses >= 1 and 0 < error < 1 and 0 < chance < 1):
         raise BadInput(f"PAC needs a class, and error and chance between 0 and 1, not {hypotheses!r}, {error!r} and {chance!r}")
-    if realisable:
+    if realizable:
         return math.ceil((math.log(hypotheses) + math.log(1 / chance)) / error)
     return math.ceil(math.log(2 * hypotheses / chance) / (2 * error**2))
 
 
 def sauer(points: int, dimension: int) -> int:
-    """Most labellings of this many points under a class of this VC dimension: sum over i <= d of C(m, i)."""
+    """Most labelings of this many points under a class of this VC dimension: sum over i <= d of C(m, i)."""
     return sum(math.comb(points, i) for i in range(dimension + 1))
 
 
@@ -72,19 +72,19 @@ def vc_gap(dimension: int, examples: int, chance: float = 0.05) -> float:
     return math.sqrt((8 * dimension * math.log(2 * math.e * examples / dimension) + 8 * math.log(4 / chance)) / examples)
 
 
-def labellings(points: np.ndarray) -> list[tuple[int, ...]]:
-    """All labellings of points by 0 and 1 that a plane can make, each decided by a linear programme."""
+def labelings(points: np.ndarray) -> list[tuple[int, ...]]:
+    """All labelings of points by 0 and 1 that a plane can make, each decided by a linear program."""
     half = [labels for labels in _half(len(points)) if _by_a_plane(points, labels)]
     return half + [tuple(1 - label for label in labels) for labels in half]
 
 
 def shatters(points: np.ndarray) -> bool:
-    """Whether planes make every labelling of these points."""
+    """Whether planes make every labeling of these points."""
     return all(_by_a_plane(points, labels) for labels in _half(len(points)))
 
 
 def _half(points: int) -> list[tuple[int, ...]]:
-    """Labellings with a 0 in front, even ones first, which are the hardest; the others are the same with 0 and 1 exchanged."""
+    """Labelings with a 0 in front, even ones first, which are the hardest; the others are the same with 0 and 1 exchanged."""
     return sorted(((0, *rest) for rest in product((0, 1), repeat=points - 1)), key=lambda labels: abs(2 * sum(labels) - points))
 
 
@@ -110,14 +110,14 @@ def th_01(exhibit: Exhibit) -> str:
         "uniform": (torch.cat([torch.rand(trials // 10, n, generator=dice).mean(1) for _ in range(10)]), 0.5, 1 / 12),
     }
     measured: dict[str, list[float]] = {}
-    for name, (means, centre, variance) in draws.items():
-        away = (means.double() - centre).abs()
+    for name, (means, center, variance) in draws.items():
+        away = (means.double() - center).abs()
         measured[name] = [float((away >= t - 1e-6).double().mean()) for t in distances]
         for t, frequency in zip(distances, measured[name], strict=True):
             exhibit.below(f"{name}, t={t}: frequency below Hoeffding", frequency, hoeffding(n, t))
             exhibit.below(f"{name}, t={t}: below Chebyshev", frequency, chebyshev(variance, n, t))
-            upper = float((means.double() >= centre + t - 1e-6).double().mean())
-            exhibit.below(f"{name}, t={t}: P(mean >= mu + t) below Markov", upper, markov(centre, centre + t))
+            upper = float((means.double() >= center + t - 1e-6).double().mean())
+            exhibit.below(f"{name}, t={t}: P(mean >= mu + t) below Markov", upper, markov(center, center + t))
     exact = [float(stats.binom.cdf(round(50 - 100 * t), 100, 0.5) + stats.binom.sf(round(50 + 100 * t) - 1, 100, 0.5)) for t in distances]
     # 200,000 trials tell a frequency to 0.1 points.
     exhibit.expect("fair coin: frequencies drawn, against the binomial distribution", measured["fair coin"], exact, within=0.005)
@@ -137,8 +137,8 @@ def th_02(exhibit: Exhibit) -> str:
     from scipy import stats
 
     size, error, chance = 1000, 0.1, 0.05
-    enough, agnostic = pac_examples(size, error, chance), pac_examples(size, error, chance, realisable=False)
-    exhibit.expect("realisable: (ln 1000 + ln 20) / 0.1, rounded up", enough, 100)
+    enough, agnostic = pac_examples(size, error, chance), pac_examples(size, error, chance, realizable=False)
+    exhibit.expect("realizable: (ln 1000 + ln 20) / 0.1, rounded up", enough, 100)
     exhibit.expect("agnostic: ln(2 * 1000 / 0.05) / (2 * 0.1^2), rounded up", agnostic, 530)
     # The worst case: every other hypothesis errs on its own tenth of the examples, and the learner picks the worst that fits.
     trials, sizes = 1000, (40, 60, 80, 100, 120)
@@ -151,7 +151,7 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.expect(
         "failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.05
     )  # three standard errors of 1000 trials at 1/2
-    exhibit.below("realisable, m=100: failure rate", rates[sizes.index(100)], chance)
+    exhibit.below("realizable, m=100: failure rate", rates[sizes.index(100)], chance)
     exhibit.above("with 40 examples it fails more often", rates[0], chance)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
     x = torch.rand(trials, enough, generator=dice)
@@ -176,7 +176,7 @@ def th_02(exhibit: Exhibit) -> str:
         Reading("Failure of the worst learner that fits", "lines", lines, axes=["examples m"], note=note, extra={"x": sizes, "log": ["y"]})
     )
     table = {
-        "setting": ["realisable", "thresholds", "agnostic"],
+        "setting": ["realizable", "thresholds", "agnostic"],
         "examples": [enough, enough, agnostic],
         "failure rate": [rates[sizes.index(100)], thresholds, strayed[agnostic]],
     }
@@ -190,19 +190,19 @@ def th_03(exhibit: Exhibit) -> str:
     from scipy import stats
 
     triangle, row = np.array([[0.0, 0.0], [1.0, 0.0], [0.3, 0.8]]), np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
-    exhibit.expect("labellings of 3 points in a triangle", len(labellings(triangle)), 8)
-    exhibit.expect("labellings of 3 points on a line", len(labellings(row)), 6)
+    exhibit.expect("labelings of 3 points in a triangle", len(labelings(triangle)), 8)
+    exhibit.expect("labelings of 3 points on a line", len(labelings(row)), 6)
     grid = np.array(list(product((0.0, 1.0, 2.0), repeat=2)))
     fours = [grid[list(four)] for four in combinations(range(9), 4)]
     exhibit.expect("sets of 4 points on a 3 x 3 grid", len(fours), 126)
     exhibit.expect("of these, sets that lines shatter", sum(map(shatters, fours)), 0)
     dice = exhibit.generator("points")
-    random = [len(labellings(torch.rand(4, 2, generator=dice).numpy())) for _ in range(8)]
-    exhibit.expect("labellings of 8 random sets of 4", random, [14] * 8)
+    random = [len(labelings(torch.rand(4, 2, generator=dice).numpy())) for _ in range(8)]
+    exhibit.expect("labelings of 8 random sets of 4", random, [14] * 8)
     cloud = torch.rand(6, 2, generator=dice).double().numpy()
-    counts = [len(labellings(cloud[:m])) for m in range(1, 7)]
+    counts = [len(labelings(cloud[:m])) for m in range(1, 7)]
     cover = [2 * sum(math.comb(m - 1, i) for i in range(3)) for m in range(1, 7)]
-    exhibit.expect("labellings of 1 to 6 points in general position, by Cover's count", counts, cover)
+    exhibit.expect("labelings of 1 to 6 points in general position, by Cover's count", counts, cover)
     for m, number in enumerate(counts, 1):
         exhibit.below(f"m={m}: not above Sauer's bound for dimension 3", number, sauer(m, 3) + 0.5)
     exhibit.expect("Sauer's bound is 2^m up to the dimension", [sauer(m, 3) for m in range(1, 5)], [2, 4, 8, 15])
@@ -239,10 +239,10 @@ def th_03(exhibit: Exhibit) -> str:
         "all": [2**m for m in range(1, 7)],
     }
     exhibit.show(
-        Reading("Labellings of points in the plane", "table", table, note="4 points have 16 labellings, lines make 14: none is shattered")
+        Reading("Labelings of points in the plane", "table", table, note="4 points have 16 labelings, lines make 14: none is shattered")
     )
     most = max(random)
-    return f"8 of 8 labellings of 3 points, at most {most} of 16 of 4; gap {gaps[20][0]:.3f} at m = 4d, {gaps[20][-1]:.3f} at 512d"
+    return f"8 of 8 labelings of 3 points, at most {most} of 16 of 4; gap {gaps[20][0]:.3f} at m = 4d, {gaps[20][-1]:.3f} at 512d"
 
 
 def th_04(exhibit: Exhibit) -> str:
@@ -319,7 +319,7 @@ def _tree(seed: int) -> Learner:
 
 
 LEARNERS: dict[str, Learner] = {
-    "nearest neighbour": _nearest,
+    "nearest neighbor": _nearest,
     "opposite of the nearest": lambda x, y, new: 1 - _nearest(x, y, new),
     "straight line": _line,
     "majority": _majority,
@@ -338,23 +338,23 @@ def th_05(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: right answers of 256 * 4", int(hits.sum()), 512)
         exhibit.expect(f"{name}: mean accuracy off the training points", hits.mean() / 4, 0.5)
         exhibit.expect(f"{name}: targets with 0 to 4 right answers, as coins would have it", np.bincount(hits), [16, 64, 96, 64, 16])
-    for name in ("nearest neighbour", "straight line", "majority"):
+    for name in ("nearest neighbor", "straight line", "majority"):
         every = [
             _right(LEARNERS[name], cube, targets, np.array(four), np.setdiff1d(np.arange(8), four)) for four in combinations(range(8), 4)
         ]
         exhibit.expect(f"{name}: the same for each of 70 choices of training points", [int(hits.sum()) for hits in every], [512] * 70)
     exhibit.above(
-        "targets on which nearest neighbour and straight line differ", int((right["nearest neighbour"] != right["straight line"]).sum()), 50
+        "targets on which nearest neighbor and straight line differ", int((right["nearest neighbor"] != right["straight line"]).sum()), 50
     )
 
-    linear = set(labellings(cube.astype(float)))
+    linear = set(labelings(cube.astype(float)))
     among = np.array([tuple(target) in linear for target in targets])
     exhibit.expect("targets that a plane can make", int(among.sum()), 104)
     accuracy = {name: float(hits[among].mean()) / 4 for name, hits in right.items()}
     exhibit.above("straight line, on those targets alone", accuracy["straight line"], 0.55)
     exhibit.expect(
         "a learner and its opposite, on those targets",
-        accuracy["nearest neighbour"] + accuracy["opposite of the nearest"],
+        accuracy["nearest neighbor"] + accuracy["opposite of the nearest"],
         1.0,
         within=1e-12,
     )
@@ -514,7 +514,7 @@ def th_07(exhibit: Exhibit) -> str:
 
 def _full_nets(seed: int, activation: str, weight: float, depth: int, width: int, nets: int) -> Tensor:
     """Values before each activation in nets of the library with weights N(0, C_W / width): (nets, depth, width)."""
-    model, fill = MLP((width,) * (depth + 1), activation), initialise("normal", std=math.sqrt(weight / width))
+    model, fill = MLP((width,) * (depth + 1), activation), initialize("normal", std=math.sqrt(weight / width))
     preactivations = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "nets", activation, str(weight)))

@@ -15,7 +15,7 @@ from ..core.batch import Batch, Data
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import overlay
 from ..lenses._draw import draw
@@ -24,7 +24,7 @@ from ..models.published import published, size
 from ..models.vit import ViT, patchify, unpatchify
 from ..nn.mixers.attention import scores
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ..recipes._parts import sometimes
 from ._exhibit import Exhibit, spread
@@ -50,7 +50,7 @@ def vit_01(exhibit: Exhibit) -> str:
     )
     exhibit.expect("patches put together again", unpatchify(patches, 16, (224, 224)), x.numpy())
     exhibit.refuses("a side that is no multiple of the patch", lambda: patchify(x[:, :, :-1], 16))
-    shown = load("shapes", seed=exhibit.seed, n=10, size=64, colour=True, noise=0.05).train[:1].x
+    shown = load("shapes", seed=exhibit.seed, n=10, size=64, color=True, noise=0.05).train[:1].x
     cut = [each.movedim(0, -1) for each in patchify(shown, 16).unflatten(2, (3, 16, 16))[0].clamp(0, 1)]
     exhibit.show(Reading("One picture as 16 patches", "images", {"patches": cut}, axes=["patch", "row", "column"], note="Read row by row."))
     return (
@@ -94,7 +94,7 @@ def _digits(data: Data) -> Recipe:
         model=partial(ViT, (8, 8), patch=4, width=64, depth=2, heads=4, classes=10, channels=1, ffn=2.0),
         data=Data(data.train, name=data.name, task=data.task, classes=data.classes),
         objective=Categorical(10),
-        optimiser=optimiser("adamw", lr=4e-3, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=4e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=sometimes(augment.shift(1), 0.25),
         clip=1.0,
@@ -130,7 +130,7 @@ def vit_03(exhibit: Exhibit) -> str:
     labels = torch.arange(10).repeat_interleave(20)
     bits, alone, known = [], [], []
     for seed in exhibit.seeds(3):
-        data = load("digits", seed=seed, standardise=False)
+        data = load("digits", seed=seed, standardize=False)
         assert data.test is not None
         train, test = _levels(data.train[:]), _levels(data.test[:])
         model = exhibit.train(_pixels(train), f"pixels {seed}", seed=seed).model().eval()
@@ -138,7 +138,7 @@ def vit_03(exhibit: Exhibit) -> str:
             bits.append(float(-model.log_prob(test.x, test.label).mean()) / 64 / math.log(2))
             drawn = model.sample(len(labels), labels, torch.Generator().manual_seed(seed))
         alone.append(_alone(train, test))
-        known.append(_recognised(train, drawn, labels))
+        known.append(_recognized(train, drawn, labels))
     gains = [theirs - ours for ours, theirs in zip(bits, alone)]
     exhibit.above("bits per pixel saved over pixels that only know their place and the digit, new images", gains, 0.1)
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
@@ -155,7 +155,7 @@ def vit_03(exhibit: Exhibit) -> str:
     )
     return (
         f"{_pairs(many):,} pairs of pixels, {_pairs(few):,} of patches; 8 x 8 digits at {spread(bits)} bits per pixel "
-        f"(pixels alone {spread(alone)}), {spread(known, '.0%')} of samples recognised"
+        f"(pixels alone {spread(alone)}), {spread(known, '.0%')} of samples recognized"
     )
 
 
@@ -175,7 +175,7 @@ def _pixels(train: Batch) -> Recipe:
         model=partial(Pixels, (8, 8), LEVELS, classes=10, width=32, depth=2),
         data=Data(TensorSource(**train.fields), name="digits"),  # type: ignore[arg-type]
         objective=Categorical(LEVELS),
-        optimiser=optimiser("adamw", lr=8e-3, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=8e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
         clip=1.0,
         batch=32,
@@ -192,7 +192,7 @@ def _alone(train: Batch, test: Batch) -> float:
     return float(-chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
 
 
-def _recognised(train: Batch, drawn: Tensor, labels: Tensor) -> float:
+def _recognized(train: Batch, drawn: Tensor, labels: Tensor) -> float:
     """Share of samples in which a support vector machine, trained on real digits, sees the digit that was asked for."""
     from sklearn.svm import SVC
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import clean
-from ._text import bold, coloured, table, wide, width
+from ._text import bold, colored, table, wide, width
 
 if TYPE_CHECKING:
     from ..core.reading import Reading
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROWS = 40
 COLUMNS = 16
 LEVELS = 5
-"""colours of a running text"""
+"""colors of a running text"""
 LARGEST = 8
 """tokens of a running text that are told with their numbers"""
 
@@ -80,7 +80,7 @@ def _plane(reading: Reading) -> str:
 
 
 def _running(reading: Reading) -> str:
-    """The text itself, each token on a colour that tells its number; what the colours mean; and the largest numbers."""
+    """The text itself, each token on a color that tells its number; what the colors mean; and the largest numbers."""
     from rich.console import Console
     from rich.text import Text
 
@@ -99,10 +99,10 @@ def _running(reading: Reading) -> str:
     for token, value in zip(tokens, values, strict=True):
         shown.append(token, style(value))
         shown.append("\n" if token.endswith("\u21b5") else "")
-    console = Console(width=width(), force_terminal=coloured(), no_color=not coloured(), highlight=False)
+    console = Console(width=width(), force_terminal=colored(), no_color=not colored(), highlight=False)
     with console.capture() as taken:
         console.print(shown)
-        if coloured():
+        if colored():
             steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
             console.print(f"{clean(unit)}:", *(Text(f" {value:.2g} ", style(value)) for value in steps))
     most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]

@@ -13,14 +13,14 @@ from typing import Any
 from ..core.errors import clean
 
 
-def coloured() -> bool:
-    """Whether the output is a terminal that wants colours; NO_COLOR and pipes get the bare text."""
+def colored() -> bool:
+    """Whether the output is a terminal that wants colors; NO_COLOR and pipes get the bare text."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def bold(text: str) -> str:
-    """Bold where there are colours."""
-    return f"\x1b[1m{text}\x1b[0m" if coloured() else text
+    """Bold where there are colors."""
+    return f"\x1b[1m{text}\x1b[0m" if colored() else text
 
 
 def width() -> int:

@@ -200,7 +200,7 @@ def _read(word: str, kind: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """A value in a neighbouring type where nothing is lost: 1 for 1.0, 1e4 for 10000, text for a path."""
+    """A value in a neighboring type where nothing is lost: 1 for 1.0, 1e4 for 10000, text for a path."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1023 else math.inf
     if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

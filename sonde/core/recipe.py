@@ -31,8 +31,8 @@ class Objective(Protocol):
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
 
 
-class Optimiser(Protocol):
-    """Named parameters -> torch optimiser.  `elementwise` says that no entry of a tensor looks at another,
+class Optimizer(Protocol):
+    """Named parameters -> torch optimizer.  `elementwise` says that no entry of a tensor looks at another,
     so all parameters may be laid into one flat buffer and updated in a single call."""
 
     elementwise: bool
@@ -71,8 +71,8 @@ class Recipe:
     model: nn.Module | Callable[[], nn.Module]
     data: Data | Callable[[], Data]
     objective: Objective
-    optimiser: Any
-    """made by `sonde.optim.optimiser`, or any function from parameters to a torch optimiser"""
+    optimizer: Any
+    """made by `sonde.optim.optimizer`, or any function from parameters to a torch optimizer"""
     steps: int | None = None
     """how many updates; give this or `epochs`"""
     epochs: float | None = None
@@ -85,7 +85,7 @@ class Recipe:
     """factor on the learning rate as a pure function of (step, steps)"""
     augment: Callable[[Batch, torch.Generator], Batch] | None = None
     """changes a training batch, drawing only from the generator it is given"""
-    initialise: Callable[[nn.Module], None] | None = None
+    initialize: Callable[[nn.Module], None] | None = None
     """sets the first weights; without it each layer's own default stands"""
     accumulate: int = 1
     """parts a batch is cut into, to save memory; the gradient is the same"""

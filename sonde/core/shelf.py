@@ -55,7 +55,7 @@ def load(shelf: str, name: str) -> ModuleType:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a user's own file.  Its folder joins sys.path, so it may import its neighbours."""
+    """Import a user's own file.  Its folder joins sys.path, so it may import its neighbors."""
     try:
         path = path.resolve()
         there = path.is_file()

@@ -75,34 +75,34 @@ GARMENTS = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt"
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def mnist(seed: int = 0, valid: Part = 5000, standardise: bool = True) -> Data:
+def mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -> Data:
     """MNIST: 70,000 handwritten digits as 28 x 28 images, 10 classes.
 
     valid: fraction or count of the 60,000 training images held out for validation
-    standardise: mean 0 and deviation 1 over the training images
+    standardize: mean 0 and deviation 1 over the training images
     """
-    return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardise)
+    return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardize)
 
 
-def fashion_mnist(seed: int = 0, valid: Part = 5000, standardise: bool = True) -> Data:
+def fashion_mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -> Data:
     """Fashion-MNIST: 70,000 garments as 28 x 28 images, 10 classes.
 
     valid: fraction or count of the 60,000 training images held out for validation
-    standardise: mean 0 and deviation 1 over the training images
+    standardize: mean 0 and deviation 1 over the training images
     """
-    return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardise)
+    return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardize)
 
 
-def cifar10(seed: int = 0, valid: Part = 0.1, standardise: bool = True) -> Data:
-    """CIFAR-10: 60,000 small colour photographs, 32 x 32, 10 classes.
+def cifar10(seed: int = 0, valid: Part = 0.1, standardize: bool = True) -> Data:
+    """CIFAR-10: 60,000 small color photographs, 32 x 32, 10 classes.
 
     A data folder may instead hold a part of it as two mosaic pictures with labels.json; the report says so.
 
     valid: fraction or count of the training images held out for validation
-    standardise: mean 0 and deviation 1 over the training images, each channel alone
+    standardize: mean 0 and deviation 1 over the training images, each channel alone
     """
     parts = _cifar_batches() or _cifar_mosaic() or _cifar_tar(_download_cifar())
-    data = _image_set("cifar10", parts, THINGS, seed, valid, standardise)
+    data = _image_set("cifar10", parts, THINGS, seed, valid, standardize)
     if len(parts[0][0]) == CIFAR_TRAIN:
         return data
     summary = f"{len(parts[0][0])} of {CIFAR_TRAIN} training and {len(parts[1][0])} test images"
@@ -110,15 +110,15 @@ def cifar10(seed: int = 0, valid: Part = 0.1, standardise: bool = True) -> Data:
 
 
 def _image_set(
-    name: str, parts: list[tuple[np.ndarray, np.ndarray]], classes: tuple[str, ...], seed: int, valid: Part, standardise: bool
+    name: str, parts: list[tuple[np.ndarray, np.ndarray]], classes: tuple[str, ...], seed: int, valid: Part, standardize: bool
 ) -> Data:
     """Data from (images, labels) of train and test."""
     (x, y), (x_test, y_test) = parts
     arrays = Arrays(np.concatenate([x, x_test]), np.concatenate([y, y_test]), classes, fixed=(len(x), 0, len(x_test)))
-    return array_data(arrays, Rules(standardise=standardise), name, seed, (valid, 0))
+    return array_data(arrays, Rules(standardize=standardize), name, seed, (valid, 0))
 
 
-def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, valid: Part, standardise: bool) -> Data:
+def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, valid: Part, standardize: bool) -> Data:
     arrays = {}
     for file, sha256 in archive.sha256.items():
         path = fetch.find(*(f"{folder}/{file}{packed}" for folder in archive.folders for packed in ("", ".gz")))
@@ -127,7 +127,7 @@ def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, v
             fetch.download(archive.homes, path, LARGEST, partial(_verified, sha256=sha256))
         arrays[file] = parse_idx(_verified(path, sha256), path)
     train_x, train_y, test_x, test_y = arrays.values()
-    return _image_set(name, [(train_x, train_y), (test_x, test_y)], classes, seed, valid, standardise)
+    return _image_set(name, [(train_x, train_y), (test_x, test_y)], classes, seed, valid, standardize)
 
 
 def _verified(path: Path, sha256: str) -> bytes:
@@ -196,7 +196,7 @@ def _cifar_mosaic() -> list[tuple[np.ndarray, np.ndarray]] | None:
     parts = []
     for part, y in wanted.items():
         path = labels_path.with_name(f"{part}-{len(y)}.png")
-        pixels = read_picture(path, colour=True) if path.exists() else np.zeros((3, 0, 0), np.uint8)
+        pixels = read_picture(path, color=True) if path.exists() else np.zeros((3, 0, 0), np.uint8)
         _, height, width = pixels.shape
         if width != 3200 or height % 32 or height // 32 * 100 < len(y):
             raise DataUnusable(

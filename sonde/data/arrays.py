@@ -44,7 +44,7 @@ class Arrays:
 
 
 def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
-    """Check, split (with equal shares of classes), standardise by the training part; parts = (valid, test)."""
+    """Check, split (with equal shares of classes), standardize by the training part; parts = (valid, test)."""
     if arrays.y is not None and len(arrays.y) != len(arrays.x):
         raise BadInput(f"'{name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give files that belong together")
     if len(arrays.x) < 3:
@@ -65,7 +65,7 @@ def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[
     scale = 1.0 / arrays.top if x.dtype == torch.uint8 else 1.0
     whole = TensorSource(x, labels, ids=torch.from_numpy(np.flatnonzero(keep)))
     channels = x.dim() == 4
-    fit = (lambda train: ToFloat.fit(train, scale, channels)) if rules.standardise else (lambda _: ToFloat(scale))
+    fit = (lambda train: ToFloat.fit(train, scale, channels)) if rules.standardize else (lambda _: ToFloat(scale))
     train, valid, test = cut(whole, indices, fit)
     reader = ArrayReader(tuple(x.shape[1:]), train.to_float, goal, arrays)
     return Data(train, valid, test, name=name, task=goal.task, classes=goal.classes, report=report, reader=reader)
@@ -185,17 +185,17 @@ class ArrayReader:
         return Named(Batch(**fields), arrays.names, arrays.corrupt)
 
     def _batched(self, x: np.ndarray) -> np.ndarray:
-        """One example gets its batch axis, grey images their channel axis."""
-        grey = len(self.shape) == 3 and self.shape[0] == 1
-        if x.shape == self.shape or (grey and x.shape == self.shape[1:]):
+        """One example gets its batch axis, gray images their channel axis."""
+        gray = len(self.shape) == 3 and self.shape[0] == 1
+        if x.shape == self.shape or (gray and x.shape == self.shape[1:]):
             x = x[None]
-        return x[:, None] if grey and x.shape[1:] == self.shape[1:] else x
+        return x[:, None] if gray and x.shape[1:] == self.shape[1:] else x
 
     def _read(self, paths: Sequence[Path], skip_corrupt: bool) -> Arrays:
         drawn = [path.is_dir() or suffix(path) in PICTURES for path in paths]
         if all(drawn):
-            colour = None if len(self.shape) != 3 else self.shape[0] == 3
-            return pictures_of(paths, colour, self.size, self.target.classes, skip_corrupt)
+            color = None if len(self.shape) != 3 else self.shape[0] == 3
+            return pictures_of(paths, color, self.size, self.target.classes, skip_corrupt)
         path = paths[drawn.index(False)]
         if len(paths) > 1:
             raise BadInput(f"'{path.name}' is no picture, and only of pictures several files may be given", fix="give it alone")
@@ -217,7 +217,7 @@ def _fractions(x: Tensor) -> bool:
 
 
 def pictures_of(
-    paths: Sequence[Path], colour: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...], skip_corrupt: bool = False
+    paths: Sequence[Path], color: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...], skip_corrupt: bool = False
 ) -> Arrays:
     """Pictures to predict: files, or folders of them, which may lie in folders named by class.
 
@@ -233,7 +233,7 @@ def pictures_of(
         files += own
         names += [file.as_posix() if len(paths) > 1 else file.name if file == path else file.relative_to(path).as_posix() for file in own]
         folders += ["" if file == path else file.relative_to(path).parts[0] for file in own]
-    images = pictures.read(files, colour, size, skip_corrupt, root=paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
+    images = pictures.read(files, color, size, skip_corrupt, root=paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     labels = np.array([folders[i] for i in images.kept], object) if all(folder in classes for folder in folders) else None
     kept = set(images.kept)
     corrupt = tuple(name for i, name in enumerate(names) if i not in kept)

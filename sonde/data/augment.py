@@ -87,7 +87,7 @@ def noise(std: float) -> Change:
 
 
 def cutout(size: int) -> Change:
-    """Sets a square of `size` pixels to 0, the mean of standardised data; its centre is anywhere in the image [devries2017]."""
+    """Sets a square of `size` pixels to 0, the mean of standardized data; its center is anywhere in the image [devries2017]."""
     if size < 1:
         raise BadInput(f"cutout needs a square of at least one pixel, not {size}", fix="leave the cutout out for none")
 
@@ -108,7 +108,7 @@ def cutout(size: int) -> Change:
 
 
 def rotate(degrees: float) -> Change:
-    """Turns each image about its centre by up to `degrees` either way; between pixels linearly, the border is repeated."""
+    """Turns each image about its center by up to `degrees` either way; between pixels linearly, the border is repeated."""
     if not 0 < degrees <= 180:
         raise BadInput(f"rotate needs an angle above 0 and up to 180 degrees, not {degrees}", fix="leave the rotation out for none")
 
@@ -127,11 +127,11 @@ def rotate(degrees: float) -> Change:
 
 
 def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Change:
-    """Changes the light of each image: a number added, deviations from its mean and colours multiplied.
+    """Changes the light of each image: a number added, deviations from its mean and colors multiplied.
 
     brightness: largest number added, in the units of x
     contrast: largest share by which deviations from the image's mean grow or shrink
-    saturation: largest share by which deviations of the three colours from their grey grow or shrink
+    saturation: largest share by which deviations of the three colors from their gray grow or shrink
     """
     reach = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, value in reach.items():
@@ -141,11 +141,11 @@ def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "jitter")
         if saturation and x_BCHW.shape[1] != 3:
-            raise BadInput(f"saturation needs three colours, not {x_BCHW.shape[1]} channels", where="jitter", fix="set saturation=0")
+            raise BadInput(f"saturation needs three colors, not {x_BCHW.shape[1]} channels", where="jitter", fix="set saturation=0")
         drawn = _draw(torch.rand(3, len(x_BCHW), 1, 1, 1, generator=generator, device=generator.device), x_BCHW).to(x_BCHW.dtype)
-        light, spread, colour = ((2 * part - 1) * most for part, most in zip(drawn, reach.values(), strict=True))
+        light, spread, color = ((2 * part - 1) * most for part, most in zip(drawn, reach.values(), strict=True))
         if saturation:
-            x_BCHW = torch.lerp(x_BCHW.mean(1, keepdim=True), x_BCHW, 1 + colour)
+            x_BCHW = torch.lerp(x_BCHW.mean(1, keepdim=True), x_BCHW, 1 + color)
         if contrast:
             x_BCHW = torch.lerp(x_BCHW.mean((1, 2, 3), keepdim=True), x_BCHW, 1 + spread)
         return batch.replace(x=x_BCHW + light if brightness else x_BCHW)
@@ -177,9 +177,9 @@ def cutmix(alpha: float = 1.0) -> Change:
         place = _draw(torch.rand(2, len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
 
         def inside(length: int, fraction: Tensor) -> Tensor:
-            centre, half = (fraction * length)[:, None], (side * length / 2)[:, None]
+            center, half = (fraction * length)[:, None], (side * length / 2)[:, None]
             line = torch.arange(length, device=x_BCHW.device) + 0.5
-            return (line - centre).abs() < half
+            return (line - center).abs() < half
 
         hole_BHW = inside(height, place[0])[:, :, None] & inside(width, place[1])[:, None, :]
         share = 1 - hole_BHW.double().mean((1, 2)).float()  # what is really left: a rectangle ends at the border

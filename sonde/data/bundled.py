@@ -15,57 +15,57 @@ from .table import Rules, table_data
 Part = float | int
 
 
-def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardise: bool = True) -> Data:
+def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardize: bool = True) -> Data:
     """1,797 handwritten digits as 8 x 8 images, 10 classes.
 
     valid: fraction or count of examples held out for validation
     test: fraction or count of examples held out for the test
-    standardise: mean 0 and deviation 1 over the training images
+    standardize: mean 0 and deviation 1 over the training images
     """
     bunch = _load("digits")
     arrays = Arrays(bunch.images.astype(np.uint8), bunch.target, tuple(map(str, range(10))), top=16.0)
-    return array_data(arrays, Rules(standardise=standardise), "digits", seed, (valid, test))
+    return array_data(arrays, Rules(standardize=standardize), "digits", seed, (valid, test))
 
 
-def iris(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardise: bool = True) -> Data:
+def iris(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool = True) -> Data:
     """150 iris flowers, 4 measurements, 3 species.
 
     valid: fraction or count of rows held out for validation
     test: fraction or count of rows held out for the test
-    standardise: mean 0 and deviation 1 over the training rows
+    standardize: mean 0 and deviation 1 over the training rows
     """
-    return _table("iris", seed, (valid, test), Rules("classes", standardise=standardise))
+    return _table("iris", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def wine(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardise: bool = True) -> Data:
+def wine(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool = True) -> Data:
     """178 wines, 13 chemical measurements, 3 growers.
 
     valid: fraction or count of rows held out for validation
     test: fraction or count of rows held out for the test
-    standardise: mean 0 and deviation 1 over the training rows
+    standardize: mean 0 and deviation 1 over the training rows
     """
-    return _table("wine", seed, (valid, test), Rules("classes", standardise=standardise))
+    return _table("wine", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def breast_cancer(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardise: bool = True) -> Data:
-    """569 breast tumours, 30 measurements of cell nuclei, malignant or benign.
+def breast_cancer(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardize: bool = True) -> Data:
+    """569 breast tumors, 30 measurements of cell nuclei, malignant or benign.
 
     valid: fraction or count of rows held out for validation
     test: fraction or count of rows held out for the test
-    standardise: mean 0 and deviation 1 over the training rows
+    standardize: mean 0 and deviation 1 over the training rows
     """
-    return _table("breast_cancer", seed, (valid, test), Rules("classes", standardise=standardise))
+    return _table("breast_cancer", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardise: bool = True, standardise_target: bool = False) -> Data:
+def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardize: bool = True, standardize_target: bool = False) -> Data:
     """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
 
     valid: fraction or count of rows held out for validation
     test: fraction or count of rows held out for the test
-    standardise: mean 0 and deviation 1 over the training rows
-    standardise_target: the same for the target
+    standardize: mean 0 and deviation 1 over the training rows
+    standardize_target: the same for the target
     """
-    rules = Rules("values", standardise=standardise, standardise_target=standardise_target)
+    rules = Rules("values", standardize=standardize, standardize_target=standardize_target)
     return _table("diabetes", seed, (valid, test), rules)
 
 

@@ -20,7 +20,7 @@ from .formats import contents, decode, reading
 from .pairs import PairSource, pairs
 from .split import size, split
 from .text import Length, Most, windows
-from .tokeniser import Grain, Tokeniser, special, train
+from .tokenizer import Grain, Tokenizer, special, train
 
 Part = float | int
 Longest = Annotated[int, Range(1, 1 << 20)]
@@ -34,7 +34,7 @@ IMDB = "sentiment/imdb.train.tsv.xz"
 class LinesReader:
     """A text file -> Batch with one padded row for each line that is not empty, as `x` or as the `source` of a pair."""
 
-    def __init__(self, vocabulary: Tokeniser, most: int, field: str = "x") -> None:
+    def __init__(self, vocabulary: Tokenizer, most: int, field: str = "x") -> None:
         self.vocabulary, self.most, self.field = vocabulary, most, field
 
     def __call__(self, path: str | Path) -> Batch:
@@ -58,7 +58,7 @@ def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Lo
     most: most words or sub-words
     longest: tokens of a sentence; the rest is cut off
     """
-    parts = [_labelled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
+    parts = [_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
     return _reviews("sst2", parts, level, most, longest)
 
 
@@ -70,7 +70,7 @@ def imdb(seed: int = 0, valid: Part = 0.1, level: Grain = "words", most: Most = 
     most: most words or sub-words
     longest: tokens of a review; the rest is cut off
     """
-    whole, test = (_labelled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
+    whole, test = (_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
     rest, held, _ = (_taken(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
     return _reviews("imdb", [rest, held, test], level, most, longest)
 
@@ -109,12 +109,12 @@ def multi30k(
         raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
     files = {part: [find(f"translation/multi30k.{part}.{tongue}.gz") for tongue in (source, target)] for part in PARTS}
     texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
-    tokeniser = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
-    train_source, held, last = (_pairs(sides, tokeniser, longest) for sides in texts.values())
-    name, reader = f"multi30k {source}-{target}", LinesReader(tokeniser, longest, "source")
+    tokenizer = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
+    train_source, held, last = (_pairs(sides, tokenizer, longest) for sides in texts.values())
+    name, reader = f"multi30k {source}-{target}", LinesReader(tokenizer, longest, "source")
     parts = train_source, held.by_size(), last.by_size()
     # both sides share their tokens: what the source says is told by the same names
-    return Data(*parts, name=name, task="other", features=tokeniser.tokens, classes=tokeniser.tokens, reader=reader)
+    return Data(*parts, name=name, task="other", features=tokenizer.tokens, classes=tokenizer.tokens, reader=reader)
 
 
 PARTS = ("train", "val", "test_2016_flickr")
@@ -126,22 +126,22 @@ def given_names(seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
     valid: fraction or count of names held out for validation
     test: fraction or count of names held out for the test
     """
-    return spelt("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
+    return spelled("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
 
 
-def spelt(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+def spelled(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
     """Names in small letters, to predict letter by letter; one that comes twice is there once, so that no part knows of another."""
     lines = sorted({line.strip().lower() for line in lines} - {""})
     if len(lines) < 20:
         raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
-    tokeniser = train("char", lines, specials=("pad", "start", "end"))
-    start, end, pad = (special(tokeniser, mark) for mark in ("start", "end", "pad"))
-    whole = LineSource(Ragged(*tokeniser.encode_all(lines)).wrapped(start, end), pad)
+    tokenizer = train("char", lines, specials=("pad", "start", "end"))
+    start, end, pad = (special(tokenizer, mark) for mark in ("start", "end", "pad"))
+    whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrapped(start, end), pad)
     parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
     assert parts[0] is not None
-    report: dict[str, int | str] = {"names": len(lines), "letters": tokeniser.size - 4}
+    report: dict[str, int | str] = {"names": len(lines), "letters": tokenizer.size - 4}
     return Data(
-        parts[0], parts[1], parts[2], name=name, task="other", classes=tokeniser.tokens, report=report, reader=LinesReader(tokeniser, 64)
+        parts[0], parts[1], parts[2], name=name, task="other", classes=tokenizer.tokens, report=report, reader=LinesReader(tokenizer, 64)
     )
 
 
@@ -162,7 +162,7 @@ def nottingham(
     test: fraction or count of tunes
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    level: tokens are characters, bytes, words or sub-words learned from the training part
     most: most words or sub-words
     """
     tunes = ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
@@ -186,7 +186,7 @@ def novels(
     test: fraction or count of novels
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    level: tokens are characters, bytes, words or sub-words learned from the training part
     most: most words or sub-words
     """
     texts = [text for _, text in novel_texts()]
@@ -210,7 +210,7 @@ def kjv(
     test: fraction or count of verses
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    level: tokens are characters, bytes, words or sub-words learned from the training part
     most: most words or sub-words
     """
     path = find("text/kjv.tsv.xz")
@@ -264,23 +264,23 @@ def find(name: str) -> Path:
 
 def reviews(most: int) -> list[str]:
     """The first reviews of IMDB's training part, without their labels."""
-    return [text.replace("<br />", " ") for text in _labelled(find(IMDB), text=3, label=0, head=True)[0][:most]]
+    return [text.replace("<br />", " ") for text in _labeled(find(IMDB), text=3, label=0, head=True)[0][:most]]
 
 
 def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:
-    tokeniser = train(level, parts[0][0], most, MARKS)
+    tokenizer = train(level, parts[0][0], most, MARKS)
     sources = []
     for texts, labels in parts:
-        rows = Ragged(*tokeniser.encode_all(texts)).cut(longest)
-        sources.append(DocumentSource(rows, special(tokeniser, "pad"), torch.tensor(labels)) if texts else None)
+        rows = Ragged(*tokenizer.encode_all(texts)).cut(longest)
+        sources.append(DocumentSource(rows, special(tokenizer, "pad"), torch.tensor(labels)) if texts else None)
     if sources[0] is None:
         raise BadInput(f"'{name}' leaves no text for training", fix="ask for smaller parts")
-    report: dict[str, int | str] = {"tokens of the vocabulary": tokeniser.size}
-    reader = LinesReader(tokeniser, longest)
+    report: dict[str, int | str] = {"tokens of the vocabulary": tokenizer.size}
+    reader = LinesReader(tokenizer, longest)
     return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
 
 
-def _labelled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
+def _labeled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
     with reading(path, "is not a table of texts and labels"):
         rows = [line.split("\t") for line in decode(path).split("\n")[int(head) :] if line]
         return [row[text] for row in rows], [int(row[label]) for row in rows]
@@ -290,8 +290,8 @@ def _taken(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list
     return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
 
 
-def _pairs(sides: Sequence[list[str]], tokeniser: Tokeniser, longest: int) -> PairSource:
-    return pairs(sides[0], sides[1], tokeniser, tokeniser, longest)
+def _pairs(sides: Sequence[list[str]], tokenizer: Tokenizer, longest: int) -> PairSource:
+    return pairs(sides[0], sides[1], tokenizer, tokenizer, longest)
 
 
 def _thirds(texts: Sequence[str], valid: Part, test: Part, between: str) -> tuple[str, str, str]:

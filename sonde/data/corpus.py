@@ -19,7 +19,7 @@ from ..core.files import dump_json, read_json, sha256_file
 from .shards import FORMAT
 from .split import size as part_size
 from .text import TextReader
-from .tokeniser import Tokeniser, load
+from .tokenizer import Tokenizer, load
 
 Length = Annotated[int, Range(1, 1 << 20)]
 MANY = 100
@@ -136,7 +136,7 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     """
     if target is not None:
         raise BadInput(f"'{path.name}' holds tokens and has no target", fix="leave 'target' out")
-    shards, tokeniser = open_shards(path, check)
+    shards, tokenizer = open_shards(path, check)
     ends, hashes = shards.documents
     by = by or ("document" if len(ends) >= MANY else "place")
     if by == "document":
@@ -154,8 +154,8 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     report |= {f"{part} tokens": int((b - a).sum()) for part, (a, b) in zip(("train", "valid", "test"), parts, strict=True)}
     if train is None:
         raise BadInput(f"'{path.name}' leaves no text for training", fix="ask for smaller parts")
-    reader = TextReader(tokeniser, length)
-    return Data(train, valid_part, test_part, name=path.name, task="other", classes=tokeniser.tokens, report=report, reader=reader)
+    reader = TextReader(tokenizer, length)
+    return Data(train, valid_part, test_part, name=path.name, task="other", classes=tokenizer.tokens, report=report, reader=reader)
 
 
 def _by_hash(ends: np.ndarray, hashes: np.ndarray, valid: float, test: float) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -168,8 +168,8 @@ def _by_hash(ends: np.ndarray, hashes: np.ndarray, valid: float, test: float) ->
     return [(starts[part == which], ends[part == which]) for which in range(3)]
 
 
-def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser]:
-    """The shards of a folder and their tokeniser; anything missing, cut short or changed is an error that names it."""
+def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokenizer]:
+    """The shards of a folder and their tokenizer; anything missing, cut short or changed is an error that names it."""
     path = Path(path)
     if (path / "plan.json").is_file() and not (path / "manifest.json").exists():
         raise _damaged(path, "the folder is not finished", "give the `sonde data tokens` command that began it again, or remove the folder")
@@ -178,8 +178,8 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser
         records, kind = manifest["shards"], manifest["dtype"]
         if manifest["format"] != FORMAT or kind not in ("uint16", "uint32"):
             raise DataUnusable(f"format {manifest['format']} is not {FORMAT}")
-        tokeniser = load(path / "tokenizer.json")
-        if sha256_file(path / "tokenizer.json") != manifest["tokeniser.sha256"]:
+        tokenizer = load(path / "tokenizer.json")
+        if sha256_file(path / "tokenizer.json") != manifest["tokenizer.sha256"]:
             raise DataUnusable("tokenizer.json is not the one the tokens were made with")
         for number, record in enumerate(records):
             for part, bytes_each in (("tokens", np.dtype(kind).itemsize), ("documents", 16)):
@@ -194,7 +194,7 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokeniser
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise _damaged(path, f"manifest.json is no manifest of shards: {error}") from error
     names = tuple(f"{number:05d}" for number in range(len(records)))
-    return Shards(path, kind, names, sizes, hashlib.sha256(dump_json(manifest)).hexdigest()), tokeniser
+    return Shards(path, kind, names, sizes, hashlib.sha256(dump_json(manifest)).hexdigest()), tokenizer
 
 
 def _damaged(path: Path, what: str, fix: str = "make them again: sonde data tokens") -> DataUnusable:

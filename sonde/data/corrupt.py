@@ -20,7 +20,7 @@ from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import generator
 from .documents import Ragged, as_indices, check_rows, inside
 from .tensors import TensorSource, fingerprint
-from .tokeniser import Tokeniser, sentinels, special
+from .tokenizer import Tokenizer, sentinels, special
 
 Change = Callable[[Batch, Generator], Batch]
 
@@ -30,7 +30,7 @@ def hide(batch: Batch, chosen: Tensor, instead: Tensor | int) -> Batch:
     return batch.replace(x=torch.where(chosen, instead, batch.x), y=batch.x, mask=chosen)
 
 
-def masking(tokeniser: Tokeniser, rate: float = 0.15, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Change:
+def masking(tokenizer: Tokenizer, rate: float = 0.15, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Change:
     """Ask for some tokens: of those chosen most are masked, some replaced by another and some left as they are [devlin2018].
 
     Special tokens, padding among them, are never chosen, and none is put in the place of another token.
@@ -42,11 +42,11 @@ def masking(tokeniser: Tokeniser, rate: float = 0.15, shares: tuple[float, float
         raise BadInput(f"the share of masked tokens must be above 0 and at most 1, not {rate:g}", fix="try rate=0.15")
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise BadInput(f"the shares masked, replaced and left must add up to 1, not {shares}", fix="try (0.8, 0.1, 0.1)")
-    mask = special(tokeniser, "mask")
-    apart = torch.tensor(sorted(tokeniser.specials.values()))
-    plain = torch.arange(tokeniser.size)[~torch.isin(torch.arange(tokeniser.size), apart)]
+    mask = special(tokenizer, "mask")
+    apart = torch.tensor(sorted(tokenizer.specials.values()))
+    plain = torch.arange(tokenizer.size)[~torch.isin(torch.arange(tokenizer.size), apart)]
     if not len(plain):
-        raise BadInput("all tokens of this tokeniser are special ones, so there is none to hide", fix="train it on text")
+        raise BadInput("all tokens of this tokenizer are special ones, so there is none to hide", fix="train it on text")
 
     def change(batch: Batch, dice: Generator) -> Batch:
         chosen, what = torch.rand(2, *batch.x.shape, generator=dice)
@@ -57,7 +57,7 @@ def masking(tokeniser: Tokeniser, rate: float = 0.15, shares: tuple[float, float
     return change
 
 
-def span_corruption(tokeniser: Tokeniser, rate: float = 0.15, mean: float = 3.0) -> Change:
+def span_corruption(tokenizer: Tokenizer, rate: float = 0.15, mean: float = 3.0) -> Change:
     """Cut spans out of each row, a sentinel in the place of each: `source` is what is left, y the sentinels with their spans [raffel2020].
 
     Rows have no padding; every one loses as many tokens in as many spans, so all have one shape.  Both sides end with the end
@@ -70,15 +70,15 @@ def span_corruption(tokeniser: Tokeniser, rate: float = 0.15, mean: float = 3.0)
         raise BadInput(
             f"spans need a rate between 0 and 1 and a mean length of at least 1, not {rate:g} and {mean:g}", fix="try 0.15 and 3"
         )
-    marks, end = sentinels(tokeniser), tokeniser.specials.get("end")
-    start = tokeniser.specials["start"] if "start" in tokeniser.specials else special(tokeniser, "pad")
+    marks, end = sentinels(tokenizer), tokenizer.specials.get("end")
+    start = tokenizer.specials["start"] if "start" in tokenizer.specials else special(tokenizer, "pad")
 
     def change(batch: Batch, dice: Generator) -> Batch:
         x = batch.x
         lost, spans = span_numbers(x.shape[1], rate, mean)
         if spans > len(marks):
             raise BadInput(
-                f"rows of {x.shape[1]} tokens have {spans} spans, the tokeniser has {len(marks)} sentinels",
+                f"rows of {x.shape[1]} tokens have {spans} spans, the tokenizer has {len(marks)} sentinels",
                 fix="train it with more of them",
             )
         if "lengths" in batch and int(batch.lengths.min()) < x.shape[1]:
@@ -105,9 +105,9 @@ def span_numbers(length: int, rate: float, mean: float) -> tuple[int, int]:
     return lost, min(max(round(lost / mean), 1), lost, length - lost)
 
 
-def restored(source: Tensor, target: Tensor, tokeniser: Tokeniser) -> Tensor:
+def restored(source: Tensor, target: Tensor, tokenizer: Tokenizer) -> Tensor:
     """The row that one row of `source` and its spans were made from."""
-    marks, end = set(sentinels(tokeniser).tolist()), tokeniser.specials.get("end")
+    marks, end = set(sentinels(tokenizer).tolist()), tokenizer.specials.get("end")
     spans: dict[int, list[int]] = {}
     for token in target.tolist():
         if token in marks:
@@ -165,13 +165,13 @@ class SentenceSource:
         return fingerprint({"values": self.rows.values, "bounds": self.rows.bounds, "first": self.first})
 
 
-def next_sentence(tokeniser: Tokeniser, chance: float = 0.5) -> Change:
+def next_sentence(tokenizer: Tokenizer, chance: float = 0.5) -> Change:
     """Join sentences to `[CLS] first [SEP] second [SEP]`; the second is the next one, or with the given chance that of another row.
 
     The batch is one of a `SentenceSource`.  `kinds` (B, T) is 0 in the first sentence and 1 in the second, `follows` (B,) is 1
     where it is the next one.
     """
-    cls, sep, pad = (special(tokeniser, name) for name in ("cls", "sep", "pad"))
+    cls, sep, pad = (special(tokenizer, name) for name in ("cls", "sep", "pad"))
 
     def change(batch: Batch, dice: Generator) -> Batch:
         rows = len(batch)

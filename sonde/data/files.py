@@ -70,7 +70,7 @@ def looks_like_path(name: str) -> bool:
 
 def _loader(path: Path) -> Callable[..., Data]:
     if "\0" in str(path) or not path.exists():
-        raise BadInput(f"no file or folder '{path}'", fix=_neighbour(path))
+        raise BadInput(f"no file or folder '{path}'", fix=_neighbor(path))
     kind = suffix(path)
     if path.is_dir():
         return token_folder if any((path / name).is_file() for name in ("manifest.json", "plan.json")) else image_folder
@@ -89,7 +89,7 @@ def _is_array(path: Path) -> bool:
     return suffix(path) in ARRAYS or "ubyte" in path.name
 
 
-def _neighbour(path: Path) -> str:
+def _neighbor(path: Path) -> str:
     """The nearest name beside a path that does not exist."""
     try:
         beside = [one.name for one in path.parent.iterdir()]
@@ -160,7 +160,7 @@ def image_folder(
     valid: Part = 0.1,
     test: Part = 0.1,
     size: int | tuple[int, int] | None = None,
-    colour: bool | None = None,
+    color: bool | None = None,
     skip_corrupt: bool = False,
 ) -> Data:
     """A folder with one folder of images per class, or train/ and test/ folders of such.
@@ -168,7 +168,7 @@ def image_folder(
     valid: fraction or count of images held out for validation
     test: fraction or count of images held out for the test, where there is no test folder
     size: bring all images to this height and width
-    colour: three channels or one; by default three if any image has colour
+    color: three channels or one; by default three if any image has color
     skip_corrupt: leave out images that cannot be read, and count them
     """
     if target is not None:
@@ -177,7 +177,7 @@ def image_folder(
     if shape is not None and (len(shape) != 2 or not all(isinstance(side, int) and 1 <= side <= 8192 for side in shape)):
         raise BadInput(f"size must be a number of pixels or (height, width), not {size!r}")
     folder = pictures.by_class(path)
-    images = pictures.read(folder.files, colour, shape, skip_corrupt, root=path)
+    images = pictures.read(folder.files, color, shape, skip_corrupt, root=path)
     labels = np.array([folder.labels[i] for i in images.kept], object)
     kept = [folder.parts[i] for i in images.kept] if folder.parts else None
     fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))

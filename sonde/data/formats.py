@@ -226,10 +226,10 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     return columns
 
 
-def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] | None = None) -> np.ndarray:
-    """One picture as uint8 (C, H, W): 3 channels where it has colour (or as asked), else 1; resized to (H, W) if given.
+def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | None = None) -> np.ndarray:
+    """One picture as uint8 (C, H, W): 3 channels where it has color (or as asked), else 1; resized to (H, W) if given.
 
-    It stands as the camera was held.  Grey values of 16 bits keep their first 8; other numbers must be whole, from 0 to 255.
+    It stands as the camera was held.  Gray values of 16 bits keep their first 8; other numbers must be whole, from 0 to 255.
     """
     import warnings
 
@@ -246,14 +246,14 @@ def read_picture(path: Path, colour: bool | None = None, size: tuple[int, int] |
         except UnidentifiedImageError:  # its own words tell the address of the bytes
             raise ValueError("no known format begins like this") from None
         with image as opened:
-            if colour is None:
-                colour = opened.mode.split(";")[0] not in ("1", "L", "LA", "La", "I", "F")
+            if color is None:
+                color = opened.mode.split(";")[0] not in ("1", "L", "LA", "La", "I", "F")
             opened.load()
-            picture = _bytes(_upright(opened), opened.format == "PPM", path).convert("RGB" if colour else "L")
+            picture = _bytes(_upright(opened), opened.format == "PPM", path).convert("RGB" if color else "L")
             if size is not None and picture.size != (size[1], size[0]):
                 picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             pixels = np.array(picture, dtype=np.uint8)
-    return pixels.transpose(2, 0, 1).copy() if colour else pixels[None]
+    return pixels.transpose(2, 0, 1).copy() if color else pixels[None]
 
 
 def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:

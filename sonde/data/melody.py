@@ -28,8 +28,8 @@ TUPLETS = {"2": Fraction(3, 2), "3": Fraction(2, 3), "4": Fraction(3, 4), "6": F
 SIGNS = {"^^": 2, "^": 1, "=": 0, "_": -1, "__": -2}
 
 TUNES = tuple(
-    f"X:1\nT:{title}\nM:{metre}\nL:{unit}\nK:{key}\n{body}\n"
-    for title, metre, unit, key, body in (
+    f"X:1\nT:{title}\nM:{meter}\nL:{unit}\nK:{key}\n{body}\n"
+    for title, meter, unit, key, body in (
         ("Ode to Joy", "4/4", "1/4", "C", "EEFG|GFED|CCDE|E3/2D/2D2|EEFG|GFED|CCDE|D3/2C/2C2|\n"
          "DDEC|DE/2F/2EC|DE/2F/2ED|CDG,2|EEFG|GFED|CCDE|D3/2C/2C2|"),
         ("Twinkle, Twinkle", "4/4", "1/4", "C", "CCGG|AAG2|FFEE|DDC2|GGFF|EED2|GGFF|EED2|CCGG|AAG2|FFEE|DDC2|"),

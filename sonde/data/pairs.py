@@ -11,7 +11,7 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from .documents import Ragged, as_indices, check_rows, moved_on
 from .tensors import fingerprint
-from .tokeniser import Tokeniser, special
+from .tokenizer import Tokenizer, special
 
 
 @final
@@ -58,7 +58,7 @@ class PairSource:
         return fingerprint({**fields, "ids": self.ids})
 
 
-def pairs(sources: list[str], targets: list[str], theirs: Tokeniser, ours: Tokeniser, most: int = 1 << 20) -> PairSource:
+def pairs(sources: list[str], targets: list[str], theirs: Tokenizer, ours: Tokenizer, most: int = 1 << 20) -> PairSource:
     """Pairs of texts as tokens; longer ones are cut to `most` tokens, and both end with the end token."""
     if len(sources) != len(targets):
         raise BadInput(f"{len(sources)} texts and {len(targets)} others are no pairs", fix="give as many of each")
@@ -66,5 +66,5 @@ def pairs(sources: list[str], targets: list[str], theirs: Tokeniser, ours: Token
     source = Ragged(*theirs.encode_all(sources)).cut(most).wrapped(end=special(theirs, "end"))
     target = Ragged(*ours.encode_all(targets)).cut(most).wrapped(start, end)
     if special(theirs, "pad") != pad:
-        raise BadInput("the two tokenisers have different numbers for the pad token", fix="train both with the same special tokens")
+        raise BadInput("the two tokenizers have different numbers for the pad token", fix="train both with the same special tokens")
     return PairSource(source, target, pad)

@@ -76,12 +76,12 @@ def by_class(folder: Path) -> Folder:
 
 def read(
     files: Sequence[Path],
-    colour: bool | None = None,
+    color: bool | None = None,
     size: tuple[int, int] | None = None,
     skip_corrupt: bool = False,
     root: Path | None = None,
 ) -> Pictures:
-    """All files as one array; grey pictures among coloured ones get three equal channels.
+    """All files as one array; gray pictures among colored ones get three equal channels.
 
     skip_corrupt: leave out what cannot be read
     root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
@@ -97,7 +97,7 @@ def read(
     images, kept, corrupt = [], [], []
     for i, path in enumerate(track(files, "reading pictures", console=console, transient=True, disable=quiet)):
         try:
-            images.append(read_picture(path, colour, size))
+            images.append(read_picture(path, color, size))
             kept.append(i)
         except BadInput as error:
             if not skip_corrupt:

@@ -112,7 +112,7 @@ def parity(seed: int = 0, n: Count = 20_000, length: Length = 32, modulus: Few =
 def in_context(seed: int = 0, n: Count = 20_000, shots: Few = 12, keys: Few = 6, values: Few = 6) -> Data:
     """Keys and values by turns, under a rule that is new in every sequence: name the value of each key that came before.
 
-    Nothing about a rule can be learnt by heart: the weights stay, the answer is in the sequence.
+    Nothing about a rule can be learned by heart: the weights stay, the answer is in the sequence.
 
     n: sequences to train on
     shots: pairs of a key and its value; the last key is always one that came before

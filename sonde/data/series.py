@@ -64,7 +64,7 @@ def values(name: str) -> Tensor:
 
 
 def forecast(name: str, row: Tensor, valid: Part, test: Part, length: int, ahead: int) -> Data:
-    """Windows x (B, T, 1) and what came next y (B, ahead), standardised by the training part; each part's targets lie in that part."""
+    """Windows x (B, T, 1) and what came next y (B, ahead), standardized by the training part; each part's targets lie in that part."""
     n_valid, n_test = size(len(row), valid, "valid"), size(len(row), test, "test")
     stop = len(row) - n_valid - n_test
     if stop < length + ahead:

@@ -15,10 +15,10 @@ from .corpora import LinesReader
 from .documents import Ragged
 from .split import split
 from .tensors import TensorSource
-from .tokeniser import train
+from .tokenizer import train
 
 KINDS = ("disc", "square", "cross")
-COLOURS = {"red": (1.0, 0.2, 0.2), "green": (0.2, 0.9, 0.3), "blue": (0.3, 0.4, 1.0)}
+COLORS = {"red": (1.0, 0.2, 0.2), "green": (0.2, 0.9, 0.3), "blue": (0.3, 0.4, 1.0)}
 SIZES, SIDES = ("small", "large"), ("left", "right")
 
 
@@ -26,7 +26,7 @@ class Things(NamedTuple):
     """What stands in each picture, (n, many) of everything; a length of 1 is half a side."""
 
     kind: Tensor
-    colour: Tensor
+    color: Tensor
     x: Tensor
     y: Tensor
     radius: Tensor
@@ -51,7 +51,7 @@ def shapes(
     n: Annotated[int, Range(10, 1_000_000)] = 2000,
     size: Annotated[int, Range(8, 1024)] = 32,
     many: Annotated[int, Range(1, 16)] = 1,
-    colour: bool = False,
+    color: bool = False,
     target: Literal["label", "mask", "caption"] = "label",
     noise: Annotated[float, Range(0, 10)] = 0.1,
 ) -> Data:
@@ -60,15 +60,15 @@ def shapes(
     n: pictures in all; 15 % are for validation and 15 % for the test
     size: height and width in pixels
     many: things in each picture; later ones hide earlier ones
-    colour: three channels instead of one
+    color: three channels instead of one
     target: label gives y (n,), the kind of the last thing; mask gives y (n, size, size), 0 for the ground and 1 to 3 for the
         kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
     noise: deviation of Gaussian noise on every pixel
     """
     dice = generator(seed, "shapes")
     things = scattered(n, many, dice)
-    inside, tints = things.inside(size), torch.tensor(list(COLOURS.values())) if colour else torch.ones(1, 1)
-    shade = tints[things.colour if colour else torch.zeros_like(things.colour)]  # (n, many, channels)
+    inside, tints = things.inside(size), torch.tensor(list(COLORS.values())) if color else torch.ones(1, 1)
+    shade = tints[things.color if color else torch.zeros_like(things.color)]  # (n, many, channels)
     x = torch.zeros(n, shade.shape[-1], size, size)
     mask = torch.zeros(n, size, size, dtype=torch.long)
     for i in range(many):
@@ -81,7 +81,7 @@ def shapes(
     if target == "mask":
         y, names = mask, ("ground", *KINDS)
     elif target == "caption":
-        texts = captions(things, colour)
+        texts = captions(things, color)
         words = train("words", texts, 100, ("pad", "unknown", "start", "end"))
         rows = Ragged.of([words.encode(text).tolist() for text in texts])
         more = {"text": rows.padded(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
@@ -92,22 +92,22 @@ def shapes(
 
 
 def scattered(n: int, many: int, dice: Generator) -> Things:
-    """Things of any kind, size, colour and angle, wholly inside the picture and clearly in its left or right half."""
+    """Things of any kind, size, color and angle, wholly inside the picture and clearly in its left or right half."""
 
     def between(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(n, many, generator=dice)
 
-    kind, colour, large = (torch.randint(k, (n, many), generator=dice) for k in (len(KINDS), len(COLOURS), 2))
+    kind, color, large = (torch.randint(k, (n, many), generator=dice) for k in (len(KINDS), len(COLORS), 2))
     radius = torch.where(large > 0, between(0.4, 0.48), between(0.22, 0.3))
     room = 1 - 1.2 * radius
     side = torch.randint(2, (n, many), generator=dice) * 2 - 1
-    return Things(kind, colour, side * (0.1 + (room - 0.1) * between(0, 1)), room * between(-1, 1), radius, between(0, math.pi / 2))
+    return Things(kind, color, side * (0.1 + (room - 0.1) * between(0, 1)), room * between(-1, 1), radius, between(0, math.pi / 2))
 
 
-def captions(things: Things, colour: bool) -> list[str]:
+def captions(things: Things, color: bool) -> list[str]:
     """A sentence about the last thing of each picture: 'a large red disc on the left'."""
     sentences = []
-    for kind, tint, x, radius in zip(*(value[:, -1].tolist() for value in (things.kind, things.colour, things.x, things.radius))):
-        words = ["a", SIZES[radius > 0.35], [*COLOURS][tint] if colour else "", KINDS[kind], "on the", SIDES[x > 0]]
+    for kind, tint, x, radius in zip(*(value[:, -1].tolist() for value in (things.kind, things.color, things.x, things.radius))):
+        words = ["a", SIZES[radius > 0.35], [*COLORS][tint] if color else "", KINDS[kind], "on the", SIDES[x > 0]]
         sentences.append(" ".join(filter(None, words)))
     return sentences

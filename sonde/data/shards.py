@@ -1,13 +1,13 @@
 """Token shards: text files of any size -> a folder of token files that are mapped into memory, not read.
 
-    DIR/plan.json             what was asked: files, tokeniser, options; a run that goes on must ask the same
-    DIR/tokenizer.json        the tokeniser
+    DIR/plan.json             what was asked: files, tokenizer, options; a run that goes on must ask the same
+    DIR/tokenizer.json        the tokenizer
     DIR/00000.tokens          tokens end to end, as the smallest whole numbers that hold them
     DIR/00000.documents       for each document that ends here: where (in tokens) and a hash of its tokens, 8 bytes each
     DIR/00000.json            written last: sizes and checksums of the two
     DIR/manifest.json         all of these together, written when every shard is there
 
-A shard is one stretch of one file, and its bytes depend on the text, the tokeniser and the options alone.  So shards are made
+A shard is one stretch of one file, and its bytes depend on the text, the tokenizer and the options alone.  So shards are made
 side by side, a run that was killed keeps those that are whole, and what it ends with is what an uninterrupted one gives.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from ..core.errors import BadInput, DataUnusable, ResourceFault
 from ..core.files import Lock, disk, dump_json, make_folder, read_json, remove_quietly, replace_file, sha256_file, write_file
 from .formats import PACKED, reading
-from .tokeniser import KINDS, Tokeniser, load, save, train
+from .tokenizer import KINDS, Tokenizer, load, save, train
 
 FORMAT = 1
 BLOCK = 1 << 20
@@ -46,10 +46,10 @@ CUTS = {"file": re.compile(rb"[^\s](?= [^\s])"), "line": re.compile(rb"\n"), "pa
 class Asked:
     """What is made of the text; the same for every shard."""
 
-    tokeniser: str = "bpe"
+    tokenizer: str = "bpe"
     """byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"""
     size: int = 8000
-    """most tokens of a tokeniser that is trained"""
+    """most tokens of a tokenizer that is trained"""
     documents: Documents = "file"
     """what a document is: a file, a line or a paragraph (up to an empty line)"""
     shard: int = 16 << 20
@@ -74,7 +74,7 @@ def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1
     plan = _plan(files, options)
     lock = _claim(out, plan)
     try:
-        tokeniser = _tokeniser(files, out, options)
+        tokenizer = _tokenizer(files, out, options)
         jobs = [stretch for file in files for stretch in _stretches(file, options)]
         sizes = [_bytes(job) for job in jobs]
         records: list[Any] = [_whole(out, number) for number in range(len(jobs))]
@@ -86,7 +86,7 @@ def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1
             records[number], done = record, done + sizes[number]
             if tell:
                 tell(done, sum(sizes))
-        return _finish(out, records, tokeniser)
+        return _finish(out, records, tokenizer)
     except OSError as error:
         raise ResourceFault(
             f"the shards cannot be written: {error.strerror or error}",
@@ -99,7 +99,7 @@ def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:
-    """All text in blocks that end between words, for training a tokeniser."""
+    """All text in blocks that end between words, for training a tokenizer."""
     for file in files:
         for text, _ in _blocks(Stretch(file.name, str(file), 0, 0, True), "file"):
             yield text
@@ -138,16 +138,16 @@ def _claim(out: Path, plan: dict) -> Lock:
     return lock
 
 
-def _tokeniser(files: Sequence[Path], out: Path, options: Asked) -> Tokeniser:
-    """The tokeniser of the folder: the one there, else the one named, else one trained on the text."""
+def _tokenizer(files: Sequence[Path], out: Path, options: Asked) -> Tokenizer:
+    """The tokenizer of the folder: the one there, else the one named, else one trained on the text."""
     path = out / "tokenizer.json"
     if not path.is_file():
-        tokeniser = (
-            train(options.tokeniser, texts(files), options.size, options.specials)
-            if options.tokeniser in KINDS
-            else load(options.tokeniser)
+        tokenizer = (
+            train(options.tokenizer, texts(files), options.size, options.specials)
+            if options.tokenizer in KINDS
+            else load(options.tokenizer)
         )
-        save(tokeniser, path)
+        save(tokenizer, path)
     return load(path)
 
 
@@ -185,9 +185,9 @@ def _bytes(job: Stretch) -> int:
 def _made(left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: Asked, processes: int) -> Iterator[tuple[int, dict]]:
     make = partial(_shard, out=out, how=options.documents)
     if processes < 2 or len(left) < 2:
-        tokeniser = load(out / "tokenizer.json")
+        tokenizer = load(out / "tokenizer.json")
         for number in left:
-            yield number, make(number, jobs[number], tokeniser=tokeniser)
+            yield number, make(number, jobs[number], tokenizer=tokenizer)
         return
     context = get_context("spawn")  # a copy of a process with threads may hang
     with ProcessPoolExecutor(min(processes, len(left)), context, _begin, (str(out / "tokenizer.json"),)) as pool:
@@ -199,8 +199,8 @@ def _made(left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: Aske
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_OWN: list[Tokeniser] = []
-"""the tokeniser of a worker process"""
+_OWN: list[Tokenizer] = []
+"""the tokenizer of a worker process"""
 
 
 def _begin(path: str) -> None:
@@ -208,10 +208,10 @@ def _begin(path: str) -> None:
     _OWN.append(load(path))
 
 
-def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokeniser: Tokeniser | None = None) -> dict:
+def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokenizer: Tokenizer | None = None) -> dict:
     """Write one shard: both files aside, renamed, then the record that says they are whole."""
-    tokeniser = tokeniser or _OWN[0]
-    end, kind = tokeniser.specials.get("end"), np.dtype(dtype(tokeniser.size)).newbyteorder("<")
+    tokenizer = tokenizer or _OWN[0]
+    end, kind = tokenizer.specials.get("end"), np.dtype(dtype(tokenizer.size)).newbyteorder("<")
     ends: list[tuple[int, int]] = []
     tokens = 0
 
@@ -220,7 +220,7 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokeniser: T
         digest = hashlib.blake2b(digest_size=8)
         has_tokens = False
         for text, parts in _blocks(job, how):
-            values, bounds = tokeniser.encode_all(parts if how != "file" else [text])
+            values, bounds = tokenizer.encode_all(parts if how != "file" else [text])
             row = values.numpy().astype(kind)
             for i in range(len(bounds) - 1):
                 stretch = row[int(bounds[i]) : int(bounds[i + 1])].tobytes()
@@ -285,13 +285,13 @@ def _whole(out: Path, number: int) -> dict | None:
     return record if same else None
 
 
-def _finish(out: Path, records: list[dict], tokeniser: Tokeniser) -> dict:
+def _finish(out: Path, records: list[dict], tokenizer: Tokenizer) -> dict:
     for left_over in out.glob(".tmp-*"):  # of a run that was killed
         remove_quietly(left_over)
     manifest = {
         "format": FORMAT,
-        "tokeniser.sha256": sha256_file(out / "tokenizer.json"),
-        "dtype": dtype(tokeniser.size),
+        "tokenizer.sha256": sha256_file(out / "tokenizer.json"),
+        "dtype": dtype(tokenizer.size),
         "tokens": sum(record["tokens"] for record in records),
         "documents": sum(record["documents"] for record in records),
         "shards": records,

@@ -1,4 +1,4 @@
-"""Test functions for optimisers: losses over two weights that can be drawn, each with a start and what is known of its minimum.
+"""Test functions for optimizers: losses over two weights that can be drawn, each with a start and what is known of its minimum.
 
 Every function takes weights (..., 2) and gives losses (...), so one call evaluates a point or a whole grid.
 """

@@ -36,7 +36,7 @@ def xor(seed: int = 0, n: Count = 1000, noise: Noise = 0.2) -> Data:
 
 
 def rings(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, classes: Few = 2) -> Data:
-    """Circles around one centre, a class each.
+    """Circles around one center, a class each.
 
     n: examples in all
     noise: deviation of the points from their circle
@@ -76,7 +76,7 @@ def spirals(seed: int = 0, n: Count = 1000, noise: Noise = 0.05, classes: Few = 
 
 
 def blobs(seed: int = 0, n: Count = 1000, noise: Noise = 1.0, classes: Few = 3, features: Few = 2) -> Data:
-    """Gaussian clouds around random centres, a class each.
+    """Gaussian clouds around random centers, a class each.
 
     n: examples in all
     noise: deviation of each cloud
@@ -85,8 +85,8 @@ def blobs(seed: int = 0, n: Count = 1000, noise: Noise = 1.0, classes: Few = 3, 
     """
     draw = generator(seed, "blobs")
     label = torch.arange(n) % classes
-    centres = 20 * torch.rand(classes, features, generator=draw) - 10
-    return _classes("blobs", _blur(centres[label], noise, draw), label, seed)
+    centers = 20 * torch.rand(classes, features, generator=draw) - 10
+    return _classes("blobs", _blur(centers[label], noise, draw), label, seed)
 
 
 def swiss_roll(seed: int = 0, n: Count = 2000, noise: Noise = 0.05) -> Data:
@@ -143,11 +143,11 @@ def _blur(x: Tensor, noise: float, draw: Generator) -> Tensor:
 
 
 def _classes(name: str, x: Tensor, label: Tensor, seed: int) -> Data:
-    return _data(name, x, label, Rules("classes", standardise=False), seed)
+    return _data(name, x, label, Rules("classes", standardize=False), seed)
 
 
 def _values(name: str, x: Tensor, y: Tensor, seed: int) -> Data:
-    return _data(name, x, y, Rules("values", standardise=False), seed)
+    return _data(name, x, y, Rules("values", standardize=False), seed)
 
 
 def _data(name: str, x: Tensor, y: Tensor, rules: Rules, seed: int) -> Data:

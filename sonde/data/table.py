@@ -1,4 +1,4 @@
-"""Tables: named columns of outside data -> clean, standardised tensors, with every change counted.
+"""Tables: named columns of outside data -> clean, standardized tensors, with every change counted.
 
 What is learned from the data (means, deviations, levels of a text column, constant columns) comes from the training
 rows alone.  The same encoder later reads new rows for prediction.
@@ -37,8 +37,8 @@ class Rules:
     task: what the target is; 'auto' takes texts and few whole numbers as classes
     missing: missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error
     text: text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown
-    standardise: number columns get mean 0 and deviation 1 over the training rows
-    standardise_target: the same for a target of numbers
+    standardize: number columns get mean 0 and deviation 1 over the training rows
+    standardize_target: the same for a target of numbers
     drop_duplicates: leave out rows that equal an earlier one
     ignore: columns to leave out
     classes: names of the classes in the order of their labels; by default those found, sorted
@@ -47,8 +47,8 @@ class Rules:
     task: Literal["auto", "classes", "values", "counts"] = "auto"
     missing: Literal["mean", "drop", "error"] = "mean"
     text: Literal["onehot", "codes"] = "onehot"
-    standardise: bool = True
-    standardise_target: bool = False
+    standardize: bool = True
+    standardize_target: bool = False
     drop_duplicates: bool = False
     ignore: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -104,8 +104,8 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
     encoder = Encoder.fit({column: cells[train_rows] for column, cells in features.items()}, rules, name)
     report |= _names("constant columns left out", [column for column in features if column not in (*encoder.numbers, *encoder.levels)])
     report |= _names("target", [f"{target}: {goal.told}"])
-    if rules.standardise_target and not goal.classes:
-        goal = goal.standardised(labels[indices[0]])
+    if rules.standardize_target and not goal.classes:
+        goal = goal.standardized(labels[indices[0]])
         labels = goal(goals[kept], name)
         report |= _names("target mean and deviation", [f"{goal.mean:.6g}, {goal.std:.6g}"])
     x, _ = encoder({column: cells[kept] for column, cells in features.items()}, name)
@@ -266,7 +266,7 @@ class Encoder:
                 gap = np.isnan(values)
                 values = np.where(gap, mean, values)
                 with np.errstate(all="ignore"):
-                    block = ((values - mean) / std if self.rules.standardise else values)[:, None]
+                    block = ((values - mean) / std if self.rules.standardize else values)[:, None]
             else:
                 place = {level: i for i, level in enumerate(self.levels[column])}
                 codes = np.array([place.get(cell, -1) for cell in texts(columns[column])], np.int64)
@@ -332,7 +332,7 @@ class Target:
             )
         return cls(column, task, told=task)
 
-    def standardised(self, y: Tensor) -> Target:
+    def standardized(self, y: Tensor) -> Target:
         """The same target with mean 0 and deviation 1 over the given (training) values."""
         return Target(self.column, self.task, self.classes, float(y.double().mean()), float(y.double().std(correction=0)) or 1.0, self.told)
 

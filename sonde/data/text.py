@@ -17,7 +17,7 @@ from . import fetch
 from .formats import contents, decode
 from .split import size
 from .tensors import WindowSource
-from .tokeniser import Grain, Tokeniser, train
+from .tokenizer import Grain, Tokenizer, train
 
 SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
 """where a data folder may hold it; the last is the name it has at its home"""
@@ -33,7 +33,7 @@ Most = Annotated[int, Range(2, 1 << 24)]
 class TextReader:
     """A file of new text -> Batch of windows with the vocabulary of the training text."""
 
-    def __init__(self, vocabulary: Tokeniser, length: int) -> None:
+    def __init__(self, vocabulary: Tokenizer, length: int) -> None:
         self.vocabulary, self.length = vocabulary, length
 
     def __call__(self, path: str | Path) -> Batch:
@@ -74,7 +74,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     test: fraction or count of characters
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    level: tokens are characters, bytes, words or sub-words learned from the training part
     most: most words or sub-words
     specials: names of special tokens, such as 'mask', that the text does not hold
     """
@@ -114,7 +114,7 @@ def tiny_shakespeare(  # noqa: PLR0913  the options of a set
     test: fraction or count of characters
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learnt from the training part
+    level: tokens are characters, bytes, words or sub-words learned from the training part
     most: most words or sub-words
     specials: names of special tokens, such as 'mask', that the text does not hold
     """
@@ -143,7 +143,7 @@ def stdlib_text(
 
     length: tokens per window
     stride: tokens between the starts of two windows; by default the length
-    level: tokens are bytes, characters, words or sub-words learnt from the training part
+    level: tokens are bytes, characters, words or sub-words learned from the training part
     most: most words or sub-words
     specials: names of special tokens, such as 'mask', that the text does not hold
     share: how much of it, by whole files

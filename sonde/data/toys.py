@@ -14,7 +14,7 @@ from .corpora import LinesReader
 from .documents import Ragged
 from .pairs import PairSource, pairs
 from .split import split
-from .tokeniser import train
+from .tokenizer import train
 
 Few = Annotated[int, Range(2, 4096)]
 ARTICLES = {"the": "la", "a": "", "this": "tiu"}
@@ -35,11 +35,11 @@ def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Dat
         rest, verb = divmod(number, len(VERBS))
         translations.append(translated(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
     sources, targets = map(list, zip(*translations))
-    tokeniser = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
-    whole = pairs(sources, targets, tokeniser, tokeniser)
+    tokenizer = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
+    whole = pairs(sources, targets, tokenizer, tokenizer)
     parts = [whole.subset(part) for part in split(len(whole), seed=seed)]
     return Data(
-        parts[0], parts[1], parts[2], name="bilingual", task="other", classes=tokeniser.tokens, reader=LinesReader(tokeniser, 64, "source")
+        parts[0], parts[1], parts[2], name="bilingual", task="other", classes=tokenizer.tokens, reader=LinesReader(tokenizer, 64, "source")
     )
 
 

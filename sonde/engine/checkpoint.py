@@ -6,7 +6,7 @@
         state.json         step, best figure, early stopping, position in metrics.jsonl, callbacks
         manifest.json      written last: format, step, run id, fingerprint, {file: [size, sha256]}
 
-Why both defences: checksums alone never load garbage but can lose an acknowledged checkpoint at a power loss; syncing
+Why both defenses: checksums alone never load garbage but can lose an acknowledged checkpoint at a power loss; syncing
 alone cannot see bit rot.  Order is by step number, never by file time.
 """
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..gradients.mean import global_counts
-from .replica import build_optimiser
+from .replica import build_optimizer
 from .state import misfit_model, model_tensors
 from .world import World
 
@@ -23,7 +23,7 @@ from .world import World
 class SpreadReplica:
     """The same methods as `Replica`; every one of them is a collective."""
 
-    def __init__(self, model: nn.Module, optimiser: Any, world: World) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -36,20 +36,20 @@ class SpreadReplica:
             if any(True for _ in child.parameters()):
                 fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        decays = getattr(optimiser, "decays", lambda name, parameter: True)
+        decays = getattr(optimizer, "decays", lambda name, parameter: True)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         groups = []
         for group in (0, 1):
             own = [(name, p) for name, p in named if decays(name, p) == (group == 0)]
             if own:
                 groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
-        self.optimiser = build_optimiser(optimiser, groups)
-        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.optimizer = build_optimizer(optimizer, groups)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
         """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
         counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         sums, weights = dict.fromkeys(counts, 0.0), dict.fromkeys(counts, 1.0)
         for shard, batch in shards.items():
             before(shard)
@@ -74,16 +74,16 @@ class SpreadReplica:
         torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), largest, norm)
 
     def update(self, factor: float, phase: int = 0) -> float:
-        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        self.optimiser.step()
-        return self.optimiser.param_groups[0]["lr"]
+        self.optimizer.step()
+        return self.optimizer.param_groups[0]["lr"]
 
     def _moments(self) -> dict[str, Tensor]:
         moments = {}
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
-                for moment, value in self.optimiser.state.get(parameter, {}).items():
+                for moment, value in self.optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         moments[f"{name}.{moment}"] = value
         return moments
@@ -101,12 +101,12 @@ class SpreadReplica:
             for name, tensor in model_tensors(self.model).items():
                 _spread_(tensor, parts["model"][name])
             if not parts["optim"]:
-                self.optimiser.state.clear()
+                self.optimizer.state.clear()
                 return
             values = [parameter.detach().clone() for parameter in self.model.parameters()]
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-            self.optimiser.step()  # an optimiser makes its state at its first update
+            self.optimizer.step()  # an optimizer makes its state at its first update
             for parameter, value in zip(self.model.parameters(), values, strict=True):
                 parameter.copy_(value)
             for name, moment in self._moments().items():

@@ -28,7 +28,7 @@ from .state import seed_everything
 
 
 class Job:
-    """Model, data and optimiser of one run on one process."""
+    """Model, data and optimizer of one run on one process."""
 
     SMALL = 32 << 20
     """bytes of training data up to which an epoch is laid out at once; larger buffers go back to the system when freed"""
@@ -46,8 +46,8 @@ class Job:
         seed_everything(options.seed, "model")
         with building("the model"):
             self.model: nn.Module = self.recipe.build_model().to(self.device)
-        if self.recipe.initialise is not None:
-            self.recipe.initialise(self.model)
+        if self.recipe.initialize is not None:
+            self.recipe.initialize(self.model)
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
@@ -88,7 +88,7 @@ class Job:
         return shards_of(self.world.rank, self.world.size, self.shards)
 
     def prepare_training(self) -> None:
-        """Buffers and optimiser; after this the model's parameters live in the flat buffer."""
+        """Buffers and optimizer; after this the model's parameters live in the flat buffer."""
         self.model.train()
         if self.options.parallel == "fsdp" and self.world.size > 1:
             from .fsdp import SpreadReplica
@@ -96,9 +96,9 @@ class Job:
             if phased(self.objective):
                 message = "an objective whose phases move different weights cannot be trained with a model that is spread"
                 raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-            self.replica: Any = SpreadReplica(self.model, self.recipe.optimiser, self.world)
+            self.replica: Any = SpreadReplica(self.model, self.recipe.optimizer, self.world)
         else:
-            self.replica = Replica(self.model, self.recipe.optimiser, self.world, not self.recipe.callbacks, self.objective)
+            self.replica = Replica(self.model, self.recipe.optimizer, self.world, not self.recipe.callbacks, self.objective)
 
     def check(self) -> None:
         """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""

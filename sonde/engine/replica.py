@@ -1,4 +1,4 @@
-"""A model with its gradient buffer and its optimiser on one process: what a step does to the weights."""
+"""A model with its gradient buffer and its optimizer on one process: what a step does to the weights."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .state import Moments, load_model_, misfit_model, model_tensors
 class Replica:
     """Every process holds the whole model; gradients are summed in shard order, so all replicas stay identical."""
 
-    def __init__(self, model: nn.Module, optimiser: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
-        """steady: nobody but the optimiser changes the model, so a step may be replayed
+    def __init__(self, model: nn.Module, optimizer: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
+        """steady: nobody but the optimizer changes the model, so a step may be replayed
         objective: says which parameters move in which phase, where it has phases (see `phased`)
         """
         self.model, self.world, self.steady = model, world, steady
         self.judges = world
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
-        decays = getattr(optimiser, "decays", lambda name, parameter: True)
+        decays = getattr(optimizer, "decays", lambda name, parameter: True)
         self.flat = Flat(model, decays, checked(objective, model)) if phased(objective) else Flat(model, decays)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():
             groups.setdefault(group // 2, []).append((group, parameter))
-        self.movers = {phase: Mover(optimiser, own, self.flat) for phase, own in groups.items()}
+        self.movers = {phase: Mover(optimizer, own, self.flat) for phase, own in groups.items()}
         self.repeated: Repeated | None = None
 
     def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
@@ -66,7 +66,7 @@ class Replica:
         mean.clip(self.flat, norm, largest)
 
     def update(self, factor: float, phase: int = 0) -> float:
-        """One optimiser step of the weights that move in a phase, at `factor` times the base rate; returns the rate used."""
+        """One optimizer step of the weights that move in a phase, at `factor` times the base rate; returns the rate used."""
         return self.movers[phase].update(factor)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -96,29 +96,29 @@ class Replica:
 
 
 class Mover:
-    """The optimiser of the weights that move in one phase.  Those of other phases rest: no decay or momentum moves them."""
+    """The optimizer of the weights that move in one phase.  Those of other phases rest: no decay or momentum moves them."""
 
-    def __init__(self, optimiser: Any, own: list[tuple[int, nn.Parameter]], flat: Flat) -> None:
-        elementwise = getattr(optimiser, "elementwise", False)
+    def __init__(self, optimizer: Any, own: list[tuple[int, nn.Parameter]], flat: Flat) -> None:
+        elementwise = getattr(optimizer, "elementwise", False)
         groups = []
         for group, parameter in own:
             slots = [slot for slot in flat.slots if slot.group == group]
             params = [parameter] if elementwise else [slot.parameter for slot in slots]
             groups.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
-        self.optimiser = build_optimiser(optimiser, groups)
-        self.moments = Moments(self.optimiser, flat, elementwise)
-        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.optimizer = build_optimizer(optimizer, groups)
+        self.moments = Moments(self.optimizer, flat, elementwise)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.quick: Callable[[], None] | None = None
 
     def update(self, factor: float) -> float:
-        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         if self.quick is not None:
             self.quick()
         else:
-            self.optimiser.step()
-            self.quick = quick_step(self.optimiser)
-        return self.optimiser.param_groups[0]["lr"]
+            self.optimizer.step()
+            self.quick = quick_step(self.optimizer)
+        return self.optimizer.param_groups[0]["lr"]
 
 
 def phased(objective: Any) -> bool:
@@ -150,9 +150,9 @@ def checked(objective: Any, model: nn.Module) -> Callable[[str], int]:
     return phase_by_name.__getitem__
 
 
-def build_optimiser(optimiser: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """From `sonde.optim.build.optimiser`, or from a plain function of parameters such as `partial(torch.optim.SGD, lr=0.1)`."""
-    if hasattr(optimiser, "build"):
-        plain = [{**group, "weight_decay": optimiser.weight_decay if group["group"] % 2 == 0 else 0.0} for group in groups]
-        return optimiser.build(plain)
-    return optimiser(groups)
+def build_optimizer(optimizer: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """From `sonde.optim.build.optimizer`, or from a plain function of parameters such as `partial(torch.optim.SGD, lr=0.1)`."""
+    if hasattr(optimizer, "build"):
+        plain = [{**group, "weight_decay": optimizer.weight_decay if group["group"] % 2 == 0 else 0.0} for group in groups]
+        return optimizer.build(plain)
+    return optimizer(groups)

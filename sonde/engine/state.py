@@ -1,4 +1,4 @@
-"""What a bit-exact resume needs besides weights: optimiser moments by parameter name, random states."""
+"""What a bit-exact resume needs besides weights: optimizer moments by parameter name, random states."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def misfit_model(wanted: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, 
 
 
 class Moments:
-    """The state of an optimiser under parameter names, so that it does not depend on how parameters are laid out.
+    """The state of an optimizer under parameter names, so that it does not depend on how parameters are laid out.
 
-    A flat optimiser keeps one long tensor per moment; here it is cut into the views of its parameters.
+    A flat optimizer keeps one long tensor per moment; here it is cut into the views of its parameters.
     Scalars that every parameter of a group shares (the step count) are stored once per parameter all the same:
     the file then reads the same whichever layout wrote it.
     """
 
-    def __init__(self, optimiser: torch.optim.Optimizer, flat: Flat, elementwise: bool) -> None:
-        self.optimiser, self.flat, self.elementwise = optimiser, flat, elementwise
+    def __init__(self, optimizer: torch.optim.Optimizer, flat: Flat, elementwise: bool) -> None:
+        self.optimizer, self.flat, self.elementwise = optimizer, flat, elementwise
 
     def _views(self) -> dict[str, Tensor]:
         views: dict[str, Tensor] = {}
         for group, parameter, names in self._owners():
-            for moment, value in self.optimiser.state.get(parameter, {}).items():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, (int, float)):  # a plain counter becomes a tensor in its place, so it can be copied into
                     value = torch.tensor(float(value), dtype=torch.float64)
                 if value is None:
                     continue
                 if not isinstance(value, Tensor):
                     raise BadInput(
-                        f"state '{moment}' of the optimiser is a {type(value).__name__}, which cannot be saved",
+                        f"state '{moment}' of the optimizer is a {type(value).__name__}, which cannot be saved",
                         fix="use tensors or numbers",
                     )
                 if self.elementwise and value.dim() and value.numel() == parameter.numel():
@@ -77,8 +77,8 @@ class Moments:
         return views
 
     def _owners(self) -> Iterator[tuple[int, Tensor, list[str]]]:
-        """(group, what the optimiser holds, names of the model's parameters in it)."""
-        for group in self.optimiser.param_groups:
+        """(group, what the optimizer holds, names of the model's parameters in it)."""
+        for group in self.optimizer.param_groups:
             for position, parameter in enumerate(group["params"]):
                 yield group["group"], parameter, group["names"] if self.elementwise else [group["names"][position]]
 
@@ -87,32 +87,32 @@ class Moments:
         return {name: value.detach() for name, value in self._views().items()}
 
     def _prime(self) -> None:
-        """Give the optimiser the state it makes at its first update, and take back what that does to the weights."""
+        """Give the optimizer the state it makes at its first update, and take back what that does to the weights."""
         values = self.flat.values.clone()
         self.flat.grad.zero_()
-        self.optimiser.step()
+        self.optimizer.step()
         with torch.no_grad():
             self.flat.values.copy_(values)
 
     def fits(self, saved: Mapping[str, Tensor]) -> None:
-        """Raise DataUnusable unless these are moments of this optimiser."""
+        """Raise DataUnusable unless these are moments of this optimizer."""
         if saved:
             self._prime()
             misfit(self.tensors(), saved, "moment")
 
     def load_(self, saved: Mapping[str, Tensor]) -> None:
-        """Put saved moments in place; none are those of an optimiser before its first update."""
+        """Put saved moments in place; none are those of an optimizer before its first update."""
         if not saved:
-            self.optimiser.state.clear()
+            self.optimizer.state.clear()
             return
         self._prime()
         with torch.no_grad():
             for name, value in self._views().items():
                 value.copy_(saved[name])
         for _, parameter, names in self._owners():
-            for moment, value in self.optimiser.state.get(parameter, {}).items():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, (int, float)):
-                    self.optimiser.state[parameter][moment] = type(value)(saved[f"{names[0]}.{moment}"].item())
+                    self.optimizer.state[parameter][moment] = type(value)(saved[f"{names[0]}.{moment}"].item())
 
 
 def random_states() -> dict[str, Tensor]:

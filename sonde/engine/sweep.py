@@ -2,7 +2,7 @@
 
 A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it keeps what is finished.
 Settings that differ only in seed and learning rate are trained as one computation where that is possible
-(`sonde.engine.vectorised`); the notice says why where it is not.
+(`sonde.engine.vectorized`); the notice says why where it is not.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def sweep(
     method: str = "grid",
     trials: int | None = None,
     folder: str | Path | None = None,
-    vectorise: bool = True,
+    vectorize: bool = True,
     threads: int | None = None,
     quiet: bool = False,
     **fixed: Any,
@@ -138,7 +138,7 @@ def sweep(
     place = Path(folder) if folder is not None else rundir.fresh(f"{name}-sweep")
     place.mkdir(parents=True, exist_ok=True)
     _same_sweep(place, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": _jsonable(fixed)})
-    runner = _Runner(recipe, fixed, seeds, place, vectorise, threads, quiet)
+    runner = _Runner(recipe, fixed, seeds, place, vectorize, threads, quiet)
     settings = _grid(values) if method == "grid" else None
     rows = runner.all(list(settings)) if settings is not None else list(_drawn(runner, values, method, trials or 1))
     sign = -1.0 if runner.watch.startswith("-") else 1.0
@@ -221,10 +221,10 @@ class _Runner:
     """Trains settings over seeds, together where possible, and reads their figures."""
 
     def __init__(
-        self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorise: bool, threads: int | None, quiet: bool
+        self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorize: bool, threads: int | None, quiet: bool
     ) -> None:
         self.recipe, self.fixed, self.seeds, self.folder, self.quiet = recipe, dict(fixed), seeds, folder, quiet
-        self.vectorise, self.threads = vectorise, threads
+        self.vectorize, self.threads = vectorize, threads
         self.watch = "valid/loss"
         self.notices: list[str] = []
 
@@ -232,7 +232,7 @@ class _Runner:
         members = [(setting, seed) for setting in settings for seed in self.seeds]
         todo = [member for member in members if not self._done(*member)]
         failures: dict[Path, str] = {}
-        if self.vectorise and len(todo) > 1:
+        if self.vectorize and len(todo) > 1:
             failures, todo = self._together(todo)
         for count, (setting, seed) in enumerate(todo, 1):
             path = self._path(setting, seed)
@@ -270,7 +270,7 @@ class _Runner:
 
     def _together(self, members: list[tuple[dict[str, Any], int]]) -> tuple[dict[Path, str], list[tuple[dict[str, Any], int]]]:
         """Train members as one computation; returns failures and the members that must be trained one by one."""
-        from .vectorised import reason_against
+        from .vectorized import reason_against
 
         caller = random_states()
         threads = self.threads or os.cpu_count() or 1
@@ -293,7 +293,7 @@ class _Runner:
             restore_random_states(caller)
 
     def _run_together(self, jobs: list[Job], plans: list[Plan], members: list[tuple[dict[str, Any], int]]) -> dict[Path, str]:
-        from .vectorised import train_together
+        from .vectorized import train_together
 
         jobs[0].check()
         loops = []

@@ -303,7 +303,7 @@ def _choose_interface(master: str, alone: bool) -> None:
 
 
 def _interface_to(host: str) -> str | None:
-    """Name of the interface this machine uses towards a host, or None where that cannot be told."""
+    """Name of the interface this machine uses toward a host, or None where that cannot be told."""
     get_address = 0x8915  # SIOCGIFADDR
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -100,7 +100,7 @@ class Problem:
         """Middle of the cloud and T with T^T C T = I, where C is the curvature if every class were as likely as any other."""
         rows = _some(len(self.X), SAMPLE)
         X, s = self.X.numpy()[rows], self.s.numpy()[rows]
-        table = Table(X, None, near[rows] * (s if s.any() else 1.0), centre=self.bias)
+        table = Table(X, None, near[rows] * (s if s.any() else 1.0), center=self.bias)
         curvature = 0.25 if self.outputs == 1 else 1 / self.outputs
         D, mean = self.X.shape[1], torch.from_numpy(table.mean)
         wide = D >= WIDE
@@ -217,10 +217,10 @@ def _some(rows: int, wanted: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
 
 
-def _near(X: np.ndarray, peak: np.ndarray, centre: bool) -> np.ndarray:
+def _near(X: np.ndarray, peak: np.ndarray, center: bool) -> np.ndarray:
     """A weight for each row: 1, and less for one so far out that it would hide how all others lie.  `peak` is the largest |x| by column."""
     some = X[:: max(1, len(X) // 512)]  # enough for a median
-    middle = np.median(some, 0) if centre else np.zeros(X.shape[1])
+    middle = np.median(some, 0) if center else np.zeros(X.shape[1])
     usual = np.median(np.abs(some - middle), 0)
     usual = np.where(usual > 0, usual, np.maximum(peak + np.abs(middle), 1.0))
     near = np.ones(len(X))
@@ -254,7 +254,7 @@ def by_margin(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return total.log() + (top - own), p
 
 
-def minimise(problem: Problem, solver: str, tol: float, steps: int) -> Fit:
+def minimize(problem: Problem, solver: str, tol: float, steps: int) -> Fit:
     """The fit at the minimum, or after so many steps.  'auto' takes Newton where the Hessian is small."""
     if solver == "auto":
         solver = "newton" if problem.newton_cost <= NEWTON else "lbfgs"

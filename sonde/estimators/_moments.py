@@ -17,17 +17,17 @@ from ._base import REACH, sized
 
 EPS = float(np.finfo(np.float64).eps)
 ROWS = 4096
-"""rows that are centred at a time, so that they are still in the cache when they are multiplied"""
+"""rows that are centered at a time, so that they are still in the cache when they are multiplied"""
 LOST = 1e3
-"""X^T X - n mean mean^T may cost this factor in precision before rows are centred first"""
+"""X^T X - n mean mean^T may cost this factor in precision before rows are centered first"""
 
 
 @final
 class Table:
-    """Rows X (N, D) with targets Y (N, K) and weights s; what is asked for is worked out once.  Without `centre` means are 0."""
+    """Rows X (N, D) with targets Y (N, K) and weights s; what is asked for is worked out once.  Without `center` means are 0."""
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray | None = None, s: np.ndarray | None = None, centre: bool = True) -> None:
-        self.X, self.s, self.centre = X, s, centre
+    def __init__(self, X: np.ndarray, Y: np.ndarray | None = None, s: np.ndarray | None = None, center: bool = True) -> None:
+        self.X, self.s, self.center = X, s, center
         self.Y = np.zeros((len(X), 0)) if Y is None else Y
         self.n = float(len(X) if s is None else s.sum())
         self.mean, self.target = self._mean(X), self._mean(self.Y)
@@ -44,7 +44,7 @@ class Table:
 
     @cached_property
     def _products(self) -> tuple[np.ndarray, np.ndarray]:
-        """X^T X in one piece with the mean taken off it; where that would cancel digits, rows are centred first, some at a time."""
+        """X^T X in one piece with the mean taken off it; where that would cancel digits, rows are centered first, some at a time."""
         D, K = self.X.shape[1], self.Y.shape[1]
         if self.s is None:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -63,7 +63,7 @@ class Table:
             square += A.T @ A
             cross += A.T @ self.targets[rows]
             left += self._rooted(A, rows).sum(0)
-        if self.centre:  # the mean is rounded; what it left behind counts where it is large beside the spread
+        if self.center:  # the mean is rounded; what it left behind counts where it is large beside the spread
             square -= np.outer(left, left) / self.n
             constant = square.diagonal() <= self.n * (len(self.X) * EPS * self.mean) ** 2
             square[constant], square[:, constant], cross[constant] = 0.0, 0.0, 0.0
@@ -74,7 +74,7 @@ class Table:
         """(N, D): rows less their mean, times the root of their weight.  A column that is constant but for rounding is 0."""
         sized("X", self.X)
         A = self.X - self.mean
-        if self.centre:
+        if self.center:
             A -= self._mean(A)
             A[:, np.abs(A).max(0, initial=0.0) <= len(A) * EPS * np.abs(self.mean)] = 0.0
         return self._rooted(A)
@@ -85,7 +85,7 @@ class Table:
         return self._rooted(self.Y - self.target)
 
     def _mean(self, values: np.ndarray) -> np.ndarray:
-        if not self.centre:
+        if not self.center:
             return np.zeros(values.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the result
             return values.mean(0) if self.s is None else self.s @ values / self.n

@@ -4,7 +4,7 @@
     -log posterior = sum_i (y_i - w.x_i - b)^2 / (2 sigma^2) + norm(w)^2 / (2 tau^2) + constant
 
 Times 2 sigma^2 this is ridge with lambda = sigma^2 / tau^2.  The posterior of w is Gaussian: its mean is the ridge
-solution, its covariance sigma^2 (X^T X + lambda I)^-1 on centred rows.
+solution, its covariance sigma^2 (X^T X + lambda I)^-1 on centered rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
             sized(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
         noise = float(self.sigma) ** 2
         self.lambda_ = noise / float(self.tau) ** 2
-        table = Table(X, y[:, None], weights(sample_weight, X), centre=self.fit_intercept)
+        table = Table(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)
         solution = solve(table, self.lambda_)
         self.coef_ = solution.weights[:, 0]
         self.intercept_ = float(table.target[0] - self.coef_ @ table.mean)

@@ -1,6 +1,6 @@
 """GloVe: vectors whose products are the logarithms of co-occurrence counts (Pennington, Socher, Manning, 2014).
 
-    minimise  sum over i, j of  f(x_ij) (w_i . u_j + b_i + c_j - log x_ij)^2         f(x) = min(1, (x / most)^power)
+    minimize  sum over i, j of  f(x_ij) (w_i . u_j + b_i + c_j - log x_ij)^2         f(x) = min(1, (x / most)^power)
 
 x_ij sums 1 / distance over all places where words i and j stand in one window.  It is weighted least squares, by AdaGrad
 over the cells in random order; the vector of a word is w + u.  Counts are gathered in sorted runs on disk and merged by
@@ -67,7 +67,7 @@ def _merged(pair_runs: list[np.ndarray], weight_runs: list[np.ndarray], V: int, 
         entries = np.empty(len(first), ENTRY)
         entries["row"], entries["column"] = np.divmod(pairs[first], V)
         entries["count"] = np.add.reduceat(weights[order], first)
-        entries["count"][entries["row"] == entries["column"]] *= 2  # either of two equal words is the other's neighbour
+        entries["count"][entries["row"] == entries["column"]] *= 2  # either of two equal words is the other's neighbor
         yield entries
 
 
@@ -76,7 +76,7 @@ class GloVe(BaseEstimator):
     """After `fit`: vectors_ (a `WordVectors`), losses_ (mean weighted square of a cell, by epoch), n_cells_, n_seen_ (words read).
 
     width: numbers in a vector
-    window: how far a neighbour may be
+    window: how far a neighbor may be
     most: counts from here on have full weight
     power: how the weight of smaller counts falls
     min_count: words that occur less often are left out

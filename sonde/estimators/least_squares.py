@@ -1,8 +1,8 @@
-"""Least squares and ridge regression: the closed form, by the cheapest factorisation that is exact enough for the data.
+"""Least squares and ridge regression: the closed form, by the cheapest factorization that is exact enough for the data.
 
-    min_{w,b}  sum_i s_i (y_i - w.x_i - b)^2 + alpha norm(w)^2        w = (X^T X + alpha I)^-1 X^T y  on centred rows
+    min_{w,b}  sum_i s_i (y_i - w.x_i - b)^2 + alpha norm(w)^2        w = (X^T X + alpha I)^-1 X^T y  on centered rows
 
-On centred rows the bias drops out, which is why it is not penalised.  The factorisations, from cheap to safe:
+On centered rows the bias drops out, which is why it is not penalized.  The factorizations, from cheap to safe:
 
     cholesky   of X^T X + alpha I: half the work of the next, but it squares the condition number.  With fewer rows than
                columns, of X X^T + alpha I
@@ -37,13 +37,13 @@ class Singular(UserWarning):
 @final
 @dataclass(frozen=True)
 class Solution:
-    """Weights (D, K) of the centred problem, and how they were found."""
+    """Weights (D, K) of the centered problem, and how they were found."""
 
     weights: np.ndarray
     solver: str
     rank: int
     factor: np.ndarray
-    """a small matrix with the singular values of what was factorised"""
+    """a small matrix with the singular values of what was factorized"""
 
     @property
     def condition(self) -> float:
@@ -63,7 +63,7 @@ class _Affine(BaseEstimator):
 
     @property
     def condition_(self) -> float:
-        """Largest over smallest singular value of the centred, weighted and penalised X; infinite where that is singular."""
+        """Largest over smallest singular value of the centered, weighted and penalized X; infinite where that is singular."""
         return float("inf") if self.singular_ else self._solution.condition
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, alpha: float, *, penalize_bias: bool = False) -> None:
@@ -72,8 +72,8 @@ class _Affine(BaseEstimator):
         folded = self.fit_intercept and penalize_bias
         if folded:
             X = np.column_stack([X, np.ones(len(X))])
-        table = Table(X, y.reshape(len(y), -1), s, centre=self.fit_intercept and not folded)
-        self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORISATIONS)))
+        table = Table(X, y.reshape(len(y), -1), s, center=self.fit_intercept and not folded)
+        self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORIZATIONS)))
         self.solver_, self.rank_ = self._solution.solver, self._solution.rank
         self.singular_ = self.rank_ < X.shape[1]
         W = self._solution.weights.T
@@ -101,7 +101,7 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
         choice("singular", self.singular, ("warn", "refuse"))
         self._fit(X, y, sample_weight, 0.0)
         if self.singular_:
-            what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centring" if self.fit_intercept else "")
+            what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centering" if self.fit_intercept else "")
             if self.singular == "refuse":
                 raise BadValue(what, fix="drop columns that follow from others, or use Ridge")
             warnings.warn(f"{what}; of all solutions the smallest weights are taken", Singular, stacklevel=2)
@@ -131,14 +131,14 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
 
 
 def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
-    """The centred problem by the named factorisation, or by the first of the three that is exact enough."""
+    """The centered problem by the named factorization, or by the first of the three that is exact enough."""
     if solver != "auto":
-        solution = FACTORISATIONS[solver](table, alpha, EPS * max(table.X.shape))
+        solution = FACTORIZATIONS[solver](table, alpha, EPS * max(table.X.shape))
         if solution is None:
             raise BadValue(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
         return solution
-    for factorise in FACTORISATIONS.values():
-        solution = factorise(table, alpha, SAFE)
+    for factorize in FACTORIZATIONS.values():
+        solution = factorize(table, alpha, SAFE)
         if solution is not None:
             return solution
     raise AssertionError("the last of them takes every matrix")
@@ -185,7 +185,7 @@ def _svd(table: Table, alpha: float, least: float) -> Solution | None:
     return Solution(Vt.T @ (share[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
 
 
-FACTORISATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}
+FACTORIZATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}
 
 
 def flops(rows: int, columns: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
     logistic   p(y=1; x) = 1 / (1 + exp(-(w.x + b)))                    two classes; more by reduction to pairs of classes
     softmax    p(y=k; x) = exp(z_k) / sum_j exp(z_j),  z = W x + b      W is classes x features
 
-    minimised:  sum_i s_i nll_i + alpha/2 norm(W)^2       (scikit-learn's C is 1/alpha; the bias is not penalised)
+    minimized:  sum_i s_i nll_i + alpha/2 norm(W)^2       (scikit-learn's C is 1/alpha; the bias is not penalized)
 
 The problem is convex and has no closed form; `_canonical` solves it by Newton's method or L-BFGS.  Without a penalty,
 classes that a plane can separate have no solution at all: longer weights always fit better.  That is found and said.
@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 
 from ._base import BadValue, choice, features, finite, number, weights, with_labels
-from ._canonical import FLAT, Fit, Problem, minimise
+from ._canonical import FLAT, Fit, Problem, minimize
 
 Solver = Literal["auto", "newton", "lbfgs"]
 
@@ -49,7 +49,7 @@ class _Linear(BaseEstimator):
         alpha, tol = number("alpha", self.alpha, 0.0), number("tol", self.tol, 0.0, open_=True)
         steps = int(number("max_iter", self.max_iter, 1))
         problem = Problem(X, codes, outputs, s, alpha, self.fit_intercept)
-        fit = minimise(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
+        fit = minimize(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
         if alpha == 0 and (kind := separation(X if s is None else X[s > 0], codes if s is None else codes[s > 0], fit)):
             raise BadValue(f"a plane {kind} the classes, so without a penalty the weights run to infinity", fix="give alpha > 0")
         if fit.steps >= steps and fit.gradient > tol:
@@ -198,7 +198,7 @@ def separation(X: np.ndarray, codes: np.ndarray, fit: Fit) -> str:
     """'separates' or 'almost separates' (some rows lie on it) where a plane does so, else ''; exact for the first.
 
     Where every row lies on its side of the fitted plane, that is the proof.  Where some scores have run far, a linear
-    programme looks for a direction along which no row loses and some win.
+    program looks for a direction along which no row loses and some win.
     """
     z = X @ fit.W.T + fit.b
     z = np.column_stack([np.zeros(len(z)), z]) if z.shape[1] == 1 else z

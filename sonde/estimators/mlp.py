@@ -28,7 +28,7 @@ from ..data.tensors import TensorSource
 from ..engine.api import train
 from ..models.heads import Head, head
 from ..models.mlp import MLP
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._base import BadValue, features, number, sized, with_labels, with_targets
 
 
@@ -37,9 +37,9 @@ class Network(ABC, BaseEstimator):
 
     hidden: widths of the hidden layers
     activation: function between the layers, any name of `sonde.nn.activations`
-    optimiser: any name of `sonde.optim`
+    optimizer: any name of `sonde.optim`
     lr: learning rate
-    weight_decay: pull of the weights towards 0, which leaves the biases alone
+    weight_decay: pull of the weights toward 0, which leaves the biases alone
     dropout: share of hidden values set to 0 while training
     batch: rows per update
     epochs: passes over the training rows at most
@@ -52,7 +52,7 @@ class Network(ABC, BaseEstimator):
         self,
         hidden: Sequence[int] = (100,),
         activation: str = "relu",
-        optimiser: str = "adamw",
+        optimizer: str = "adamw",
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         dropout: float = 0.0,
@@ -64,7 +64,7 @@ class Network(ABC, BaseEstimator):
     ) -> None:
         self.hidden = hidden
         self.activation = activation
-        self.optimiser = optimiser
+        self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
         self.dropout = dropout
@@ -126,7 +126,7 @@ class Network(ABC, BaseEstimator):
             model=partial(MLP, (whole[:1].x.shape[1], *hidden, end.outputs), self.activation, self.dropout),
             data=data,
             objective=end.likelihood(),
-            optimiser=optimiser(self.optimiser, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
+            optimizer=optimizer(self.optimizer, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
             batch=batch,
             epochs=number("epochs", self.epochs, 0, open_=True),
             patience=patience,

@@ -3,7 +3,7 @@
     C = sum_i (x_i - mean)(x_i - mean)^T / (N - 1) = V diag(variance) V^T        z = V^T (x - mean)
 
 Tall tables go through the eigenvectors of C, which costs one product of the table with itself; others through the
-singular value decomposition of the centred rows, which does not square the condition.  The sign of a component is
+singular value decomposition of the centered rows, which does not square the condition.  The sign of a component is
 free; here its entry of largest size is positive.
 
 N rows, D features, M components; components are rows, (M, D).
@@ -50,7 +50,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise BadValue("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
         solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
-        table = Table(X, centre=self.center)
+        table = Table(X, center=self.center)
         self.mean_ = table.mean
         if not np.isfinite(self.mean_).all():  # the mean has seen every number, which spares a pass of its own
             features(self, X)

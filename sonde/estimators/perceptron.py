@@ -25,9 +25,9 @@ FIRST_LOOK = 16
 
 
 AT_ONCE = 500
-"""lines of the linear programme that are added at a time"""
+"""lines of the linear program that are added at a time"""
 TINY = 1e-9
-"""a widest gap below this is none that the programme can see: its own tolerance"""
+"""a widest gap below this is none that the program can see: its own tolerance"""
 EXACT = 1e-13
 """what rounding may leave of a sum that proves classes inseparable by being 0"""
 
@@ -211,7 +211,7 @@ class Separability(NamedTuple):
 
 
 def separability(X: Any, y: Any) -> Separability:
-    """Linear separability, decided by a linear programme: the largest t with y_i (w.x_i + b) >= t and no weight beyond 1.
+    """Linear separability, decided by a linear program: the largest t with y_i (w.x_i + b) >= t and no weight beyond 1.
 
     t > 0 exactly where a plane separates the classes.  Where t = 0 the multipliers mix rows of both classes to one common
     point, which no plane can have on both its sides.  Several classes: (W_y - W_k).x_i >= t for every wrong class k.
@@ -223,7 +223,7 @@ def separability(X: Any, y: Any) -> Separability:
     least = int(np.frexp(peak[peak > 0])[1].min(initial=1024))
     powers = np.where(peak > 0, np.frexp(peak)[1], least)
     X = np.ldexp(X, -powers)  # exact, and squares of it neither overflow nor vanish
-    # Separability does not depend on place and scale of a feature; the programme's tolerances do.
+    # Separability does not depend on place and scale of a feature; the program's tolerances do.
     middle, scale = X.mean(0), X.std(0)
     scale[scale == 0] = 1.0
     rows = _rows((X - middle) / scale, True)
@@ -245,7 +245,7 @@ def separability(X: Any, y: Any) -> Separability:
 
 
 def _mixed(lead: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
-    """The programme's shares of the lines, made exact, and the largest entry of the sum they mix to; 0 leaves room for no plane."""
+    """The program's shares of the lines, made exact, and the largest entry of the sum they mix to; 0 leaves room for no plane."""
     from scipy.optimize import nnls
 
     some = np.flatnonzero(share > 0)
@@ -256,7 +256,7 @@ def _mixed(lead: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _widest(lead: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Maximise t under lead @ w >= t, |w| <= 1: the programme's answer and the lines it was given.
+    """Maximize t under lead @ w >= t, |w| <= 1: the program's answer and the lines it was given.
 
     Few lines decide, so it starts with some of them and adds those that come off worst.
     """
@@ -268,7 +268,7 @@ def _widest(lead: np.ndarray) -> tuple[Any, np.ndarray]:
         limits, zeros = np.c_[-lead[used], np.ones(len(used))], np.zeros(len(used))
         solved = linprog(np.r_[np.zeros(width), -1.0], limits, zeros, bounds=[(-1, 1)] * width + [(0, None)], method="highs-ipm")
         if solved.status:
-            raise BadValue(f"the linear programme of separability ended without an answer: {solved.message}", fix="scale the features")
+            raise BadValue(f"the linear program of separability ended without an answer: {solved.message}", fix="scale the features")
         ahead = lead @ solved.x[:-1]
         # A plane with every row on its right side ends the search, and so do lines that have no plane among themselves.
         more = np.union1d(used, np.argsort(ahead)[:AT_ONCE])

@@ -1,11 +1,11 @@
 """word2vec: vectors that tell which words stand near each other (Mikolov et al., 2013).
 
-    skip-gram    each word near the centre c, alone, tells c              p(c; near)
+    skip-gram    each word near the center c, alone, tells c              p(c; near)
     CBOW         the mean of the words near c tells it                    p(c; mean of near)
 
 Instead of a softmax over all words, c is told from some noise words (negative sampling), or its path in a Huffman tree is
 told (hierarchical softmax).  Frequent words are thinned out, the window reaches a random distance up to `window`, and the
-rate falls linearly to 0.  The noise words of a centre serve its whole window.
+rate falls linearly to 0.  The noise words of a center serve its whole window.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Word2Vec(BaseEstimator):
     width: numbers in a vector
     model: 'skip-gram' or 'cbow'
     loss: 'negative' (sampling) or 'hierarchical' (softmax)
-    window: how far a neighbour may be from the centre
-    negatives: noise words for each centre
+    window: how far a neighbor may be from the center
+    negatives: noise words for each center
     sample: words more frequent than this share of the text are thinned out; 0 keeps all
     min_count: words that occur less often are left out
     epochs: passes over the text
@@ -133,10 +133,10 @@ def whole(name: str, value: Any) -> None:
 
 
 def window_pairs(sentence: Sequence[Any], window: int) -> list[tuple[Any, Any]]:
-    """(centre, neighbour) for every two words at most `window` apart, centre by centre: what skip-gram learns from."""
+    """(center, neighbor) for every two words at most `window` apart, center by center: what skip-gram learns from."""
     return [
-        (centre, sentence[near])
-        for at, centre in enumerate(sentence)
+        (center, sentence[near])
+        for at, center in enumerate(sentence)
         for near in range(max(at - window, 0), min(at + window + 1, len(sentence)))
         if near != at
     ]

@@ -51,7 +51,7 @@ def why_not(model: Any, batch: int = 1) -> str:
     return ""
 
 
-def quantised(model: LanguageModel, batch: int = 1) -> Fused:
+def quantized(model: LanguageModel, batch: int = 1) -> Fused:
     """The same with matrices as bytes, a quarter to read; the prompt is still read with the model's own weights."""
     return Fused(model, batch, "int8")
 
@@ -145,7 +145,7 @@ class _Line:
         width = self.model.width
         y = self.program.own("norm", width)
         if type(norm) is nn.LayerNorm and norm.normalized_shape == (width,):
-            self.program.norm(x, y, width, norm.weight, norm.bias, norm.eps, centred=True)
+            self.program.norm(x, y, width, norm.weight, norm.bias, norm.eps, centered=True)
         elif type(norm) is nn.RMSNorm and norm.normalized_shape == (width,):
             self.program.norm(x, y, width, norm.weight, None, torch.finfo(self.program.dtype).eps if norm.eps is None else norm.eps)
         else:

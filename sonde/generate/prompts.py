@@ -32,7 +32,7 @@ CORRECTION = Layout(ask="Poor English input: ", answer="Good English output: ")
 def few_shot(shots: Sequence[tuple[str, str]], query: str, layout: Layout = PLAIN) -> str:
     """A prompt of (question, answer) pairs and a question whose answer is missing.
 
-    It ends without a space, which sub-word tokenisers take as the beginning of the next word: a good continuation begins
+    It ends without a space, which sub-word tokenizers take as the beginning of the next word: a good continuation begins
     with the space.
     """
     lines = [line for question, answer in shots for line in (layout.ask + question, layout.answer + answer)]

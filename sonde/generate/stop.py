@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..data.tokeniser import Tokeniser
+from ..data.tokenizer import Tokenizer
 
 
 @final
@@ -22,22 +22,22 @@ class Stop:
 
     end: a token that ends it, or several
     texts: a string that ends it, or several; the tokens that spell it are still emitted
-    tokeniser: what spells tokens, needed with `texts`
+    tokenizer: what spells tokens, needed with `texts`
     pad: the token that a row emits after its end
-    barred: tokens that never come, however likely, such as `no_text(tokeniser)`
+    barred: tokens that never come, however likely, such as `no_text(tokenizer)`
     """
 
     end: int | tuple[int, ...] = ()
     texts: str | tuple[str, ...] = ()
-    tokeniser: Tokeniser | None = None
+    tokenizer: Tokenizer | None = None
     pad: int = 0
     barred: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if "" in self.strings:
             raise BadInput("a stop string is empty", where="Stop", fix="give at least one character")
-        if self.strings and self.tokeniser is None:
-            raise BadInput("stop strings need a tokeniser that spells tokens", where="Stop", fix="give tokeniser=...")
+        if self.strings and self.tokenizer is None:
+            raise BadInput("stop strings need a tokenizer that spells tokens", where="Stop", fix="give tokenizer=...")
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -60,12 +60,12 @@ class Stop:
         """(B,) rows of new tokens (B, N) whose last one ends them."""
         over = torch.isin(tokens[:, -1], torch.tensor(self.ends, dtype=tokens.dtype, device=tokens.device))
         if self.strings:
-            assert self.tokeniser is not None
-            texts = [self.tokeniser.decode(row) for row in tokens[:, -self.reach :]]
+            assert self.tokenizer is not None
+            texts = [self.tokenizer.decode(row) for row in tokens[:, -self.reach :]]
             over |= torch.tensor([any(text in tail for text in self.strings) for tail in texts], device=tokens.device)
         return over
 
 
-def no_text(tokeniser: Tokeniser) -> tuple[int, ...]:
+def no_text(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokens that stand for text one does not have: the unknown one, and padding.  A model may expect them; no text holds them."""
-    return tuple(number for name, number in tokeniser.specials.items() if name in ("unknown", "pad"))
+    return tuple(number for name, number in tokenizer.specials.items() if name in ("unknown", "pad"))

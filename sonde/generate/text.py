@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..data.tokeniser import UNKNOWN, Tokeniser, special
+from ..data.tokenizer import UNKNOWN, Tokenizer, special
 from ..nn.recurrence import State
 from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
 from .search import beam
 from .stop import Stop, no_text
 
 CONTEXT = 16
-"""tokens of a prompt that decide how the next one is spelt"""
+"""tokens of a prompt that decide how the next one is spelled"""
 
 
 @final
 class Writer:
     """The text of one row as its tokens come: never a part of a character, never a part of a stop string.
 
-    prompt: tokens before the first; some tokenisers spell a token differently at the beginning of a text
+    prompt: tokens before the first; some tokenizers spell a token differently at the beginning of a text
     stop: what ends the text; it is not part of it
     """
 
-    def __init__(self, tokeniser: Tokeniser, prompt: Tensor, stop: Stop | None = None) -> None:
-        self._tokeniser, self._stop = tokeniser, stop or Stop()
+    def __init__(self, tokenizer: Tokenizer, prompt: Tensor, stop: Stop | None = None) -> None:
+        self._tokenizer, self._stop = tokenizer, stop or Stop()
         self._tokens: list[int] = prompt[-CONTEXT:].tolist()
         self._told = len(self._tokens)
         self._held = ""
@@ -53,7 +53,7 @@ class Writer:
         """Text up to a stop string; unless this is the whole, without an end that could become one."""
         if self.ended:
             return ""
-        self._held += self._spelt(whole)
+        self._held += self._spelled(whole)
         places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
         self.ended = bool(places)
         overlap = 0 if whole else max(map(self._begun, self._stop.strings), default=0)
@@ -61,7 +61,7 @@ class Writer:
         text, self._held = self._held[:count], self._held[count:]
         return text
 
-    def _spelt(self, whole: bool) -> str:
+    def _spelled(self, whole: bool) -> str:
         """Text of the tokens not told yet; none while it may end inside a character."""
         before, now = self._decoded(self._told), self._decoded(len(self._tokens))
         if len(now) <= len(before) or (now.endswith(UNKNOWN) and not whole):
@@ -71,7 +71,7 @@ class Writer:
         return now[len(before) :]
 
     def _decoded(self, count: int) -> str:
-        return self._tokeniser.decode(torch.tensor(self._tokens[:count], dtype=torch.long)) if count else ""
+        return self._tokenizer.decode(torch.tensor(self._tokens[:count], dtype=torch.long)) if count else ""
 
     def _begun(self, stop: str) -> int:
         """Length of the longest end of the held text with which a stop string begins."""
@@ -80,7 +80,7 @@ class Writer:
 
 def complete(
     model: Advances,
-    tokeniser: Tokeniser,
+    tokenizer: Tokenizer,
     prompts: Sequence[str],
     new: int,
     *,
@@ -97,30 +97,30 @@ def complete(
     stream: given (row, piece of text) as it comes
     weights, sampling: as in `generate`
     """
-    rows = [read_prompt(tokeniser, prompt) for prompt in prompts]
+    rows = [read_prompt(tokenizer, prompt) for prompt in prompts]
     stop = stop or Stop()
-    stop = replace(stop, barred=(*stop.barred, *no_text(tokeniser)))
-    return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokeniser, stop, stream)
+    stop = replace(stop, barred=(*stop.barred, *no_text(tokenizer)))
+    return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokenizer, stop, stream)
 
 
-def read_prompt(tokeniser: Tokeniser, text: str, where: str = "complete") -> Tensor:
+def read_prompt(tokenizer: Tokenizer, text: str, where: str = "complete") -> Tensor:
     """Tokens of a prompt, or an error that says what of it the model never saw."""
-    tokens = tokeniser.encode(text).long()
+    tokens = tokenizer.encode(text).long()
     if not len(tokens):
         raise BadInput("the prompt is empty", where=where, fix="give at least one character")
-    unknown = tokeniser.specials.get("unknown")
+    unknown = tokenizer.specials.get("unknown")
     if unknown in tokens.tolist():
-        parts = list(text) if tokeniser.level == "char" else text.split()
-        strange = next((part for part in parts if unknown in tokeniser.encode(part).tolist()), text)
+        parts = list(text) if tokenizer.level == "char" else text.split()
+        strange = next((part for part in parts if unknown in tokenizer.encode(part).tolist()), text)
         raise BadInput(f"the model never saw {strange!r} of the prompt", where=where, fix="use what its text was made of")
     return tokens
 
 
 def written(
-    taken: Iterable[Step], prompts: Rows, tokeniser: Tokeniser, stop: Stop | None = None, stream: Callable[[int, str], Any] | None = None
+    taken: Iterable[Step], prompts: Rows, tokenizer: Tokenizer, stop: Stop | None = None, stream: Callable[[int, str], Any] | None = None
 ) -> list[str]:
     """Texts of steps that follow the prompts."""
-    writers = [Writer(tokeniser, row, stop) for row in prompts]
+    writers = [Writer(tokenizer, row, stop) for row in prompts]
     texts = [""] * len(writers)
 
     def tell(row: int, piece: str) -> None:
@@ -136,29 +136,29 @@ def written(
     return texts
 
 
-def spelt(tokeniser: Tokeniser, prompt: Tensor, tokens: Tensor, stop: Stop | None = None) -> str:
+def spelled(tokenizer: Tokenizer, prompt: Tensor, tokens: Tensor, stop: Stop | None = None) -> str:
     """Text of new tokens (N,) after a prompt, up to what ends it."""
-    writer = Writer(tokeniser, prompt, stop)
+    writer = Writer(tokenizer, prompt, stop)
     return "".join([writer.add(token) for token in tokens.tolist()]) + writer.finish()
 
 
 def translate(
-    model: Any, texts: Sequence[str], tokenisers: tuple[Tokeniser, Tokeniser], new: int, *, beams: int = 1, power: float = 1.0
+    model: Any, texts: Sequence[str], tokenizers: tuple[Tokenizer, Tokenizer], new: int, *, beams: int = 1, power: float = 1.0
 ) -> list[str]:
     """What an encoder-decoder writes for each text, at most `new` tokens: the likeliest that a beam search finds.
 
-    tokenisers: of the source and of the target, with special tokens as in `data.pairs`
+    tokenizers: of the source and of the target, with special tokens as in `data.pairs`
     beams, power: as in `beam`; 1 beam is greedy
     """
-    source, target = tokenisers
+    source, target = tokenizers
     starts, state = begun(model, texts, source, target)
     stop = Stop(end=special(target, "end"), barred=no_text(target))
     hypotheses = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
-    return [spelt(target, first, best[0], stop) for first, best in zip(starts, hypotheses.tokens)]
+    return [spelled(target, first, best[0], stop) for first, best in zip(starts, hypotheses.tokens)]
 
 
 @torch.no_grad()
-def begun(model: Any, texts: Sequence[str], source: Tokeniser, target: Tokeniser) -> tuple[Tensor, State]:
+def begun(model: Any, texts: Sequence[str], source: Tokenizer, target: Tokenizer) -> tuple[Tensor, State]:
     """Start tokens (B, 1) for an encoder-decoder, and its state once it has read the texts, each with its end token."""
     end = torch.tensor([special(source, "end")])
     rows, lengths = padded([torch.cat([source.encode(text).long(), end]) for text in texts])

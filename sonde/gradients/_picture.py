@@ -2,7 +2,7 @@
 
 A node stands one layer below the lowest node it uses; weights stand just above their user.  An edge over several layers
 holds a narrow place in each, so that it passes between the boxes; edges from one node share theirs.  Within a layer
-things are ordered by the mean place of their neighbours, swept down and up a few times, which removes most crossings.
+things are ordered by the mean place of their neighbors, swept down and up a few times, which removes most crossings.
 The SVG leaves out operations that only change the size (view, transpose, ...); the file for Graphviz has them all.
 """
 
@@ -120,7 +120,7 @@ def arrange(edges: Mapping[str, list[str]], inputs: set[str]) -> tuple[list[list
 
 
 def _places(layers: list[list[Item]], edges: Mapping[str, list[str]], width: int) -> dict[Item, tuple[float, float]]:
-    """Centre and top of everything: each as near as it can to what it comes from, without touching its neighbours."""
+    """Center and top of everything: each as near as it can to what it comes from, without touching its neighbors."""
     places: dict[Item, tuple[float, float]] = {}
     for row, layer in enumerate(layers):
         y = EDGE + row * (HIGH + RISE)
@@ -131,9 +131,9 @@ def _places(layers: list[list[Item]], edges: Mapping[str, list[str]], width: int
             wide = _wide(item)
             sources: list[Item] = [(item[0], row - 1)] if isinstance(item, tuple) else [(name, row - 1) for name in edges[item]]
             known = [places.get(source, places.get(source[0]))[0] for source in sources if source in places or source[0] in places]  # type: ignore[index]
-            centre = min(max(_mean(known, left + wide / 2), x + wide / 2), right + wide / 2)
-            places[item] = (centre, y)
-            x = centre + wide / 2 + GAP
+            center = min(max(_mean(known, left + wide / 2), x + wide / 2), right + wide / 2)
+            places[item] = (center, y)
+            x = center + wide / 2 + GAP
             right += wide + GAP
             left += wide + GAP
     return places

@@ -1,7 +1,7 @@
 """All trainable parameters of a model as views of one flat buffer, and their gradients as views of another.
 
 One buffer means one call where there were hundreds: zeroing, the global norm, clipping, the sum over processes and
-the update of an elementwise optimiser each become a single pass over memory.
+the update of an elementwise optimizer each become a single pass over memory.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Flat:
         self.grad[self.bounds[2 * phase + 1][1] :].zero_()
 
     def split(self, group: int, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Per-parameter views of a buffer laid out like a group: how flat optimiser state gets its names."""
+        """Per-parameter views of a buffer laid out like a group: how flat optimizer state gets its names."""
         begin = self.bounds[group][0]
         for slot in self.slots:
             if slot.group == group:

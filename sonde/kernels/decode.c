@@ -59,8 +59,8 @@ INLINE void put(real *p, vec x, int64_t n) {
 
 /* ---- y = f(W x + b) m + z ----
 
-   A thread reads its rows as STREAMS runs of neighbours side by side, a row of each at a time: the hardware, which fetches
-   ahead along a run, is then never at an end of one, where reading a few neighbouring rows at once would begin new runs
+   A thread reads its rows as STREAMS runs of neighbors side by side, a row of each at a time: the hardware, which fetches
+   ahead along a run, is then never at an end of one, where reading a few neighboring rows at once would begin new runs
    all the time.  Measured for rows of 768 numbers: 1.3 times as fast for floats, 2.6 times for bytes. */
 
 /* One row of each run times N vectors -> y[run][vector][TILE]. */

@@ -28,7 +28,7 @@ from ._library import View, function
 ROWS = 8
 """sequences a program can hold"""
 GROUP = 64
-"""neighbouring inputs whose bytes share a factor"""
+"""neighboring inputs whose bytes share a factor"""
 ACTIVATIONS = ("identity", "silu", "gelu", "gelu_tanh", "relu")
 Weights = Literal["int8"]
 
@@ -65,7 +65,7 @@ KINDS = ("linear", "norm", "angles", "attend", "convolve", "recur")
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix [out, in] as bytes [out, groups * 64] and factors [out, groups]; the largest number of a group becomes 127."""
     short = -weight.shape[1] % GROUP
     groups = torch.nn.functional.pad(weight.detach(), (0, short)).unflatten(1, (-1, GROUP))
@@ -156,15 +156,15 @@ class Program:
         bias: Tensor | None,
         eps: float,
         *,
-        centred: bool = False,
+        centered: bool = False,
         gate: Vectors | None = None,
     ) -> Operation:
-        """y = x over its root mean square, or with `centred` over its standard deviation; y is each thread's own.
+        """y = x over its root mean square, or with `centered` over its standard deviation; y is each thread's own.
 
         gate: x silu(gate) in the place of x
         """
         a, b = self._pointer(weight), self._pointer(bias)
-        return self._append("norm", x=x, y=y, z=gate or Vectors(), a=a, b=b, scale=eps, flag=int(centred), size=size)
+        return self._append("norm", x=x, y=y, z=gate or Vectors(), a=a, b=b, scale=eps, flag=int(centered), size=size)
 
     def angles(self, size: int, base: float) -> Vectors:
         """Cosines and then sines of place * base^(-2i/size), made once for a token by each thread for itself."""
@@ -252,7 +252,7 @@ class Program:
         if self.weights is None:
             return self._pointer(weight), None
         if weight.data_ptr() not in self.bytes:
-            self.bytes[weight.data_ptr()] = (*quantised(weight), weight)  # the weight too, so that its place is not given away
+            self.bytes[weight.data_ptr()] = (*quantized(weight), weight)  # the weight too, so that its place is not given away
         data, scales, _ = self.bytes[weight.data_ptr()]
         self._held.append(data)
         return data.data_ptr(), self._pointer(scales)

@@ -259,7 +259,7 @@ int EXPORT(words_train)(const arguments *a) {
     return failed;
 }
 
-/* ---------------------------------------------------------------- counting neighbours ----------------------------- */
+/* ---------------------------------------------------------------- counting neighbors ----------------------------- */
 
 typedef struct {
     const int32_t *tokens;
@@ -270,7 +270,7 @@ typedef struct {
     int64_t length, words, window, capacity, limit;
 } counting;
 
-/* Counts neighbours until the text ends or more than `limit` entries are in use. */
+/* Counts neighbors until the text ends or more than `limit` entries are in use. */
 int EXPORT(words_count)(const counting *c) {
     const int shift = 64 - __builtin_ctzll((uint64_t)c->capacity);
     int64_t at = *c->at, used = *c->used;

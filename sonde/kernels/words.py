@@ -1,4 +1,4 @@
-"""Word vectors: one pass of skip-gram or CBOW over a text, counts of neighbouring words, and one pass of GloVe.
+"""Word vectors: one pass of skip-gram or CBOW over a text, counts of neighboring words, and one pass of GloVe.
 
     word2vec    -sum over rows j of a question: log sigmoid(sign_j in_i . out_j)        rows: the word and noise words, or a path
     GloVe       sum over i, j: min(1, (x_ij / most)^power) (w_i . u_j + b_i + c_j - log x_ij)^2

@@ -22,7 +22,7 @@ def no_codes(subject: Subject) -> str:
 
 
 def _sides(x: Any) -> tuple[int, ...]:
-    """Channels, height and width of an example as it is drawn: rows of a square number of values are grey squares."""
+    """Channels, height and width of an example as it is drawn: rows of a square number of values are gray squares."""
     if x.dim() == 4:
         return tuple(x.shape[1:])
     side = math.isqrt(x.shape[1]) if x.dim() == 2 else 0

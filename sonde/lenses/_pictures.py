@@ -182,7 +182,7 @@ def patches(size: Sequence[int], side: Any) -> tuple[int, int]:
 
 
 def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """How many pixels apart neighbours of each map are, down and across.
+    """How many pixels apart neighbors of each map are, down and across.
 
     From how much a map grows with the image; where the network takes no other size, from the map's share of the image.  Below 1
     where a map has more places than the image has pixels.

@@ -65,7 +65,7 @@ def report(run: Any) -> Path:
         if panels
         else "",
         _section("Figures", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learnt", *blocks) if (blocks := _learnt(run)) else "",
+        _section("What was learned", *blocks) if (blocks := _learned(run)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
@@ -156,9 +156,9 @@ def _picture(reading: Reading) -> Html:
     return tag("div", picture, class_="scroll")
 
 
-def _learnt(run: Any) -> list[Html]:
+def _learned(run: Any) -> list[Html]:
     """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
-    texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learnt")}
+    texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learned")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
     pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
     return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs said")] if texts else []) + pictures
@@ -282,7 +282,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
     rows: list[tuple[Any, ...]] = []
     saved = 0
     for event in events:
-        if event.get("learnt"):  # told above
+        if event.get("learned"):  # told above
             continue
         kind = event.get("event", "")
         saved = saved + 1 if kind == "checkpoint" else 0
@@ -330,8 +330,8 @@ def compare_curves(runs: Sequence[Any]) -> list[Reading]:
             if len(line[0]) > 1:
                 curves.setdefault(key, {})[name] = line
     keys = sorted(curves, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
-    colours = {name: place for place, name in enumerate(_named(runs))}
-    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colours) for key in keys]
+    colors = {name: place for place, name in enumerate(_named(runs))}
+    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colors) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:

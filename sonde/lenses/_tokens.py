@@ -50,15 +50,15 @@ def one(batch: Any, row: int, most: int | None = None) -> Any:
     return type(batch)(**fields)
 
 
-def spelt(subject: Subject) -> list[str]:
+def spelled(subject: Subject) -> list[str]:
     """Every token as a reader should see it; [] where tokens have no names."""
-    tokeniser = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
-    if tokeniser is None:
+    tokenizer = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
+    if tokenizer is None:
         known = getattr(subject.data, "classes", ()) if getattr(subject.data, "task", "") != "classes" else ()
         return [_seen(token) for token in known]
-    if tokeniser.level in ("char", "byte"):
-        return [_seen(token) for token in tokeniser.tokens]
-    return [_seen(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in tokeniser.tokens]
+    if tokenizer.level in ("char", "byte"):
+        return [_seen(token) for token in tokenizer.tokens]
+    return [_seen(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in tokenizer.tokens]
 
 
 def _seen(token: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import layer, named, no_tokens, one, spelt
+from ._tokens import layer, named, no_tokens, one, spelled
 from ._untouched import hooked, need, untouched
 
 
@@ -44,7 +44,7 @@ def read(
     import torch
 
     need(__name__, subject, example=example, tokens=tokens, heads=heads, layers=layers)
-    attentions, names = maps(subject, example, tokens), spelt(subject)
+    attentions, names = maps(subject, example, tokens), spelled(subject)
     shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
         Reading(

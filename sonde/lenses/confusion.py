@@ -55,7 +55,7 @@ def read(subject: Subject) -> list[Reading]:
 
 def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
     if not total:
-        return f"No labelled {unit}."
+        return f"No labeled {unit}."
     text = f"{correct:,} of {total:,} right ({100 * correct / total:.2f} %)."
     wrong = counts.clone().fill_diagonal_(0)
     if int(wrong.max()):

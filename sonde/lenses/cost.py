@@ -206,7 +206,7 @@ class _Walk:
         )
 
     def follow(self, module: nn.Module, inputs: tuple[Any, ...], outputs: list[Tensor]) -> None:
-        """Receptive field (field, jump between neighbours) of an output, from that of the input."""
+        """Receptive field (field, jump between neighbors) of an output, from that of the input."""
         before = self.fields.get(id(inputs[0])) if inputs else None
         if before is None or not outputs:
             return

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import ends, no_tokens, original, spelt
+from ._tokens import ends, no_tokens, original, spelled
 from ._untouched import need
 
 ROWS = 512
@@ -38,7 +38,7 @@ def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annota
         {"% seen": [100 * share for share in shares]},
         axes=["gram"],
         note=f"{counts[0]:,} tokens in {len(texts):,} texts, against {read_all:,} tokens of training. "
-        f"A new text of the same kind tells how much of it can be known by heart; {max(size, len(spelt(subject))):,} different tokens.",
+        f"A new text of the same kind tells how much of it can be known by heart; {max(size, len(spelled(subject))):,} different tokens.",
         extra={"labels": names, "shares": shares, "grams": counts},
     )
 

@@ -17,7 +17,7 @@ OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
 LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
 NONE_IS_BEST = ("kl", "judge", "forge", "fake", "real", "r1")
 """shares of a bound, and what two players of a game make of each other: no direction is the better one"""
-COLOURS = {"train": 0, "valid": 1, "test": 2}
+COLORS = {"train": 0, "valid": 1, "test": 2}
 LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
 SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
 
@@ -42,8 +42,8 @@ def read(subject: Subject) -> list[Reading]:
     return [panel(name, grouped[name]) for name in (*first, *sorted(set(grouped) - {*first, *last}), *last)]
 
 
-def panel(key: str, lines: Mapping[str, Line], colours: Mapping[str, int] = COLOURS) -> Reading:
-    """One figure, one line per label; `colours` {label: place in the palette} keeps a label's colour from panel to panel."""
+def panel(key: str, lines: Mapping[str, Line], colors: Mapping[str, int] = COLORS) -> Reading:
+    """One figure, one line per label; `colors` {label: place in the palette} keeps a label's color from panel to panel."""
     split, _, figure = key.rpartition("/")
     flat = [value for _, values in lines.values() for value in values if value == value]
     log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
@@ -52,7 +52,7 @@ def panel(key: str, lines: Mapping[str, Line], colours: Mapping[str, int] = COLO
     smooth = {label: len(steps) // 20 | 1 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"}
     notes = [_note(figure, lines) if "valid" in lines else ""]
     if smooth:
-        notes.append(f"Thick over thin: mean of {max(smooth.values())} neighbouring rows.")
+        notes.append(f"Thick over thin: mean of {max(smooth.values())} neighboring rows.")
     return Reading(
         title[:1].upper() + title[1:],
         "lines",
@@ -62,7 +62,7 @@ def panel(key: str, lines: Mapping[str, Line], colours: Mapping[str, int] = COLO
         extra={
             "x": {label: steps for label, (steps, _) in lines.items()},
             "log": ["y"] if log else [],
-            "colours": colours,
+            "colors": colors,
             "smooth": smooth,
         },
     )

@@ -19,20 +19,20 @@ from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ._untouched import need
 from ._words import number, percent
-from .curves import COLOURS, Line, series
+from .curves import COLORS, Line, series
 
 REMEDIES: Mapping[str, Mapping[str, str]] = {
     "overfitting": {
         "more data, or augmentation": "augment= of a recipe; sonde.data.augment",
         "weight decay (L2)": "weight_decay of 'adamw' (decoupled) or 'adam' (in the loss)",
-        "L1, for weights that are exactly 0": "optimiser 'proximal' with weight_decay",
+        "L1, for weights that are exactly 0": "optimizer 'proximal' with weight_decay",
         "dropout": "dropout of a model",
         "early stopping": "patience= of a recipe",
         "a smaller model": "fewer or narrower layers",
     },
     "underfitting": {
         "more capacity": "more or wider layers",
-        "less regularisation": "lower weight_decay, dropout, augmentation",
+        "less regularization": "lower weight_decay, dropout, augmentation",
         "longer training": "more steps or epochs",
         "a larger or better scheduled learning rate": "lr, schedule= of a recipe",
     },
@@ -40,7 +40,7 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
     "diverging": {
         "a smaller learning rate": "lr; look at 2 / lambda_max in `sonde look RUN spectrum`",
         "gradient clipping": "clip= of a recipe",
-        "better first weights": "initialise= of a recipe; `sonde look RUN flow`",
+        "better first weights": "initialize= of a recipe; `sonde look RUN flow`",
         "longer training, where there were few steps": "a batch norm needs some hundred of them to know its statistics",
     },
     "good fit": {},
@@ -95,7 +95,7 @@ def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range
         {name: line[1] for name, line in lines.items()},
         axes=["step", "loss"],
         note=f"{diagnosis.why} Training losses are those of the batches, with dropout and augmentation.",
-        extra={"x": {name: line[0] for name, line in lines.items()}, "colours": COLOURS, "regime": diagnosis.regime},
+        extra={"x": {name: line[0] for name, line in lines.items()}, "colors": COLORS, "regime": diagnosis.regime},
     )
     if not diagnosis.remedies:
         return [curve]

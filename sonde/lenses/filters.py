@@ -19,7 +19,7 @@ def why_not(subject: Subject) -> str:
 
 
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
-    """One picture per filter; zero is grey, each filter stretched to its own largest weight.
+    """One picture per filter; zero is gray, each filter stretched to its own largest weight.
 
     n: how many to show at most
     """
@@ -37,9 +37,9 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
         "images",
         {"images": 0.5 + 0.5 * weight / reach},
         axes=["filter", "row", "column"],
-        note=f"{summary}{mean}. Grey is zero, white positive, black negative."
+        note=f"{summary}{mean}. Gray is zero, white positive, black negative."
         if channels != 3
-        else f"{summary}, as red, green and blue. Grey is zero.",
+        else f"{summary}, as red, green and blue. Gray is zero.",
         extra={"dense": True},
     )
 

@@ -1,9 +1,9 @@
-"""Signal and gradient through the depth: variance and gradient norm of every layer, by initialiser, activation and remedy.
+"""Signal and gradient through the depth: variance and gradient norm of every layer, by initializer, activation and remedy.
 
 A layer multiplies the variance of its values by about n_in Var(w) E g'^2 and that of the gradient by about the same
-with n_out.  A product of many such factors vanishes or explodes unless each is near 1; that is what an initialiser is
-for, and what a residual connection or a normalisation makes unnecessary.  Two looks at it: your own model, as it is and
-filled by every initialiser, and a standard deep net of equal layers, where remedies can be added:
+with n_out.  A product of many such factors vanishes or explodes unless each is near 1; that is what an initializer is
+for, and what a residual connection or a normalization makes unnecessary.  Two looks at it: your own model, as it is and
+filled by every initializer, and a standard deep net of equal layers, where remedies can be added:
 
     f = W h         h' = act(f)        plain
                     h' = h + act(f)    residual
@@ -59,38 +59,38 @@ def why_not(subject: Subject) -> str:
 def read(
     subject: Subject,
     activation: str = "sigmoid",
-    initialiser: str = "normal",
+    initializer: str = "normal",
     compare: tuple[str, ...] = ("sigmoid", "tanh", "relu", "gelu"),
     depth: Annotated[int, Range(2, 500)] = 20,
     width: Annotated[int, Range(1, 1024)] = 32,
     seed: int = 0,
 ) -> list[Reading]:
-    """Your model under every initialiser, and a deep net of equal layers under every initialiser, activation and remedy.
+    """Your model under every initializer, and a deep net of equal layers under every initializer, activation and remedy.
 
     activation: function of the deep net whose layers are drawn one by one; the tables show all
-    initialiser: first weights of the deep net whose layers are drawn one by one
+    initializer: first weights of the deep net whose layers are drawn one by one
     compare: functions of the tables; 'all' takes every one there is
     depth: layers of the deep net
     width: units of each of its layers
     seed: of weights and inputs
     """
     from ..nn import activations
-    from ..optim.initialise import initialise, names
+    from ..optim.initialize import initialize, names
 
-    need(__name__, subject, activation=activation, initialiser=initialiser, compare=compare, depth=depth, width=width, seed=seed)
+    need(__name__, subject, activation=activation, initializer=initializer, compare=compare, depth=depth, width=width, seed=seed)
     shown = [name for name in activations.names() if activations.about(name).elementwise] if tuple(compare) == ("all",) else list(compare)
     for name in (activation, *shown):
         activations.about(name)  # a wrong name is told before the work begins
-    initialise(initialiser)
+    initialize(initializer)
     with untouched(subject.model):
         own = {AS_IT_IS: of_model(subject.model, subject.objective, subject.batch)}
         for name in names():
-            own[name] = of_model(subject.model, subject.objective, subject.batch, initialise(name), seed)
-        stacked = weights([initialise(name) for name in names()], depth, width, seed)
+            own[name] = of_model(subject.model, subject.objective, subject.batch, initialize(name), seed)
+        stacked = weights([initialize(name) for name in names()], depth, width, seed)
         deep = {(name, remedy): of_deep(stacked, name, remedy, seed) for remedy in REMEDIES for name in dict.fromkeys([*shown, activation])}
-    row = names().index(initialiser)
+    row = names().index(initializer)
     lines = {remedy: Flow(*(part[row] for part in deep[activation, remedy])) for remedy in REMEDIES}
-    what = f"{depth} layers of {width} units, {activation}, weights '{initialiser}'"
+    what = f"{depth} layers of {width} units, {activation}, weights '{initializer}'"
     return [
         *_of_own(own, _layers(subject.model), len(subject.batch)),
         across("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}.", back=True),
@@ -99,17 +99,17 @@ def read(
     ]
 
 
-def of_model(model: nn.Module, objective: Any, batch: Any, initialise: Callable[[nn.Module], None] | None = None, seed: int = 0) -> Flow:
-    """Flow through a model's dense and convolution layers, in the order they are listed; `initialise` fills a copy first.
+def of_model(model: nn.Module, objective: Any, batch: Any, initialize: Callable[[nn.Module], None] | None = None, seed: int = 0) -> Flow:
+    """Flow through a model's dense and convolution layers, in the order they are listed; `initialize` fills a copy first.
 
     A layer that is used several times has the values of all its uses.
     """
     import torch
 
-    if initialise is not None:
+    if initialize is not None:
         model = copy.deepcopy(model)
         torch.manual_seed(key(seed, "weights"))
-        initialise(model)
+        initialize(model)
     layers = _layers(model)
     seen: dict[str, list[Tensor]] = {}
 
@@ -135,15 +135,15 @@ def _joined(uses: Sequence[Tensor]) -> Tensor:
     return torch.cat([out.detach().double().flatten() for out in uses])
 
 
-def weights(initialisers: Sequence[Callable[[nn.Module], None]], depth: int, width: int, seed: int = 0) -> Tensor:
+def weights(initializers: Sequence[Callable[[nn.Module], None]], depth: int, width: int, seed: int = 0) -> Tensor:
     """Weights (S, L, N, N) of a deep net of equal layers, in float64: its gradients may be 1e-80."""
     import torch
     from torch import nn
 
-    stacked = torch.empty(len(initialisers), depth, width, width, dtype=torch.float64)
+    stacked = torch.empty(len(initializers), depth, width, width, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "weights"))
-        for home, fill in zip(stacked, initialisers, strict=True):
+        for home, fill in zip(stacked, initializers, strict=True):
             layers = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, width, bias=False) for _ in range(depth))
             fill(layers)
             for place, layer in zip(home, layers, strict=True):
@@ -191,7 +191,7 @@ def across(title: str, lines: dict[str, Tensor], note: str, back: bool = False) 
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Dense and convolution layers that are trained: those an initialiser fills."""
+    """Dense and convolution layers that are trained: those an initializer fills."""
     from torch import nn
     from torch.nn.modules.conv import _ConvNd
 

@@ -1,7 +1,7 @@
 """How many dimensions the data really fill, before the network and after each of its layers.
 
-The estimate looks at two neighbours only: on a sheet of dimension d the ratio mu of the distances to the second and the
-first neighbour has P(mu > m) = m^-d whatever the density, so d is the inverse mean of log mu ("TwoNN").
+The estimate looks at two neighbors only: on a sheet of dimension d the ratio mu of the distances to the second and the
+first neighbor has P(mu > m) = m^-d whatever the density, so d is the inverse mean of log mu ("TwoNN").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def why_not(subject: Subject) -> str:
     missing = no_model(subject)
     if missing:
         return missing
-    return "" if len(subject.batch) >= LEAST else f"{len(subject.batch)} examples are too few for neighbours; {LEAST} are needed"
+    return "" if len(subject.batch) >= LEAST else f"{len(subject.batch)} examples are too few for neighbors; {LEAST} are needed"
 
 
 def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Reading:
@@ -44,15 +44,13 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
                 dimensions[name] = None
     numbers = [cloud[0].numel() for cloud in clouds.values()]
     lost = [name for name, value in dimensions.items() if value is None]
-    note = f"Estimated from two neighbours of each of {len(x)} examples." + (
-        f" Too few distinct points: {', '.join(lost)}." if lost else ""
-    )
+    note = f"Estimated from two neighbors of each of {len(x)} examples." + (f" Too few distinct points: {', '.join(lost)}." if lost else "")
     values = {"intrinsic dimension": list(dimensions.values()), "numbers per example": numbers}
     return Reading("How many dimensions the data fill", "bars", values, axes=["layer"], note=note, extra={"labels": list(dimensions)})
 
 
 def two_nn(x: Any) -> float:
-    """Intrinsic dimension of the rows of x, by maximum likelihood from the two nearest neighbours; repeated rows count once."""
+    """Intrinsic dimension of the rows of x, by maximum likelihood from the two nearest neighbors; repeated rows count once."""
     import numpy as np
     from sklearn.neighbors import NearestNeighbors
 

@@ -1,9 +1,9 @@
-"""The loss around a model's weights: along a line, between two sets of weights, and over a filter-normalised plane.
+"""The loss around a model's weights: along a line, between two sets of weights, and over a filter-normalized plane.
 
     line   L(theta + a d)            or  L((1 - a) theta_1 + a theta_2)  to another run of the same recipe
     plane  L(theta + a d1 + b d2)
 
-Random directions are filter-normalised (Li et al. 2018): each row of a weight (a filter, a unit) gets the length of the
+Random directions are filter-normalized (Li et al. 2018): each row of a weight (a filter, a unit) gets the length of the
 row it is added to, and biases and norms stay.  Without this a net whose scale does not matter looks sharp or flat by
 the size of its weights alone.  Running means and other buffers stay as they are.
 """
@@ -42,7 +42,7 @@ def read(
     other: Path | None = None,
     seed: int = 0,
 ) -> list[Reading]:
-    """Loss on the batch along one random direction, over the plane of two, and towards another run.
+    """Loss on the batch along one random direction, over the plane of two, and toward another run.
 
     reach: how far to go each way, in lengths of the weights themselves
     points: places along each axis of the plane; a line has four times as many
@@ -72,7 +72,7 @@ def read(
         ),
     ]
     if other is not None:
-        readings.append(_towards(subject, here, other, fine / reach))
+        readings.append(_toward(subject, here, other, fine / reach))
     return readings
 
 
@@ -133,7 +133,7 @@ def shape(grid: Tensor) -> str:
     return f"From {number(low)} to {number(high)}; the weights themselves, {number(middle)}, are {place}."
 
 
-def _towards(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
+def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
     from ..engine.api import open_run
 
     there = weights(open_run(other).model())

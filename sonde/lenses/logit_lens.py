@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import logits, named, no_logits, one, spelt
+from ._tokens import logits, named, no_logits, one, spelled
 from ._untouched import hooked, need, real, untouched
 
 
@@ -38,7 +38,7 @@ def read(
     need(__name__, subject, example=example, tokens=tokens, examples=examples)
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
-    names, row = spelt(subject), one(subject.batch, example)
+    names, row = spelled(subject), one(subject.batch, example)
     rows, scores = by_block(subject.model, row)
     chances, best = scores[:, 0, :tokens].softmax(-1).max(-1)
     mask = real(row, row.y)[0, :tokens]
@@ -52,7 +52,7 @@ def read(
             {"probability": [*chances.tolist(), [math.nan] * len(right)]},
             axes=["after", "input token"],
             note=f"The likeliest token at the first {len(right)} places of example {example}, darker where it is likelier: "
-            f"without colour 0, the darkest {float(chances.max()):.2g}.",
+            f"without color 0, the darkest {float(chances.max()):.2g}.",
             extra={
                 "rows": [*rows, "right"],
                 "columns": named(row.x[0, :tokens], names),

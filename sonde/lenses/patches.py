@@ -54,7 +54,7 @@ def read(
         {"images": pictures},
         axes=["patch", "row", "column"],
         note=f"Of {len(peaks):,} examples; {len(which)} of {peaks.shape[1]} channels, those whose strongest answer differs most from image "
-        f"to image. A patch is the field of the unit, {size} pixels, grey where it lies outside the image; below it the answer.",
+        f"to image. A patch is the field of the unit, {size} pixels, gray where it lies outside the image; below it the answer.",
         extra={"across": count, "rows": [f"channel {channel}" for channel in which], "details": details, "examples": ids},
     )
 
@@ -77,7 +77,7 @@ def _shown(image: Any) -> Any:
 
 
 def _cropped(image: Any, box: Any) -> Any:
-    """The part of an image (C, H, W) inside a box, grey where the box reaches over its edges."""
+    """The part of an image (C, H, W) inside a box, gray where the box reaches over its edges."""
     from torch.nn.functional import pad
 
     top, left, height, width = box

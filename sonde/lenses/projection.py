@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import embedding, frequent, named, no_embedding, spelt
+from ._tokens import embedding, frequent, named, no_embedding, spelled
 from ._untouched import need
 
 
@@ -37,7 +37,7 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
         axes=names,
         note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where there is no "
         "room for all names, the commoner ones are written.",
-        extra={"labels": named(which, spelt(subject))},
+        extra={"labels": named(which, spelled(subject))},
     )
 
 

@@ -1,6 +1,6 @@
-"""Race of optimisers from one start, on the run's own model and data or on a test surface: steps, curves and trajectories.
+"""Race of optimizers from one start, on the run's own model and data or on a test surface: steps, curves and trajectories.
 
-The target is nine tenths of the way down from the start to the lowest loss that any of them reaches.  Every optimiser is
+The target is nine tenths of the way down from the start to the lowest loss that any of them reaches.  Every optimizer is
 shown at the best of the rates it was tried at; on a surface that is a quadratic, its measured contraction per step stands
 beside ((k-1)/(k+1))^2, the factor that steepest descent cannot exceed at condition number k.
 """
@@ -42,8 +42,8 @@ def read(
 ) -> list[Reading]:
     """A table of who arrived when, the losses over the steps, and the ways over the surface.
 
-    rules: optimisers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton
-    on: what is minimised: the run's model on its training data, or a test surface of two weights
+    rules: optimizers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton
+    on: what is minimized: the run's model on its training data, or a test surface of two weights
     steps: updates of each
     rates: learning rates to try; the best one counts
     batch: examples per update of the model
@@ -53,7 +53,7 @@ def read(
     options = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch": batch, "start": start, "condition": condition}
     need(__name__, subject, **options)
     if not rules or not rates:
-        raise BadInput("a race needs at least one optimiser and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
+        raise BadInput("a race needs at least one optimizer and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
     from ..optim.race import entrant
 
     entrants = [entrant(rule, rates) for rule in dict.fromkeys(rules)]
@@ -147,7 +147,7 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
     lines = {track.name: track.losses for track in tracks if track in going}
     highest = max((max(line) for line in lines.values()), default=top)
     curves = Reading("Loss over the steps", "lines", lines, axes=["step", "loss"], extra={"log": ["y"] if 0 < 20 * low < highest else []})
-    return [Reading("Race of optimisers", "table", table, note=note), *([curves] if lines else [])]
+    return [Reading("Race of optimizers", "table", table, note=note), *([curves] if lines else [])]
 
 
 def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:

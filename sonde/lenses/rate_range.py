@@ -40,7 +40,7 @@ def read(
 ) -> Reading:
     """Loss of each training batch against the rate of its step, with the rate to try first.
 
-    rule: optimiser by name
+    rule: optimizer by name
     lowest: rate of the first step
     highest: rate of the last step
     steps: updates, if the loss does not explode before

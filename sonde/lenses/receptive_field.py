@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST = 256
 """side of the largest image that is generated to measure a field"""
 FRAMES = 7
-"""fields that are drawn, a colour for each"""
+"""fields that are drawn, a color for each"""
 PIXELS = 2**15
 """of the images that are differentiated at once"""
 

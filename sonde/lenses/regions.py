@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..models.piecewise import Region
 
 GRID = 121
-COLOURS = 6
+COLORS = 6
 MOST = 20
 """regions in the table"""
 UNITS = 24
@@ -113,9 +113,9 @@ def _map(regions: list[Region], low: list[float], high: list[float], output: int
     value = (weight[home] * points.reshape(-1, 2)).sum(1) + bias[home]
     extra = {"x": columns, "y": rows, "outlines": [region.corners for region in regions]}
     function = Reading("A function in pieces", "plane", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], extra=extra)
-    paint = {**extra, "classes": [""] * COLOURS}
-    shown = {"regions": np.array(colours(regions))[home].reshape(GRID, GRID)}
-    note = f"{_told(regions)}, exactly; neighbours differ in one unit and in colour."
+    paint = {**extra, "classes": [""] * COLORS}
+    shown = {"regions": np.array(colors(regions))[home].reshape(GRID, GRID)}
+    note = f"{_told(regions)}, exactly; neighbors differ in one unit and in color."
     return [function, Reading("Where the same units are on", "plane", shown, axes=["x", "y"], note=note, extra=paint)]
 
 
@@ -133,16 +133,16 @@ def locate(regions: list[Region], points: Any) -> Any:
     return home
 
 
-def colours(regions: list[Region]) -> list[int]:
-    """A colour for every region that no neighbour has, as far as the palette goes: neighbours differ in a single unit."""
+def colors(regions: list[Region]) -> list[int]:
+    """A color for every region that no neighbor has, as far as the palette goes: neighbors differ in a single unit."""
     import numpy as np
 
     bits = np.array([[bit == "1" for bit in region.pattern if bit != "|"] for region in regions])
     chosen: list[int] = []
     for number, row in enumerate(bits):
         near = {chosen[other] for other in np.flatnonzero((bits[:number] != row).sum(1) == 1)}
-        free = [colour for colour in range(COLOURS) if colour not in near] or list(range(COLOURS))
-        chosen.append(min(free, key=lambda colour: (chosen.count(colour), colour)))  # the palette is used evenly
+        free = [color for color in range(COLORS) if color not in near] or list(range(COLORS))
+        chosen.append(min(free, key=lambda color: (chosen.count(color), color)))  # the palette is used evenly
     return chosen
 
 

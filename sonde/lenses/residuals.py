@@ -46,7 +46,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
     rmse, mae = float(residual.square().mean().sqrt()), float(residual.abs().mean())
     figures = f"RMSE {number(rmse)}, mean absolute error {number(mae)}, {n:,} examples"
     shown = torch.linspace(0, len(y) - 1, min(len(y), POINTS), dtype=torch.float64).round().long()
-    # Bars are centred on zero, so that a bias is seen as a shift.
+    # Bars are centered on zero, so that a bias is seen as a shift.
     reach = float(residual.abs().max()) or 1.0
     edges = torch.linspace(-reach, reach, bins + 1, dtype=torch.float64)
     where = torch.bucketize(residual, edges[1:-1])

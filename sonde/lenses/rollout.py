@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import named, no_tokens, spelt
+from ._tokens import named, no_tokens, spelled
 from ._untouched import need
 
 
@@ -37,7 +37,7 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
     for each in maps(subject, example, tokens):
         if not each.cross:
             stacks.setdefault(_stack(each.name), []).append(each)
-    names, readings = spelt(subject), []
+    names, readings = spelled(subject), []
     for stack, layers in stacks.items():
         words = named(layers[0].asking, names)
         readings.append(

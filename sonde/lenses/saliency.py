@@ -26,7 +26,7 @@ TITLES = {"gradient": "gradient", "integrated": "integrated gradients", "grad-ca
 
 
 STRONG = 0.01
-"""share of the pixels of a picture that get the full colour: a few far beyond the others would leave these without any"""
+"""share of the pixels of a picture that get the full color: a few far beyond the others would leave these without any"""
 
 
 def why_not(subject: Subject) -> str:
@@ -86,7 +86,7 @@ def read(
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
         legend = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
         legend += "; 'none' is nowhere." if any(details) else "."
-    legend += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full colour."
+    legend += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full color."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Reading(
         f"Saliency: {TITLES[method]}",

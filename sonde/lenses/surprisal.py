@@ -1,4 +1,4 @@
-"""Surprisal: how many bits each token of a text costs, log2 1/p of it given what the model saw, coloured over the text."""
+"""Surprisal: how many bits each token of a text costs, log2 1/p of it given what the model saw, colored over the text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from ..core.dials import Range
 from ..core.reading import Reading, Subject
-from ._tokens import BLANK, logits, moved, named, no_logits, one, original, spelt
+from ._tokens import BLANK, logits, moved, named, no_logits, one, original, spelled
 from ._untouched import need, real, untouched
 
 
@@ -16,13 +16,13 @@ def why_not(subject: Subject) -> str:
 
 
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotated[int, Range(1, 4096)] = 64) -> list[Reading]:
-    """Bits of each token of the first examples; tokens that were not asked for have no colour.
+    """Bits of each token of the first examples; tokens that were not asked for have no color.
 
     n: examples to show
     tokens: how many of the first tokens to show of each
     """
     need(__name__, subject, n=n, tokens=tokens)
-    names = spelt(subject)
+    names = spelled(subject)
     texts = [_text(one(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]
     top = max((bits for _, cost in texts for bits in cost[: tokens + 1] if not math.isnan(bits)), default=0.0)
     return [
@@ -44,7 +44,7 @@ def _note(cost: list[float], shown: int) -> str:
         return "No token of it was asked for."
     mean = sum(known) / len(known)
     cut = f"; the first {shown} are shown" if len(cost) > shown + 1 else ""
-    rest = " Without colour: not asked for." if len(known) < len(cost) - 1 else ""
+    rest = " Without color: not asked for." if len(known) < len(cost) - 1 else ""
     return f"{mean:.3g} bits per token over {len(known)} tokens, perplexity {2**mean:.4g}{cut}.{rest}"
 
 

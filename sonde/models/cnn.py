@@ -29,7 +29,7 @@ class CNN(nn.Module):
     kernel: side of the convolution window, odd, so that the image keeps its size
     image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
     dropout: share of values set to 0 before each dense layer while training
-    norm: normalise over the batch after each convolution
+    norm: normalize over the batch after each convolution
     pool: side of the pooling window after each convolution; 1 leaves pooling out
     axes: of an example besides its channels: 2 for images, 1 for series
     residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last

@@ -98,7 +98,7 @@ class ElmoFeatures(nn.Module):
         return self.features(tokens, spans=spans)[0]
 
 
-def neighbours(tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def neighbors(tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Targets and mask (B, 2, T) for tokens (B, T): the token after each place and the one before it, where there is one."""
     place = torch.arange(tokens.shape[1], device=tokens.device)
     ends = torch.full((len(tokens), 1), tokens.shape[1], device=tokens.device) if lengths is None else lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Normalising flow: noise of a known density, bent into the data by steps that can be undone, so the density is known exactly.
+"""Normalizing flow: noise of a known density, bent into the data by steps that can be undone, so the density is known exactly.
 
     log p(x) = log N(z; 0, I) + log |det dz/dx|,   z = f(x)
 
@@ -7,7 +7,7 @@ Affine coupling (Dinh and others, Real NVP, 2017): some numbers stay as they are
     z_keep = x_keep,   z_rest = x_rest * exp(s(x_keep)) + t(x_keep),   log |det| = sum of s
 
 so undoing it needs no inverse of s and t.  Step 2k keeps the numbers whose index has bit k at 0, step 2k + 1 the others: in
-a plane they take turns, in an image neighbours are parted first and halves last.  After 2 ceil(log2 D) steps, and the default is
+a plane they take turns, in an image neighbors are parted first and halves last.  After 2 ceil(log2 D) steps, and the default is
 no fewer, every two numbers have been parted, so each has told the other how to move, and all of x reaches all of z.
 
 Images of whole levels have no density.  Uniform noise within each level makes them continuous, and the mean of the density

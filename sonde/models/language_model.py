@@ -133,7 +133,7 @@ def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
         raise BadInput(
             f"there is a token {low if low < 0 else high}",
             where="the model's tokens",
-            fix=f"give numbers from 0 to {table.num_embeddings - 1}; a tokeniser must be the one the model was trained with",
+            fix=f"give numbers from 0 to {table.num_embeddings - 1}; a tokenizer must be the one the model was trained with",
         ) from None
     return x if scale == 1 else x * scale
 

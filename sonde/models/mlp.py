@@ -19,7 +19,7 @@ class MLP(nn.Module):
     widths: numbers per example at the input, after each hidden layer, and at the output
     activation: function between the layers
     dropout: share of hidden values set to 0 while training
-    norm: normalise hidden values before the activation, over the batch or over the layer
+    norm: normalize hidden values before the activation, over the batch or over the layer
     """
 
     def __init__(

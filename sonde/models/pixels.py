@@ -107,11 +107,11 @@ class Pixels(nn.Module):
 
 
 def levels_of(x: Tensor, levels: int) -> Tensor:
-    """Grey images (B, 1, H, W) of numbers from 0 to 1 -> the nearest of so many levels (B, H, W), as whole numbers."""
+    """Gray images (B, 1, H, W) of numbers from 0 to 1 -> the nearest of so many levels (B, H, W), as whole numbers."""
     if x.ndim != 4 or x.shape[1] != 1:
-        raise _wrong(f"levels are those of grey images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colours first")
+        raise _wrong(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise _wrong("levels are those of numbers from 0 to 1", "do not standardise the images")
+        raise _wrong("levels are those of numbers from 0 to 1", "do not standardize the images")
     return (x.squeeze(1) * (levels - 1)).round().long()
 
 

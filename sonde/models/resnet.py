@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
-from ..nn.images import convolved, normalised, through
+from ..nn.images import convolved, normalized, through
 
 Activation = Literal["post", "pre"]
 Shortcut = Literal["projection", "pad"]
@@ -123,10 +123,10 @@ class ResNet(nn.Module):
         """What the last layer reads: (B, channels of the last stage)."""
         self._check(x)
         x = convolved(self.conv1, x)
-        x = self.maxpool(x if self.pre else normalised(self.bn1, x, self.relu))
+        x = self.maxpool(x if self.pre else normalized(self.bn1, x, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
-        return self.avgpool(normalised(self.bn1, x, self.relu) if self.pre else x).flatten(1)
+        return self.avgpool(normalized(self.bn1, x, self.relu) if self.pre else x).flatten(1)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:
@@ -172,14 +172,14 @@ class Block(nn.Module):
         y = seen = x
         if self.pre:
             for i, (conv, norm) in enumerate(pairs):
-                y = normalised(norm, y, self.relu)
+                y = normalized(norm, y, self.relu)
                 seen = y if i == 0 else seen  # a projection reads what the branch reads
                 y = convolved(conv, y)
             return y + self._shortcut(x, seen)
         *pairs, (last, last_norm) = pairs
         for conv, norm in pairs:
-            y = normalised(norm, convolved(conv, y), self.relu)
-        return normalised(last_norm, convolved(last, y), self.relu, other=self._shortcut(x, x))
+            y = normalized(norm, convolved(conv, y), self.relu)
+        return normalized(last_norm, convolved(last, y), self.relu, other=self._shortcut(x, x))
 
     def _shortcut(self, x: Tensor, seen: Tensor) -> Tensor:
         shortcut = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)

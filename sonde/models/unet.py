@@ -32,7 +32,7 @@ class UNet(nn.Module):
     depth: how often the image is halved
     padded: zeros around each level, so that there are as many answers as pixels; otherwise only pixels whose whole
         surroundings are inside the image get one
-    norm: normalise over the batch after each convolution
+    norm: normalize over the batch after each convolution
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class VGG(nn.Module):
     classes: numbers at the output
     channels: of the image
     hidden: width of the two dense layers before the output
-    norm: normalise over the batch after each convolution
+    norm: normalize over the batch after each convolution
     dropout: share of values set to 0 after each of these two while training
     """
 

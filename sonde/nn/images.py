@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as every
 
 from ..kernels.convolve import convolve
-from ..kernels.normalise import Running, normalise
+from ..kernels.normalize import Running, normalize
 
 
 def convolved(layer: nn.Module, x: Tensor) -> Tensor:
@@ -17,12 +17,12 @@ def convolved(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)
 
 
-def normalised(norm: nn.Module, x: Tensor, relu: nn.Module | None = None, other: Tensor | None = None) -> Tensor:
+def normalized(norm: nn.Module, x: Tensor, relu: nn.Module | None = None, other: Tensor | None = None) -> Tensor:
     """relu(norm(x) + other), each part as far as it is there."""
     if isinstance(norm, nn.BatchNorm2d) and _trains(norm) and x.dim() == 4 and not watched(norm) and (relu is None or _cuts(relu)):
         norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         running = Running(norm.running_mean, norm.running_var, norm.momentum, norm.eps)  # type: ignore[arg-type]
-        return normalise(x, norm.weight, norm.bias, running, relu is not None, other)
+        return normalize(x, norm.weight, norm.bias, running, relu is not None, other)
     y = norm(x)
     if other is not None:
         y = y + other if y is x or watched(norm) else y.add_(other)  # what a hook was shown stays as it was
@@ -38,7 +38,7 @@ def through(layers: nn.Sequential, x: Tensor) -> Tensor:
         part, *parts = parts
         if type(part) is nn.BatchNorm2d:
             relu = parts.pop(0) if parts and type(parts[0]) is nn.ReLU else None
-            x = normalised(part, x, relu)
+            x = normalized(part, x, relu)
         else:
             x = convolved(part, x)
     return x

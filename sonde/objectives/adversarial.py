@@ -5,7 +5,7 @@
     r1      |d logit/dx|^2 at real x         keeps the judge smooth: both then settle (Mescheder, Geiger and Nowozin, 2018)
 
 A step is the turn of one player: its loss reaches its own weights alone, and the engine moves no others.  Each player has an
-optimiser and a clipped norm of its own, and the forger meets the judge as it is after the judge's turn.  Were both moved at once,
+optimizer and a clipped norm of its own, and the forger meets the judge as it is after the judge's turn.  Were both moved at once,
 a game in which small steps go round in a circle would spiral outwards.
 
 Once G draws from the data's own distribution, D can do no better than 1/2: judge is 2 log 2 = 1.386 and forge log 2 = 0.693.
@@ -23,7 +23,7 @@ from torch.nn.functional import softplus
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
-from . import _unlabelled, _weight
+from . import _unlabeled, _weight
 from ._around import factor
 from ._noise import normal
 
@@ -100,7 +100,7 @@ class Adversarial:
         return Terms(real=(_weight.total(output.detach().flatten().sigmoid(), batch), _weight.count(batch)))
 
     def check(self, batch: Batch) -> None:
-        _unlabelled.check(batch, "adversarial")
+        _unlabeled.check(batch, "adversarial")
 
     def predict(self, output: Tensor) -> Tensor:
         """D(x), the probability that an example is real."""

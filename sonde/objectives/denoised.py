@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from . import _unlabelled, _weight
+from . import _unlabeled, _weight
 from ._noise import normal
 
 
@@ -49,7 +49,7 @@ class Denoised:
         return math.prod(batch.x.shape[1:]) * _weight.count(batch)
 
     def check(self, batch: Batch) -> None:
-        _unlabelled.check(batch, "denoised")
+        _unlabeled.check(batch, "denoised")
 
     def predict(self, output: Tensor) -> Tensor:
         """The noise."""

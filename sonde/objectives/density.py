@@ -1,6 +1,6 @@
 """Maximum likelihood of the data themselves: -log p(x) of a model that knows its density, such as a flow.
 
-For images of whole levels the model is given noise, which says where within its level each pixel lies (dequantisation).
+For images of whole levels the model is given noise, which says where within its level each pixel lies (dequantization).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from . import _unlabelled, _weight
+from . import _unlabeled, _weight
 from ._noise import normal
 
 
@@ -39,7 +39,7 @@ class Density:
         return Terms(bits_per_number=(-_weight.total(output.detach(), batch) / math.log(2), numbers * _weight.count(batch)))
 
     def check(self, batch: Batch) -> None:
-        _unlabelled.check(batch, "density")
+        _unlabeled.check(batch, "density")
 
     def predict(self, output: Tensor) -> Tensor:
         """log p(x), in nats."""

@@ -1,4 +1,4 @@
-"""Any distribution as a likelihood: choose Pr(y; theta), let the model give theta, minimise -sum log Pr.
+"""Any distribution as a likelihood: choose Pr(y; theta), let the model give theta, minimize -sum log Pr.
 
 The model gives raw numbers, in the order of the parameters: all of the first, then all of the second.  A link takes
 each into the domain its distribution allows, read off `arg_constraints`:
@@ -140,15 +140,15 @@ class Distribution(Likelihood):
 
     def predict(self, output: Tensor) -> Tensor:
         """The mean; where there is none, the mode."""
-        return self._centre(self.law(output))[0]
+        return self._center(self.law(output))[0]
 
     def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         if self.vector and y.shape == (*output.shape[:-1], 1):
             output = output.unsqueeze(-2)
         law = self.law(output, y)
-        centre, label = self._centre(law)
-        centre, y = align(centre, y, self.name)
-        return {"accuracy": (centre == y).to(output.dtype)} if label else errors(centre, y)
+        center, label = self._center(law)
+        center, y = align(center, y, self.name)
+        return {"accuracy": (center == y).to(output.dtype)} if label else errors(center, y)
 
     def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
         values = y if y.is_floating_point() else y.double()
@@ -178,20 +178,20 @@ class Distribution(Likelihood):
     def _misfit(self, output: Tensor, y: Tensor) -> BadInput:
         return misfit(output, y, self.name, f"for each target first {', then '.join(self.domains)}")
 
-    def _centre(self, law: D.Distribution) -> tuple[Tensor, bool]:
+    def _center(self, law: D.Distribution) -> tuple[Tensor, bool]:
         """Mean, or mode where there is no mean; and whether it is a label, which is right or wrong but not near."""
-        centres = []
+        centers = []
         for name in ("mean", "mode"):
             try:
-                centres.append(getattr(law, name))
+                centers.append(getattr(law, name))
             except NotImplementedError:
                 continue
-            if not bool(centres[-1].isnan().any()):
+            if not bool(centers[-1].isnan().any()):
                 break
-        if not centres:
+        if not centers:
             raise BadInput(f"'{self.name}' has neither mean nor mode", fix="define one of them as a property")
-        best = centres[0] if len(centres) == 1 else torch.where(centres[0].isnan(), centres[1], centres[0])
-        return best, bool(_support(law).is_discrete) and bool(centres[0].isnan().all())
+        best = centers[0] if len(centers) == 1 else torch.where(centers[0].isnan(), centers[1], centers[0])
+        return best, bool(_support(law).is_discrete) and bool(centers[0].isnan().all())
 
 
 def mixture(component: Callable[..., D.Distribution], **options: Any) -> Distribution:

@@ -33,7 +33,7 @@ class Elbo(Around):
 
     The model has `encode(x) -> (mean, log_variance)` and `decode(h)`, the raw output of p(x; h).
 
-    A Bernoulli gives probabilities to 0 and 1 alone.  Grey pixels between them are allowed, but their figure is no log-probability
+    A Bernoulli gives probabilities to 0 and 1 alone.  Gray pixels between them are allowed, but their figure is no log-probability
     then: it only tells which of two models fits the same pixels better.  Draw them black or white for a bound on log p(x).
 
     Measures are those of the reconstruction through the mean code.  As there, a field `clean` is what a corrupted x should be.

@@ -1,4 +1,4 @@
-"""Two update rules behind one optimiser: Muon for matrices, AdamW for everything Muon cannot take."""
+"""Two update rules behind one optimizer: Muon for matrices, AdamW for everything Muon cannot take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class MuonAdamW(torch.optim.Optimizer):
         options.setdefault("adjust_lr_fn", "match_rms_adamw")
         cut = [self._cut(group, matrices) for matrices in (True, False) for group in groups]
         groups = [group for group in cut if group["params"]]
-        # The inner optimisers hold no state of their own: they borrow groups and state of this one at each step, so
-        # saving, loading and changing the learning rate work as for any other optimiser.
+        # The inner optimizers hold no state of their own: they borrow groups and state of this one at each step, so
+        # saving, loading and changing the learning rate work as for any other optimizer.
         self.inner = {}
         for rule in ("muon", "adamw"):
             mine = [group for group in groups if group["rule"] == rule]

@@ -1,4 +1,4 @@
-"""Optimisers by name: all of torch.optim, and the rules of `sonde.optim.rules` that torch lacks."""
+"""Optimizers by name: all of torch.optim, and the rules of `sonde.optim.rules` that torch lacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RANGES = {"betas": _SHARE, "momentum": _SHARE, "alpha": _SHARE, "rho": _SHARE, 
 
 @final
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """A rule with its settings, ready to be given parameters."""
 
     name: str
@@ -63,7 +63,7 @@ class Optimiser:
         return self.weight_decay > 0 and (self.decay_all or not spared)
 
     def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
-        """The torch optimiser for groups `{"params": [...], "weight_decay": ..., "names": [...]}`."""
+        """The torch optimizer for groups `{"params": [...], "weight_decay": ..., "names": [...]}`."""
         rule = _rule(self.name)
         options = dict(self.options)
         if self.name in _FUSED and all(p.is_floating_point() for group in groups for p in group["params"]):
@@ -71,35 +71,35 @@ class Optimiser:
         return rule(groups, lr=self.lr, **options)
 
 
-def optimiser(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool = False, **options: Any) -> Optimiser:
-    """An optimiser by name, with checked settings: `optimiser("adamw", lr=1e-3, weight_decay=0.01, betas=(0.9, 0.95))`.
+def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool = False, **options: Any) -> Optimizer:
+    """An optimizer by name, with checked settings: `optimizer("adamw", lr=1e-3, weight_decay=0.01, betas=(0.9, 0.95))`.
 
     Weight decay is 0 unless given, also where torch has another default, and leaves biases and norms alone, and the rates
-    and channel weights of mixers (see `Optimiser.decays`).
+    and channel weights of mixers (see `Optimizer.decays`).
     """
     if str(name) in _REFUSED:
-        raise BadInput(f"optimiser '{name}' cannot be used: {_REFUSED[name]}", fix="'adamw' is a good start")
+        raise BadInput(f"optimizer '{name}' cannot be used: {_REFUSED[name]}", fix="'adamw' is a good start")
     name, options = _switched(name, options)
     known = _options(_rule(name)) + [switch for rule, (switch, _, _) in _SWITCHES.items() if rule == name]
     for option in options:
         if option not in known:
-            raise BadInput(f"optimiser '{name}' has no option '{option}'", fix=nearest(option, known))
+            raise BadInput(f"optimizer '{name}' has no option '{option}'", fix=nearest(option, known))
     _number("lr", lr, Range(above=0), name)
     _number("weight_decay", weight_decay, Range(least=0), name)
     if weight_decay and "weight_decay" not in inspect.signature(_torch_rule(name)).parameters:
-        raise BadInput(f"optimiser '{name}' has no weight decay", fix="leave weight_decay at 0")
+        raise BadInput(f"optimizer '{name}' has no weight decay", fix="leave weight_decay at 0")
     for option, value in options.items():
         if option == "betas" and not (isinstance(value, (tuple, list)) and len(value) == 2):
-            raise BadInput(f"'betas' of optimiser '{name}' must be two numbers, not {value!r}")
+            raise BadInput(f"'betas' of optimizer '{name}' must be two numbers, not {value!r}")
         if option in _RANGES:
             for number in value if isinstance(value, (tuple, list)) else (value,):
                 if number is not None:  # Adafactor's way to say "by the dtype"
                     _number(option, number, _RANGES[option], name)
-    settings = Optimiser(name, float(lr), float(weight_decay), bool(decay_all), options)
+    settings = Optimizer(name, float(lr), float(weight_decay), bool(decay_all), options)
     try:  # torch checks what is left, such as a Nesterov step without momentum, when it is given parameters
         settings.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": settings.weight_decay, "names": ["trial"]}])
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise BadInput(f"optimiser '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
+        raise BadInput(f"optimizer '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
     return settings
 
 
@@ -109,13 +109,13 @@ def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if switch not in options:
         return name, options
     if not isinstance(options[switch], bool):
-        raise BadInput(f"'{switch}' of optimiser '{name}' must be True or False, not {options[switch]!r}")
+        raise BadInput(f"'{switch}' of optimizer '{name}' must be True or False, not {options[switch]!r}")
     rest = {option: value for option, value in options.items() if option != switch}
     return other if options[switch] is setting else name, rest
 
 
 def names() -> list[str]:
-    """Names that `optimiser` takes."""
+    """Names that `optimizer` takes."""
     return sorted({*_torch_rules(), *shelf.names("optim.rules")} - set(_REFUSED))
 
 
@@ -128,7 +128,7 @@ def _torch_rules() -> dict[str, type]:
 def _torch_rule(name: str) -> type:
     """The class whose signature lists the options."""
     if name not in names():
-        raise BadInput(f"no optimiser '{name}'", fix=nearest(name, names()))
+        raise BadInput(f"no optimizer '{name}'", fix=nearest(name, names()))
     if name in _torch_rules():
         return _torch_rules()[name]
     kinds = vars(shelf.load("optim.rules", name)).values()
@@ -148,4 +148,4 @@ def _options(rule: Callable) -> list[str]:
 
 def _number(what: str, value: Any, bounds: Range, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not bounds.holds(value):
-        raise BadInput(f"'{what}' of optimiser '{name}' must be a number {bounds}, not {value!r}")
+        raise BadInput(f"'{what}' of optimizer '{name}' must be a number {bounds}, not {value!r}")

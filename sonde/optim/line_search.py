@@ -100,7 +100,7 @@ def wolfe(line: Line, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> 
         low, high = high, _at(line, 2 * high.rate)
     else:
         raise _endless(low)
-    # Between low and high lies a rate that meets both: low meets the first, and its slope points towards high.
+    # Between low and high lies a rate that meets both: low meets the first, and its slope points toward high.
     for _ in range(MOST):
         if abs((high.rate - low.rate) * low.slope) <= _rounding(start):
             break

@@ -12,17 +12,17 @@ from functools import partial
 import torch
 
 
-def quick_step(optimiser: torch.optim.Optimizer) -> Callable[[], None] | None:
-    """A function that does what `optimiser.step()` does, or None where there is no shorter way.
+def quick_step(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
+    """A function that does what `optimizer.step()` does, or None where there is no shorter way.
 
-    The optimiser must have made its first step; its state must stay in place from then on, and of its settings only the
+    The optimizer must have made its first step; its state must stay in place from then on, and of its settings only the
     learning rate may change.
     """
-    if type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW):
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return None
     calls = []
-    for group in optimiser.param_groups:
-        states = [optimiser.state.get(parameter, {}) for parameter in group["params"]]
+    for group in optimizer.param_groups:
+        states = [optimizer.state.get(parameter, {}) for parameter in group["params"]]
         cpu = all(parameter.device.type == "cpu" for parameter in group["params"])
         if not (group["fused"] and cpu and not group["amsgrad"] and all("exp_avg" in state for state in states)):
             return None

@@ -1,4 +1,4 @@
-"""Race of optimisers: the same start, the same loss, steps counted until a target; who diverges is named and stops.
+"""Race of optimizers: the same start, the same loss, steps counted until a target; who diverges is named and stops.
 
 Every update rule may enter: all names of `sonde.optim.build`, and those that need the loss as a function.  Rates are not
 learned, so each entrant is tried at several and shown at its best one.
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput, NumericalStop, nearest
-from .build import names, optimiser
+from .build import names, optimizer
 from .line_search import Descent
 from .newton import LARGEST, Newton
 
 Make = Callable[[list[Tensor], float], torch.optim.Optimizer]
-"""weights and rate -> optimiser"""
+"""weights and rate -> optimizer"""
 Fate = Literal["reached", "diverged", "stalled", "ran out"]
 RATES = tuple(10 ** (k / 2) for k in range(-6, 2))
 """0.001 to 3.2, two to a decade"""
@@ -45,7 +45,7 @@ class Entrant:
 @final
 @dataclass
 class Track:
-    """How one optimiser went."""
+    """How one optimizer went."""
 
     name: str
     rate: float | None
@@ -78,7 +78,7 @@ def entrant(name: str, rates: Sequence[float] = RATES) -> Entrant:
         make, own = SPECIAL[name]
         return Entrant(name, make, () if own else tuple(rates))
     if name not in names():
-        raise BadInput(f"no optimiser '{name}' to enter a race", fix=nearest(name, [*names(), *SPECIAL]))
+        raise BadInput(f"no optimizer '{name}' to enter a race", fix=nearest(name, [*names(), *SPECIAL]))
     return Entrant(name, partial(_built, name), tuple(rates))
 
 
@@ -96,7 +96,7 @@ def follow(
     keep: bool = False,
     judge: Callable[[], float] | None = None,
 ) -> Track:
-    """Let an optimiser move the weights until the loss is at most `target`, it diverges, it stands still, or `steps` are over.
+    """Let an optimizer move the weights until the loss is at most `target`, it diverges, it stands still, or `steps` are over.
 
     loss(step) is the loss to differentiate at a step; judge() gives the figure that counts, where that is another one.
     """
@@ -166,7 +166,7 @@ def race(
 def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
     """The result as columns of a table, in the order given."""
     return {
-        "optimiser": [track.name for track in tracks],
+        "optimizer": [track.name for track in tracks],
         "rate": ["its own" if track.rate is None else f"{track.rate:.3g}" for track in tracks],
         "steps to target": [track.steps for track in tracks],
         "last loss": [track.losses[-1] for track in tracks],
@@ -185,7 +185,7 @@ def _value(loss: Callable[[int], Tensor], step: int) -> float:
 
 
 def _with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: int) -> Tensor:
-    """The closure torch's optimisers take: clear the gradients, compute the loss, differentiate it."""
+    """The closure torch's optimizers take: clear the gradients, compute the loss, differentiate it."""
     with torch.enable_grad():
         value = loss(step)
         for weight, gradient in zip(weights, torch.autograd.grad(value, weights, materialize_grads=True), strict=True):
@@ -194,7 +194,7 @@ def _with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: i
 
 
 def _built(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
-    return optimiser(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
+    return optimizer(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
 
 
 def _lbfgs(weights: list[Tensor], rate: float) -> torch.optim.Optimizer:

@@ -21,7 +21,7 @@ def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Call
     """A multi-layer perceptron for a table and its likelihood: labels, counts or values, as the target is.
 
     Values are answered in their own units: the network works on standard numbers, and a variance equal to that of the
-    targets makes the loss the same as if they had been standardised.
+    targets makes the loss the same as if they had been standardized.
     """
     start = data.train[:2].x[0].numel()
     if data.task == "classes":

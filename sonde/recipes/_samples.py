@@ -12,7 +12,7 @@ import torch
 from ..core.batch import Data
 from ..core.reading import Reading
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..objectives.information.discrepancy import discrepancy
 from ._sheets import ACROSS, leave, sheet
@@ -25,10 +25,10 @@ BELL = 0.25
 """width of the bells that points are compared through, in deviations of the data"""
 
 
-def unlabelled(name: Name, seed: int) -> Data:
+def unlabeled(name: Name, seed: int) -> Data:
     """Points with mean 0 and deviation 1 in each coordinate, or pictures with values in 0..1."""
     if name not in PLANES:
-        return replace(load(name, seed=seed, standardise=False), task="examples", classes=())  # labels are no target
+        return replace(load(name, seed=seed, standardize=False), task="examples", classes=())  # labels are no target
     data = load(name, seed=seed, n=10_000)
     x = data.train[:].x
     parts: dict[str, Any] = {part: TensorSource((source[:].x - x.mean(0)) / x.std(0)) for part, source in data.splits.items()}

@@ -16,13 +16,13 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.recipe import Recipe
 from ..data import fetch
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import WindowSource
 from ..data.text import SHAKESPEARE
 from ..models.language_model import LanguageModel, mixer_of
 from ..nn.positions import Kind
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 
 Width = Annotated[int, Range(1, 8192)]
@@ -33,7 +33,7 @@ Steps = Annotated[int, Range(least=1)]
 
 
 def windowed(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
-    """Windows of a text in tokens learnt from it, or of a folder of tokens; nothing is downloaded for a default."""
+    """Windows of a text in tokens learned from it, or of a folder of tokens; nothing is downloaded for a default."""
     if text is not None and text.is_dir():
         if specials:
             raise BadInput(f"'{text}' holds tokens without {', '.join(specials[:3])}", where="text", fix="give a plain text file")
@@ -64,7 +64,7 @@ def training(model: Callable[[], nn.Module], data: Data, batch: int, lr: float, 
         model=model,
         data=data,
         objective=Categorical(classes=len(data.classes)),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.1, betas=(0.9, 0.95)),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.1, betas=(0.9, 0.95)),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip=1.0,
         batch=batch,

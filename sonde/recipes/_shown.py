@@ -1,4 +1,4 @@
-"""What many recipes share: they end by showing what was learnt."""
+"""What many recipes share: they end by showing what was learned."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..models.language_model import mixer_of, refuse_ahead
 class Shown(Callback):
     """Says what `show(model, folder of the run)` finds in the trained model.
 
-    `show` returns short texts by name; they stand on the terminal and in the report, under "What was learnt".
+    `show` returns short texts by name; they stand on the terminal and in the report, under "What was learned".
     """
 
     def __init__(self, show: Callable[[Any, Path], Mapping[str, str]]) -> None:
         self.show = show
 
     def finish(self, run: Any, step: int, model: nn.Module) -> None:
-        run.say("looking at what was learnt ...")
+        run.say("looking at what was learned ...")
         for name, text in self.show(model, run.path).items():
-            run.event(name, step, text=text, learnt=True)
+            run.event(name, step, text=text, learned=True)
             run.say(f"{name}: {text}")
 
 

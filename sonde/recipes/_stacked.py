@@ -1,7 +1,7 @@
-"""Greedy pre-training: a deep encoder learnt without labels, one layer after another, each by an ordinary run.
+"""Greedy pre-training: a deep encoder learned without labels, one layer after another, each by an ordinary run.
 
     layer i is the encoder of a tied auto-encoder that rebuilds the codes of layer i - 1;  then all of them, with a new output,
-    are fine-tuned with labels: a recipe like any other, with `initialise=first_layers(learnt)`
+    are fine-tuned with labels: a recipe like any other, with `initialize=first_layers(learned)`
 
 Hinton and others 2006; Bengio and others 2007; with noise on what each layer reads: Vincent and others 2008.
 """
@@ -23,7 +23,7 @@ from ..data import augment
 from ..data.tensors import TensorSource
 from ..models.autoencoder import AutoEncoder, dense
 from ..objectives.reconstruction import Reconstruction
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 
 
 def denoising(change: augment.Change) -> augment.Change:
@@ -62,7 +62,7 @@ def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, 
         model=partial(dense, tuple(x.shape[1:]), (width,), activation, tied=True),
         data=data,
         objective=Reconstruction(),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         augment=denoising(augment.noise(noise * float(x.std()))) if noise else None,
         batch=64,
         epochs=epochs,
@@ -77,7 +77,7 @@ def coded(model: AutoEncoder, source: Source) -> TensorSource:
 
 
 def first_layers(autoencoders: Sequence[AutoEncoder]) -> Callable[[nn.Module], None]:
-    """An initialiser that puts the encoders of auto-encoders of one layer into the first dense layers of a network."""
+    """An initializer that puts the encoders of auto-encoders of one layer into the first dense layers of a network."""
 
     @torch.no_grad()
     def fill(model: nn.Module) -> None:

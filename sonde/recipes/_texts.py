@@ -18,7 +18,7 @@ from ..data.documents import DocumentSource, Ragged
 from ..data.formats import decode
 from ..data.melody import TUNES
 from ..data.split import split
-from ..data.tokeniser import special, train
+from ..data.tokenizer import special, train
 
 EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
 """of 4 and 9 words, negative and positive"""
@@ -49,7 +49,7 @@ def given_names(file: Path | None = None) -> tuple[str, list[str]]:
 
 
 def tunes(file: Path | None = None) -> tuple[str, list[str]]:
-    """(what it is, tunes in ABC): of each its metre, unit length and key, and the melody without chords, words and titles."""
+    """(what it is, tunes in ABC): of each its meter, unit length and key, and the melody without chords, words and titles."""
     path = file or fetch.find("music/nottingham-abc.txt.gz", "nottingham-abc.txt.gz")
     if path is None:
         return "a few bundled melodies (a data folder with music/nottingham-abc.txt.gz has 1,034)", [_melody(tune) for tune in TUNES]
@@ -60,7 +60,7 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
 
 
 def made_up(seed: int = 0) -> Data:
-    """Short sentences from a small grammar, labelled by their adverb, verb or adjective; 'not' turns a label round."""
+    """Short sentences from a small grammar, labeled by their adverb, verb or adjective; 'not' turns a label round."""
     clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
     who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
     words = (
@@ -74,13 +74,13 @@ def made_up(seed: int = 0) -> Data:
         pairs += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
         for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
             pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
-    pairs = [one for one in pairs if one[0] not in EXAMPLES]  # what is asked at the end is never learnt by heart
+    pairs = [one for one in pairs if one[0] not in EXAMPLES]  # what is asked at the end is never learned by heart
     texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
-    tokeniser = train("wordpiece", texts, 2000, ("pad", "unknown"))
-    whole = DocumentSource(Ragged(*tokeniser.encode_all(texts)), special(tokeniser, "pad"), labels)
+    tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
+    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
     train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
     name, report = "made-up sentences", {"sentences": len(texts)}
-    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokeniser, 64))
+    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokenizer, 64))
 
 
 def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:

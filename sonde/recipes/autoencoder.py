@@ -1,4 +1,4 @@
-"""An auto-encoder of small grey pictures, plain, sparse, contractive or denoising; its error beside that of PCA."""
+"""An auto-encoder of small gray pictures, plain, sparse, contractive or denoising; its error beside that of PCA."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.corrupt import fixed
 from ..models.autoencoder import convolutional, dense
 from ..objectives.contractive import Contractive
 from ..objectives.reconstruction import Reconstruction
 from ..objectives.sparse import Sparse
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sheets import ACROSS, sheet
 from ._shown import Shown
@@ -66,7 +66,7 @@ def recipe(
         whose codes end in a sigmoid
     epochs: passes over the training data
     """
-    parts = load(data, seed=seed, standardise=False)
+    parts = load(data, seed=seed, standardize=False)
     width = code or (128 if kind == "sparse" else 16)
     sigmoid = kind == "contractive" or (kind == "sparse" and penalty == "kl")
     usual = 0.02 if kind == "contractive" else 0.05 if sigmoid else 0.1
@@ -90,7 +90,7 @@ def recipe(
         model=build,
         data=parts,
         objective=own.get(kind, Reconstruction()),
-        optimiser=optimiser("adam", lr=lr or (2e-2 if sigmoid else 3e-3)),
+        optimizer=optimizer("adam", lr=lr or (2e-2 if sigmoid else 3e-3)),
         schedule=warmup_cosine(),
         augment=change,
         batch=batch,

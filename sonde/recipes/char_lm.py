@@ -11,7 +11,7 @@ from ..core.batch import Data, Source
 from ..core.dials import Range
 from ..core.recipe import Callback, Recipe
 from ..data import fetch
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.sequences import HiddenSource
 from ..data.tensors import WindowSource
 from ..data.text import SHAKESPEARE

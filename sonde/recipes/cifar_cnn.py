@@ -1,4 +1,4 @@
-"""A CNN on CIFAR-10's small colour photographs: four plain convolutions, or more with shortcuts around them; flips and shifts."""
+"""A CNN on CIFAR-10's small color photographs: four plain convolutions, or more with shortcuts around them; flips and shifts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
 from ..objectives.mixed import Mixed
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 
 
@@ -29,7 +29,7 @@ def recipe(
     residual: bool = False,
     epochs: Annotated[float, Range(above=0)] = 20,
 ) -> Recipe:
-    """A CNN on CIFAR-10, colour photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
+    """A CNN on CIFAR-10, color photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
 
     channels: of each convolution; pooling behind it halves the image, which five times at the most can be done
     hidden: width of the dense layer; 0 leaves it out
@@ -53,7 +53,7 @@ def recipe(
         model=partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
         data=partial(load, "cifar10"),
         objective=Mixed(likelihood) if cutmix else likelihood,
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=augment.compose(*changes),
         batch=batch,

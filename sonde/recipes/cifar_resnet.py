@@ -1,4 +1,4 @@
-"""A residual network on CIFAR-10's small colour photographs, with flips, shifts and mixtures of images."""
+"""A residual network on CIFAR-10's small color photographs, with flips, shifts and mixtures of images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.resnet import ResNet
 from ..objectives.categorical import Categorical
 from ..objectives.mixed import Mixed
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 
 
@@ -30,7 +30,7 @@ def recipe(
     weight_decay: Annotated[float, Range(least=0)] = 0.05,
     epochs: Annotated[float, Range(above=0)] = 30,
 ) -> Recipe:
-    """A residual network on CIFAR-10, colour photographs of 32 x 32 pixels; 3 blocks of width 16 are ResNet-20.
+    """A residual network on CIFAR-10, color photographs of 32 x 32 pixels; 3 blocks of width 16 are ResNet-20.
 
     blocks: residual blocks of each of three stages, two convolutions each
     width: channels of the first stage; each further one has twice as many on a quarter of the pixels
@@ -42,7 +42,7 @@ def recipe(
     alpha: how even mixtures are; small keeps most images nearly as they were
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    weight_decay: pull of the weights towards 0
+    weight_decay: pull of the weights toward 0
     epochs: passes over the training data
     """
     mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}
@@ -50,7 +50,7 @@ def recipe(
         model=partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True),
         data=partial(load, "cifar10"),
         objective=Mixed(Categorical(classes=10, smoothing=smoothing)),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=warmup_cosine(),
         augment=augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture]),
         batch=batch,

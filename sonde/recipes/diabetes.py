@@ -6,8 +6,8 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
-from ..optim.build import optimiser
+from ..data.catalog import load
+from ..optim.build import optimizer
 from ._parts import dense
 
 
@@ -24,7 +24,7 @@ def recipe(
     hidden: widths of the hidden layers
     dropout: share of hidden values set to 0 while training
     lr: learning rate
-    weight_decay: pull of the weights towards 0
+    weight_decay: pull of the weights toward 0
     epochs: passes over the training data at most
     patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
@@ -34,7 +34,7 @@ def recipe(
         model=model,
         data=data,
         objective=objective,
-        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         batch=32,
         epochs=epochs,
         patience=patience,

@@ -9,9 +9,9 @@ from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..models import diffusion
 from ..objectives.denoised import Denoised
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._samples import Name, report, shape_of, unlabelled
+from ._samples import Name, report, shape_of, unlabeled
 from ._shown import Shown
 
 
@@ -35,7 +35,7 @@ def recipe(
     lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
     steps: updates
     """
-    parts = unlabelled(data, seed)
+    parts = unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(diffusion.points, shape[0], width or 64, 3, times or 40, schedule)
@@ -43,7 +43,7 @@ def recipe(
         model=points if flat else partial(diffusion.images, shape, width or 32, times or 100, schedule),
         data=parts,
         objective=Denoised(),
-        optimiser=optimiser("adam", lr=lr or (1e-2 if flat else 2e-3)),
+        optimizer=optimizer("adam", lr=lr or (1e-2 if flat else 2e-3)),
         schedule=warmup_cosine(),
         clip=1.0,
         batch=batch,

@@ -8,10 +8,10 @@ from typing import Annotated
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 from ._parts import sometimes
 
@@ -36,14 +36,14 @@ def recipe(
     shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
     batch: examples per update
     lr: learning rate at the start; falls to 0 along a cosine
-    weight_decay: pull of the weights towards 0
+    weight_decay: pull of the weights toward 0
     epochs: passes over the training data
     """
     return Recipe(
         model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout),
         data=partial(load, "digits"),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=cosine(),
         augment=sometimes(augment.shift(shift), shifted) if shifted else None,
         batch=batch,

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 
 
@@ -27,7 +27,7 @@ def recipe(
 
     hidden: widths of the hidden layers
     activation: function between the layers
-    norm: normalise hidden values, over the batch or over the layer
+    norm: normalize hidden values, over the batch or over the layer
     dropout: share of hidden values set to 0 while training
     batch: examples per update
     lr: learning rate at the start; falls to 0 along a cosine
@@ -37,7 +37,7 @@ def recipe(
         model=partial(MLP, widths=(64, *hidden, 10), activation=activation, norm=norm, dropout=dropout),
         data=partial(load, "digits"),
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=cosine(),
         batch=batch,
         epochs=epochs,

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 
 
@@ -38,7 +38,7 @@ def recipe(
     flip: mirror half of the training images
     batch: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    weight_decay: pull of the weights towards 0
+    weight_decay: pull of the weights toward 0
     epochs: passes over the training data
     precision: bf16 is faster where the processor has it
     """
@@ -47,7 +47,7 @@ def recipe(
         model=partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True),
         data=partial(load, "fashion_mnist"),
         objective=Categorical(classes=10, smoothing=smoothing),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=weight_decay),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=warmup_cosine(),
         augment=augment.compose(*changes),
         batch=batch,

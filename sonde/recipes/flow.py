@@ -1,4 +1,4 @@
-"""A normalising flow: the exact log-density of points in the plane, or of small pictures, and samples."""
+"""A normalizing flow: the exact log-density of points in the plane, or of small pictures, and samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..models.flow import Flow
 from ..objectives.density import Density
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._samples import Name, levels_of, report, shape_of, unlabelled
+from ._samples import Name, levels_of, report, shape_of, unlabeled
 from ._shown import Shown
 
 
@@ -35,14 +35,14 @@ def recipe(
     lr: learning rate at the top of its warm-up, by default 5e-3 for points and 1e-3 for pictures; falls to 0 along a cosine
     steps: updates
     """
-    parts = unlabelled(data, seed)
+    parts = unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     return Recipe(
         model=partial(Flow, shape, couplings or (8 if flat else None), width or (64 if flat else 256), levels=levels_of(data)),
         data=parts,
         objective=Density(),
-        optimiser=optimiser("adam", lr=lr or (5e-3 if flat else 1e-3)),
+        optimizer=optimizer("adam", lr=lr or (5e-3 if flat else 1e-3)),
         schedule=warmup_cosine(),
         clip=1.0 if flat else 100.0,
         batch=batch,

@@ -9,10 +9,10 @@ from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..models import gan
 from ..objectives.adversarial import Adversarial
-from ..optim.build import optimiser
-from ..optim.initialise import initialise
+from ..optim.build import optimizer
+from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from ._samples import Name, report, shape_of, unlabelled
+from ._samples import Name, report, shape_of, unlabeled
 from ._shown import Shown
 
 
@@ -40,7 +40,7 @@ def recipe(
     lr: learning rate of both players; falls to 0 along a cosine
     steps: updates of one player or the other; with judging 2 every third is the generator's
     """
-    parts = unlabelled(data, seed)
+    parts = unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(gan.points, shape[0], latent or 4, width or 64, 3)
@@ -48,9 +48,9 @@ def recipe(
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
         data=parts,
         objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, judging),
-        optimiser=optimiser("adam", lr=lr, betas=(0.5, 0.9)),
+        optimizer=optimizer("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
-        initialise=initialise("he_normal"),
+        initialize=initialize("he_normal"),
         clip=1.0 if flat else 0.0,
         batch=batch,
         steps=steps,

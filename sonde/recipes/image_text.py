@@ -1,6 +1,6 @@
 """Images and captions in one space (CLIP): trained on pairs alone; ends with captions found for images, also captions never seen.
 
-A caption never seen is a new combination of known words: some kind of thing in a colour, size and place it never had in training.
+A caption never seen is a new combination of known words: some kind of thing in a color, size and place it never had in training.
 All images of it are kept out too, so neither encoder has met it.  At the end each test image looks for its caption among all 36;
 what is told apart are images whose caption was seen and those whose caption was not.  What is mistaken is nearly always the kind
 of the thing: the image encoder decides, and with two convolutions and half the images one seed found but half of the unseen ones.
@@ -21,13 +21,13 @@ from ..core.batch import Batch, Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..models.clip import Clip
 from ..models.cnn import CNN
 from ..models.topologies import Seq2Vec
 from ..objectives.contrastive import Contrastive
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sheets import ACROSS, sheet
 from ._shown import Shown
@@ -48,7 +48,7 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 800,
     seed: int = 0,
 ) -> Recipe:
-    """Coloured shapes and sentences such as 'a large red disc on the left': which belong together?
+    """Colored shapes and sentences such as 'a large red disc on the left': which belong together?
 
     size: height and width of an image
     images: how many are made, of which 15 % are for validation and 15 % for the test
@@ -60,7 +60,7 @@ def recipe(
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     steps: updates
     """
-    data = load("shapes", seed=seed, n=images, size=size, colour=True, target="caption")
+    data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")
     captions, lengths = distinct(data)
     kept = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
     seen = (which(data.train[:], captions).unsqueeze(1) == kept).any(1)
@@ -71,7 +71,7 @@ def recipe(
         model=build,
         data=data,
         objective=Contrastive(same="text"),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         clip=1.0,
         batch=batch,

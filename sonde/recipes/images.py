@@ -11,10 +11,10 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 
 UPDATES = 600
@@ -49,13 +49,13 @@ def recipe(
     if folder.is_file():
         raise BadInput(f"'{folder}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
     data = load(folder, size=size, skip_corrupt=skip_corrupt)
-    colours = data.train[:1].x.shape[1]
+    colors = data.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))
     return Recipe(
-        model=partial(CNN, (colours, *channels), len(data.classes), hidden, image=(size, size), dropout=dropout),
+        model=partial(CNN, (colors, *channels), len(data.classes), hidden, image=(size, size), dropout=dropout),
         data=data,
         objective=Categorical(classes=len(data.classes)),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=augment.compose(shift, augment.flip()) if flip else shift,
         batch=batch,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from . import fashion_cnn
 
 

@@ -10,8 +10,8 @@ import torch
 
 from ..core.batch import Data
 from ..core.recipe import Recipe
-from ..data.corpora import spelt
-from ..data.tokeniser import Tokeniser, special
+from ..data.corpora import spelled
+from ..data.tokenizer import Tokenizer, special
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
@@ -54,12 +54,12 @@ def recipe(
 
 def _lines(file: Path | None, seed: int) -> Data:
     origin, lines = given_names(file)
-    return spelt(f"names: {origin}", lines, seed)
+    return spelled(f"names: {origin}", lines, seed)
 
 
 def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
-    """Some names, how many of them it learnt by heart, and what counting would have given."""
-    letters: Tokeniser = data.reader.vocabulary
+    """Some names, how many of them it learned by heart, and what counting would have given."""
+    letters: Tokenizer = data.reader.vocabulary
     start, end, pad = (special(letters, name) for name in ("start", "end", "pad"))
     device = next(model.parameters()).device
     stop = Stop(end=end, pad=pad, barred=no_text(letters))

@@ -11,11 +11,11 @@ from ..core.dials import Range
 from ..core.errors import BadInput
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..models.mlp import MLP
 from ..objectives.gaussian import Gaussian
-from ..optim.build import Optimiser, optimiser
+from ..optim.build import Optimizer, optimizer
 
 RULES: dict[str, tuple[str, float, dict]] = {
     "none": ("adam", 0.0, {}),
@@ -56,7 +56,7 @@ def recipe(
         model=partial(MLP, widths=(1, width, width, 1), activation="tanh", dropout=dropout),
         data=partial(_few, points, noise, seed),
         objective=Gaussian(),
-        optimiser=_rule(penalty, strength, lr),
+        optimizer=_rule(penalty, strength, lr),
         augment=augment.noise(jitter) if jitter else None,
         patience=patience,
         batch=points,
@@ -65,11 +65,11 @@ def recipe(
     )
 
 
-def _rule(penalty: str, strength: float | None, lr: float) -> Optimiser:
+def _rule(penalty: str, strength: float | None, lr: float) -> Optimizer:
     name, usual, options = RULES[penalty]
     if penalty == "none" and strength is not None:
         raise BadInput("strength has nothing to act on", where="recipe 'overfit'", fix="add --penalty l2, decoupled or l1")
-    return optimiser(name, lr=lr, weight_decay=usual if strength is None else strength, **options)
+    return optimizer(name, lr=lr, weight_decay=usual if strength is None else strength, **options)
 
 
 def _few(points: int, noise: float, seed: int) -> Data:

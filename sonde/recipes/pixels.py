@@ -1,4 +1,4 @@
-"""An autoregressive model of small pictures: one grey pixel after another, an exact likelihood, and digits drawn on request."""
+"""An autoregressive model of small pictures: one gray pixel after another, an exact likelihood, and digits drawn on request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..core.batch import Batch, Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..models.pixels import Pixels, levels_of
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sheets import ACROSS, sheet
 from ._shown import Shown, causal
@@ -44,7 +44,7 @@ def recipe(
     """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
 
     data: digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
-    levels: grey values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
+    levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
     mixer: what carries information from pixel to pixel; its dials may follow: "attention heads=4"
     width: numbers per pixel inside
     depth: blocks
@@ -54,14 +54,14 @@ def recipe(
     epochs: passes over the training data
     """
     causal(mixer, width)
-    greys = levels or (17 if data == "digits" else 4)
-    parts = in_levels(load(data, seed=seed, standardise=False), greys)
+    grays = levels or (17 if data == "digits" else 4)
+    parts = in_levels(load(data, seed=seed, standardize=False), grays)
     high, wide = parts.train[:1].x.shape[1:]
     return Recipe(
-        model=partial(Pixels, (high, wide), greys, len(parts.classes), width, depth, mixer, dropout),
+        model=partial(Pixels, (high, wide), grays, len(parts.classes), width, depth, mixer, dropout),
         data=replace(parts, task="other", classes=()),
-        objective=Categorical(greys),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        objective=Categorical(grays),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         clip=1.0,
         batch=batch,
@@ -72,7 +72,7 @@ def recipe(
 
 
 def in_levels(data: Data, levels: int) -> Data:
-    """Grey pictures as whole numbers (N, H, W), input and target at once, with their labels beside."""
+    """Gray pictures as whole numbers (N, H, W), input and target at once, with their labels beside."""
 
     def part(batch: Batch) -> TensorSource:
         x = levels_of(batch.x, levels)

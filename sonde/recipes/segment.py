@@ -13,24 +13,24 @@ from torch import Tensor
 from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.unet import UNet
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sheets import ACROSS, sheet
 from ._shown import Shown
 
 AT_ONCE = 64
 """images answered together"""
-COLOURS = torch.tensor([[0.15, 0.15, 0.15], [0.95, 0.8, 0.3], [0.25, 0.75, 0.8], [0.9, 0.5, 0.8]])
-"""of the ground and the three kinds of things: others than those of the images, where a colour tells nothing of the kind"""
+COLORS = torch.tensor([[0.15, 0.15, 0.15], [0.95, 0.8, 0.3], [0.25, 0.75, 0.8], [0.9, 0.5, 0.8]])
+"""of the ground and the three kinds of things: others than those of the images, where a color tells nothing of the kind"""
 
 
 def recipe(
     size: Annotated[int, Range(8, 1024)] = 32,
     many: Annotated[int, Range(1, 16)] = 2,
-    colour: bool = True,
+    color: bool = True,
     images: Annotated[int, Range(100, 1_000_000)] = 6000,
     noise: Annotated[float, Range(0, 10)] = 0.1,
     width: Annotated[int, Range(1, 1024)] = 12,
@@ -44,7 +44,7 @@ def recipe(
 
     size: height and width of an image, a multiple of 2^depth
     many: things in each image; later ones hide earlier ones
-    colour: things are red, green or blue; in grey nobody can tell which of two that overlap hides the other
+    color: things are red, green or blue; in gray nobody can tell which of two that overlap hides the other
     images: how many are made, of which 15 % are for validation and 15 % for the test
     noise: deviation of Gaussian noise on every pixel
     width: channels of the first level; each level below has twice as many
@@ -53,12 +53,12 @@ def recipe(
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     steps: updates
     """
-    data = load("shapes", seed=seed, n=images, size=size, many=many, colour=colour, target="mask", noise=noise)
+    data = load("shapes", seed=seed, n=images, size=size, many=many, color=color, target="mask", noise=noise)
     return Recipe(
-        model=partial(UNet, 3 if colour else 1, len(data.classes), width, depth, padded=True, norm=True),
+        model=partial(UNet, 3 if color else 1, len(data.classes), width, depth, padded=True, norm=True),
         data=data,
         objective=Categorical(len(data.classes)),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(),
         batch=batch,
         drop_last=True,  # batch norm needs more than a handful of examples
@@ -76,7 +76,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     predicted, wanted, x = answered(model, data)
     overlap = iou(predicted, wanted, len(data.classes))
     scores = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
-    three = {"image": x, "truth": COLOURS[wanted].movedim(-1, 1), "answer": COLOURS[predicted].movedim(-1, 1)}
+    three = {"image": x, "truth": COLORS[wanted].movedim(-1, 1), "answer": COLORS[predicted].movedim(-1, 1)}
     rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in three.items()]
     sheet(
         folder,

@@ -1,6 +1,6 @@
 """Is a sentence or review positive or negative?  One vector from any number of words, with any mixer, in both directions.
 
-Few sentences are labelled but many more are at hand, so the embeddings begin as word vectors: what stands near what in reviews
+Few sentences are labeled but many more are at hand, so the embeddings begin as word vectors: what stands near what in reviews
 that are read without their labels.
 """
 
@@ -20,13 +20,13 @@ from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import fetch
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.corpora import IMDB, reviews
 from ..data.documents import DocumentSource, Ragged
-from ..data.tokeniser import special
+from ..data.tokenizer import special
 from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sequence import Batch, Depth, Rate, Width
 from ._shown import Shown
@@ -46,7 +46,7 @@ def recipe(
     level: Literal["wordpiece", "words", "bpe", "char"] = "wordpiece",
     most: Annotated[int, Range(300, 1_000_000)] = 10_000,
     longest: Annotated[int, Range(4, 65_536)] = 200,
-    unlabelled: Annotated[int, Range(0, 25_000)] = 25_000,
+    unlabeled: Annotated[int, Range(0, 25_000)] = 25_000,
     dropout: Annotated[float, Range(least=0, below=1)] | None = None,
     hidden: Annotated[float, Range(least=0, below=1)] | None = None,
     batch: Batch = 32,
@@ -67,7 +67,7 @@ def recipe(
     level: tokens are sub-words in small letters, words, sub-words of bytes, or characters
     most: most words or sub-words
     longest: tokens of a text that are read
-    unlabelled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
+    unlabeled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
     dropout: share of numbers set to 0 while training, of embeddings and of what the output reads; by default 0.3,
         and none in made-up sentences, where every word counts
     hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
@@ -85,11 +85,11 @@ def recipe(
         model=model,
         data=dataset,
         objective=Categorical(classes=2),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip=1.0,
         augment=partial(_hide, hidden, unknown) if hidden else None,
-        initialise=partial(_begin, dataset, unlabelled, seed) if unlabelled and which != "toy" else None,
+        initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
         batch=batch,
         epochs=epochs,
         watch="-valid/accuracy",
@@ -103,12 +103,12 @@ def _hide(share: float, unknown: int, batch: fields.Batch, dice: Generator) -> f
     return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=dice) < share).to(batch.x.device), unknown, batch.x))
 
 
-def _begin(data: Data, unlabelled: int, seed: int, model: nn.Module) -> None:
+def _begin(data: Data, unlabeled: int, seed: int, model: nn.Module) -> None:
     """Embeddings start as word vectors of the training texts and of reviews."""
     assert isinstance(model, Seq2Vec) and isinstance(model.entry, nn.Embedding) and isinstance(data.train, DocumentSource)
     rows, (tokens, width) = [data.train.rows], model.entry.weight.shape
     if fetch.find(IMDB) is not None:
-        rows.append(Ragged(*data.reader.vocabulary.encode_all(reviews(unlabelled))))
+        rows.append(Ragged(*data.reader.vocabulary.encode_all(reviews(unlabeled))))
     with torch.no_grad():
         model.entry.weight.copy_(vectors(rows, tokens, width, seed))
 

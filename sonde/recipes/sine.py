@@ -7,10 +7,10 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.mlp import MLP
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 
 
@@ -38,7 +38,7 @@ def recipe(
         model=partial(MLP, widths=(1, *hidden, 2 if learned_variance else 1), activation=activation),
         data=partial(load, "sine", seed, noise=noise, periods=periods),
         objective=Gaussian(variance="learned" if learned_variance else noise**2),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         schedule=cosine(),
         steps=steps,
     )

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import cosine
 
 
@@ -38,7 +38,7 @@ def recipe(
         model=partial(MLP, widths=(2, *hidden, arms), activation=activation),
         data=partial(load, "spirals", seed, classes=arms, turns=turns, n=n),
         objective=Categorical(classes=arms),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         schedule=cosine(),
         steps=steps,
     )

@@ -1,4 +1,4 @@
-"""Greedy pre-training: layers learnt one by one without labels, then tuned with few; beside the same network from random weights."""
+"""Greedy pre-training: layers learned one by one without labels, then tuned with few; beside the same network from random weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..models.autoencoder import AutoEncoder
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ._linear import linear
 from ._sheets import ACROSS, sheet
 from ._shown import Shown
@@ -51,7 +51,7 @@ def recipe(
     noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
     labels: training pictures of each class that come with their label; the others are read without
     passes: over the training pictures, for each layer
-    batch: labelled pictures per update
+    batch: labeled pictures per update
     lr: learning rate of all stages
     steps: updates with labels
     """
@@ -64,14 +64,14 @@ def recipe(
         model=partial(MLP, (start, *widths, len(whole.classes)), activation),
         data=parts,
         objective=Categorical(len(whole.classes)),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         batch=batch,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
     )
     autoencoders: list[AutoEncoder] = []
     begin = partial(pretrain, Data(TensorSource(whole.train[:].x), name=whole.name), widths, stage, seed, autoencoders)
-    return bare.replace(initialise=begin, callbacks=(Shown(partial(report, bare, whole, autoencoders, seed)),))
+    return bare.replace(initialize=begin, callbacks=(Shown(partial(report, bare, whole, autoencoders, seed)),))
 
 
 def of_each(y: Tensor, many: int, seed: int) -> Tensor:
@@ -81,7 +81,7 @@ def of_each(y: Tensor, many: int, seed: int) -> Tensor:
 
 
 def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, autoencoders: list[AutoEncoder], model: nn.Module) -> None:
-    """Teach layers one by one and put them into the network; the auto-encoders stay in `learnt`."""
+    """Teach layers one by one and put them into the network; the auto-encoders stay in `learned`."""
     with TemporaryDirectory() as folder:
         autoencoders[:] = greedy(data, widths, stage, partial(_aside, folder, seed))
     first_layers(autoencoders)(model)
@@ -102,7 +102,7 @@ def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: 
 
 @torch.no_grad()
 def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Names and pictures: the first ones, then as the first so many layers give them back; grey values of the first are 0 to 1."""
+    """Names and pictures: the first ones, then as the first so many layers give them back; gray values of the first are 0 to 1."""
     low, high = x.amin(), x.amax()
     yield "test pictures", (x - low) / (high - low)
     code = x

@@ -23,7 +23,7 @@ def recipe(
     steps: Steps = 1000,
     text: Path | None = None,
 ) -> Recipe:
-    """A language model over sub-words that were learnt from the training text; its loss is in nats per token.
+    """A language model over sub-words that were learned from the training text; its loss is in nats per token.
 
     mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
     depth: blocks

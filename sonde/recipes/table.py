@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
-from ..optim.build import optimiser
+from ..data.catalog import load
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._parts import dense
 
@@ -44,7 +44,7 @@ def recipe(
         model=model,
         data=data,
         objective=objective,
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         batch=batch,
         epochs=epochs,

@@ -10,10 +10,10 @@ from ..core.recipe import Recipe
 from ..data.corpora import LinesReader
 from ..data.documents import DocumentSource, Ragged
 from ..data.split import split
-from ..data.tokeniser import special, train
+from ..data.tokenizer import special, train
 from ..models.topologies import Tagger
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sequence import Batch, Depth, Rate, Steps, Width
 from ._texts import grammar
@@ -47,7 +47,7 @@ def recipe(
         model=lambda: Tagger(size, kinds, width=width, depth=depth, mixer=mixer, bidirectional=bidirectional),
         data=data,
         objective=Categorical(classes=kinds),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip=1.0,
         batch=batch,
@@ -59,12 +59,12 @@ def recipe(
 def _sentences(n: int, seed: int) -> Data:
     sentences, kinds = grammar(n, seed)
     texts = [" ".join(words) for words in sentences]
-    tokeniser = train("words", texts, 1000, specials=("pad", "unknown"))
+    tokenizer = train("words", texts, 1000, specials=("pad", "unknown"))
     classes = tuple(sorted({kind for row in kinds for kind in row}))
     number = {kind: i for i, kind in enumerate(classes)}
     tags = Ragged.of([number[kind] for kind in row] for row in kinds)
-    pad = special(tokeniser, "pad")
-    whole = DocumentSource(Ragged(*tokeniser.encode_all(texts)), pad, tags)
+    pad = special(tokenizer, "pad")
+    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), pad, tags)
     train_split, valid, test = (whole.subset(part) for part in split(n, seed=seed))
     return Data(
         train_split,
@@ -74,5 +74,5 @@ def _sentences(n: int, seed: int) -> Data:
         task="other",
         classes=classes,
         report={"sentences": n},
-        reader=LinesReader(tokeniser, 64),
+        reader=LinesReader(tokenizer, 64),
     )

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.mlp import MLP
 from ..objectives.gaussian import Gaussian
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 
 
 def recipe(
@@ -31,7 +31,7 @@ def recipe(
         model=partial(MLP, widths=(2, width, width, 1)),
         data=partial(load, "bowl", seed, n=4096, noise=0.1),
         objective=Gaussian(),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         batch=batch,
         steps=steps,
     )

@@ -15,14 +15,14 @@ from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import fetch
-from ..data.catalogue import load
-from ..data.tokeniser import Tokeniser, special
+from ..data.catalog import load
+from ..data.tokenizer import Tokenizer, special
 from ..generate import Stop, beam, bleu, exact, generate
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.seq2seq import Seq2Seq
 from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sequence import Batch, Depth, Rate, Steps, Width
 from ._shown import Shown
@@ -90,7 +90,7 @@ def recipe(
         model=build,
         data=data,
         objective=objective,
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01, betas=(0.9, 0.98)),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01, betas=(0.9, 0.98)),
         schedule=warmup_cosine(warmup=0.1, floor=0.05),
         clip=1.0,
         batch=batch,
@@ -119,8 +119,8 @@ def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str
 
 def translated(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
     """What the model makes of the test part, what it should be, and what was asked, as texts."""
-    tokeniser, source = data.reader.vocabulary, data.test
-    start, end, pad = (special(tokeniser, name) for name in ("start", "end", "pad"))
+    tokenizer, source = data.reader.vocabulary, data.test
+    start, end, pad = (special(tokenizer, name) for name in ("start", "end", "pad"))
     stop, translations, wanted, sources = Stop(end=end, pad=pad), [], [], []
     assert source is not None
     model.eval()
@@ -133,16 +133,16 @@ def translated(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[
                 tokens = generate(model, starts, most, state=state, stop=stop, temperature=0)
             else:
                 tokens = beam(model, starts, most, beams=beams, stop=stop, state=state).tokens[:, 0]
-        translations += _texts(tokeniser, tokens)
-        wanted += _texts(tokeniser, batch.y)
-        sources += _texts(tokeniser, batch.source)
+        translations += _texts(tokenizer, tokens)
+        wanted += _texts(tokenizer, batch.y)
+        sources += _texts(tokenizer, batch.source)
     return translations, wanted, sources
 
 
 def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
     """Texts with each word replaced by the one that meets it most in the training pairs, by 2 n(s, t) / (n(s) + n(t))."""
-    tokeniser, rows = data.reader.vocabulary, data.train[torch.arange(len(data.train))]
-    sides = [[set(row) for row in _words(_texts(tokeniser, side))] for side in (rows.source, rows.y)]
+    tokenizer, rows = data.reader.vocabulary, data.train[torch.arange(len(data.train))]
+    sides = [[set(row) for row in _words(_texts(tokenizer, side))] for side in (rows.source, rows.y)]
     words = sorted(set().union(*sides[0], *sides[1]))
     number = {word: i for i, word in enumerate(words)}
     ours, theirs = ([np.array([number[word] for word in sorted(row)], np.int64) for row in side] for side in sides)
@@ -155,9 +155,9 @@ def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
     return [" ".join(best.get(word, word) for word in row) for row in _words(texts)]
 
 
-def _texts(tokeniser: Tokeniser, tokens: torch.Tensor) -> list[str]:
+def _texts(tokenizer: Tokenizer, tokens: torch.Tensor) -> list[str]:
     """Rows of tokens as text; what is no text, such as padding, is left out."""
-    return [tokeniser.decode(row).strip() for row in tokens]
+    return [tokenizer.decode(row).strip() for row in tokens]
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:

@@ -16,11 +16,11 @@ from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..data.corrupt import fixed
 from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._sheets import ACROSS, sheet
 from ._shown import Shown
@@ -45,7 +45,7 @@ def recipe(
 ) -> Recipe:
     """Learn to draw pictures of black and white pixels; at the end the ELBO and a tighter bound on log p(x) of the test part.
 
-    A grey pixel is black or white with its grey value as chance: drawn anew in each training batch, once for the test part, so that
+    A gray pixel is black or white with its gray value as chance: drawn anew in each training batch, once for the test part, so that
     a likelihood of black and white pixels is one.
 
     data: digits come with scikit-learn; the others need a data folder or a connection
@@ -58,25 +58,25 @@ def recipe(
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
-    parts = load(data, seed=seed, standardise=False)
-    judged: dict[str, Any] = {name: fixed(part, binarised, seed) for name, part in parts.splits.items() if name != "train"}
+    parts = load(data, seed=seed, standardize=False)
+    judged: dict[str, Any] = {name: fixed(part, binarized, seed) for name, part in parts.splits.items() if name != "train"}
     parts = replace(parts, **judged)
     shape = tuple(parts.train[:1].x.shape[1:])
     return Recipe(
         model=partial(dense if network == "dense" else convolutional, shape, hidden, code),
         data=parts,
         objective=Elbo(beta=beta),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         schedule=warmup_cosine(),
-        augment=binarised,
+        augment=binarized,
         batch=batch,
         epochs=epochs,
         callbacks=(Shown(partial(report, parts, samples)),),
     )
 
 
-def binarised(batch: Batch, dice: Generator) -> Batch:
-    """Pixels that are black or white with their grey value as chance."""
+def binarized(batch: Batch, dice: Generator) -> Batch:
+    """Pixels that are black or white with their gray value as chance."""
     drawn = torch.rand(batch.x.shape, generator=dice, device=dice.device).to(batch.x.device) < batch.x
     return batch.replace(x=drawn.to(batch.x.dtype))
 

@@ -11,10 +11,10 @@ from ..core.batch import Data
 from ..core.dials import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.vit import ViT
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ._linear import linear
 from ._parts import sometimes
@@ -61,7 +61,7 @@ def recipe(  # noqa: PLR0913  dials of a run, each by name
         model=build,
         data=parts,
         objective=Categorical(classes=10),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.05),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=sometimes(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
         clip=1.0,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
-from ..optim.build import optimiser
+from ..data.catalog import load
+from ..optim.build import optimizer
 from ._parts import dense
 
 
@@ -23,10 +23,10 @@ def recipe(
     hidden: widths of the hidden layers
     dropout: share of hidden values set to 0 while training
     lr: learning rate
-    weight_decay: pull of the weights towards 0
+    weight_decay: pull of the weights toward 0
     epochs: passes over the training data
     """
     data = load("wine")
     model, objective = dense(data, hidden, dropout)
-    optimizer = optimiser("adamw", lr=lr, weight_decay=weight_decay)
-    return Recipe(model=model, data=data, objective=objective, optimiser=optimizer, batch=16, epochs=epochs)
+    adamw = optimizer("adamw", lr=lr, weight_decay=weight_decay)
+    return Recipe(model=model, data=data, objective=objective, optimizer=adamw, batch=16, epochs=epochs)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from ..core.dials import Range
 from ..core.recipe import Recipe
-from ..data.catalogue import load
+from ..data.catalog import load
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
-from ..optim.build import optimiser
+from ..optim.build import optimizer
 
 
 def recipe(
@@ -33,6 +33,6 @@ def recipe(
         model=partial(MLP, widths=(2, *hidden, 2), activation=activation),
         data=partial(load, "xor", seed, noise=noise),
         objective=Categorical(classes=2),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         steps=steps,
     )

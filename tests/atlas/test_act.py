@@ -105,8 +105,8 @@ def test_act_06_notices_a_softmax_that_overflows(instead):
 
 
 def test_act_07_notices_weights_that_are_too_small(monkeypatch):
-    right = act.initialise
-    monkeypatch.setattr(act, "initialise", lambda name: right("normal", std=0.02))
+    right = act.initialize
+    monkeypatch.setattr(act, "initialize", lambda name: right("normal", std=0.02))
     assert "first / last gradient of ReLU, as a power of 10" in wrong("ACT-07")
 
 
@@ -145,8 +145,8 @@ def test_act_08_notices_a_net_that_trains_a_tenth_as_long(monkeypatch):
 
 def test_act_07_notices_weights_for_another_activation(monkeypatch):
     """Xavier's weights for ReLU, which halves what passes: 20 layers of them."""
-    right = act.initialise
-    monkeypatch.setattr(act, "initialise", lambda name: right("xavier_normal"))
+    right = act.initialize
+    monkeypatch.setattr(act, "initialize", lambda name: right("xavier_normal"))
     assert "first / last gradient of ReLU, as a power of 10" in wrong("ACT-07")
 
 

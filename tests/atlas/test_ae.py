@@ -14,7 +14,7 @@ from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 
 def short(monkeypatch, steps: int) -> None:
-    """Two seeds and few steps, where a mistake does not need a network that has learnt."""
+    """Two seeds and few steps, where a mistake does not need a network that has learned."""
     right = ae._fit
     two_seeds(monkeypatch)
     monkeypatch.setattr(ae, "_fit", lambda *given, **more: right(*given, **more).replace(steps=steps))
@@ -53,7 +53,7 @@ def test_ae_02_notices_rotations_that_end_too_soon(monkeypatch) -> None:
     assert any_of(wrong("AE-02"), "U^T U")
 
 
-def test_ae_03_notices_a_network_that_has_not_learnt_and_pca_without_its_mean(monkeypatch) -> None:
+def test_ae_03_notices_a_network_that_has_not_learned_and_pca_without_its_mean(monkeypatch) -> None:
     short(monkeypatch, 20)
     right = ae.PCA
     monkeypatch.setattr(ae, "PCA", lambda K, center=True: right(K, center=False))
@@ -112,5 +112,5 @@ def test_ae_08_notices_a_dropped_constant(monkeypatch) -> None:
 def test_ae_09_notices_layers_that_are_thrown_away(monkeypatch) -> None:
     right = ae.layer
     monkeypatch.setattr(ae, "layer", lambda *given, **more: right(*given, **{**more, "epochs": 0.1}))
-    monkeypatch.setattr(ae, "first_layers", lambda learnt: lambda model: None)
+    monkeypatch.setattr(ae, "first_layers", lambda learned: lambda model: None)
     assert any_of(wrong("AE-09"), "gained by pre-training sigmoid layers")

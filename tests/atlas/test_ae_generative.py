@@ -25,7 +25,7 @@ def budget(monkeypatch):
     return spend
 
 
-def test_families_that_learnt_nothing(budget):
+def test_families_that_learned_nothing(budget):
     budget()
     names = wrong("AE-10")
     assert all(any_of(names, f"{name}: gap") for name in _ae_parts.FAMILIES)

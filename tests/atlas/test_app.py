@@ -64,7 +64,7 @@ def test_app_06_notices_a_midi_file_of_other_notes(monkeypatch) -> None:
     assert wrong("APP-06") == ["pitches of the MIDI files, against the ABC texts"]
 
 
-def test_app_06_notices_a_model_that_learnt_nothing(monkeypatch) -> None:
+def test_app_06_notices_a_model_that_learned_nothing(monkeypatch) -> None:
     right = app.music.recipe
     monkeypatch.setattr(app.music, "recipe", lambda **dials: right(**{**dials, "lr": 1e-6}))
     assert not run("APP-06").passed

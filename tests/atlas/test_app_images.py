@@ -31,7 +31,7 @@ def test_app_02_notices_shortcuts_that_are_none(monkeypatch, untrained):
 
 def test_app_02_notices_networks_that_learn_less_than_peers_of_the_pixels(untrained):
     names = wrong("APP-02")
-    assert any_of(names, "over scikit-learn's nearest neighbours") and any_of(names, "over scikit-learn's linear classifier")
+    assert any_of(names, "over scikit-learn's nearest neighbors") and any_of(names, "over scikit-learn's linear classifier")
 
 
 @pytest.mark.parametrize(

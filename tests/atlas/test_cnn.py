@@ -102,6 +102,6 @@ def test_cnn_17_notices_a_corner_detector_that_likes_lines(monkeypatch):
 
 @pytest.mark.slow
 def test_cnn_18_notices_a_network_that_learns_nothing(monkeypatch):
-    right = cnn.optimiser
-    monkeypatch.setattr(cnn, "optimiser", lambda name, lr: right(name, lr=1e-9))
+    right = cnn.optimizer
+    monkeypatch.setattr(cnn, "optimizer", lambda name, lr: right(name, lr=1e-9))
     assert any_of(wrong("CNN-18"), "a series")

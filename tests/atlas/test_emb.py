@@ -8,7 +8,7 @@ import torch
 
 from sonde.atlas import emb
 from sonde.atlas._exhibit import run
-from sonde.data import tokeniser
+from sonde.data import tokenizer
 from sonde.estimators import glove, word2vec
 from sonde.kernels import words
 from tests.atlas.mistakes import any_of, wrong
@@ -20,8 +20,8 @@ def test_the_chapter_holds(row):
     assert result.passed, result.why
 
 
-def test_emb_01_notices_a_tokeniser_that_loses_capitals(monkeypatch):
-    right = tokeniser.train
+def test_emb_01_notices_a_tokenizer_that_loses_capitals(monkeypatch):
+    right = tokenizer.train
 
     def small(kind, texts, **more):
         vocabulary = right(kind, texts, **more)
@@ -29,7 +29,7 @@ def test_emb_01_notices_a_tokeniser_that_loses_capitals(monkeypatch):
         monkeypatch.setattr(type(vocabulary), "decode", lambda self, tokens: decode(self, tokens).lower())
         return vocabulary
 
-    monkeypatch.setattr(tokeniser, "train", small)
+    monkeypatch.setattr(tokenizer, "train", small)
     assert any_of(wrong("EMB-01"), "there and back")
 
 

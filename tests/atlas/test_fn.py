@@ -103,7 +103,7 @@ def test_fn_08_notices_a_bias_that_is_shrunk(monkeypatch):
 
 def test_fn_08_notices_silence_about_a_singular_table(monkeypatch):
     right = least_squares._svd
-    monkeypatch.setitem(least_squares.FACTORISATIONS, "svd", lambda table, *args: replace(right(table, *args), rank=table.X.shape[1]))
+    monkeypatch.setitem(least_squares.FACTORIZATIONS, "svd", lambda table, *args: replace(right(table, *args), rank=table.X.shape[1]))
     names = wrong("FN-08")
     assert "a column twice" in names and "singular, rank" in names
 

@@ -10,19 +10,19 @@ import torch
 from sonde.atlas import init
 from sonde.gradients import mean
 from sonde.lenses import flow
-from sonde.optim import initialise
+from sonde.optim import initialize
 from tests.atlas.mistakes import wrong
 
 
 def test_init_01_notices_a_variance_in_place_of_a_deviation(monkeypatch) -> None:
-    right = initialise._KNOWN["normal"]
-    monkeypatch.setitem(initialise._KNOWN, "normal", lambda std: right(std**2))
+    right = initialize._KNOWN["normal"]
+    monkeypatch.setitem(initialize._KNOWN, "normal", lambda std: right(std**2))
     assert all(name.startswith("Var o") for name in wrong("INIT-01"))
 
 
 def test_init_02_notices_fans_that_are_swapped(monkeypatch) -> None:
-    right = initialise.init._calculate_fan_in_and_fan_out
-    monkeypatch.setattr(initialise.init, "_calculate_fan_in_and_fan_out", lambda weight: right(weight)[::-1])
+    right = initialize.init._calculate_fan_in_and_fan_out
+    monkeypatch.setattr(initialize.init, "_calculate_fan_in_and_fan_out", lambda weight: right(weight)[::-1])
     names = wrong("INIT-02")
     assert "fan_in: variance forward" in names and "fan_out: variance of the gradient" in names
     assert "xavier, normal: variance over the formula" not in names
@@ -32,33 +32,33 @@ def test_init_02_notices_the_variance_taken_for_the_deviation(monkeypatch) -> No
     """C-07: the second argument of N(0, .) is a deviation."""
 
     def squared(fan, gain, distribution, weight):
-        std = gain**2 / fan(*initialise.init._calculate_fan_in_and_fan_out(weight))
+        std = gain**2 / fan(*initialize.init._calculate_fan_in_and_fan_out(weight))
         return weight.normal_(std=std) if distribution == "normal" else weight.uniform_(-std * math.sqrt(3), std * math.sqrt(3))
 
-    monkeypatch.setattr(initialise, "_scaled", squared)
+    monkeypatch.setattr(initialize, "_scaled", squared)
     assert "xavier, normal: variance over the formula" in wrong("INIT-02")
 
 
 def test_init_02_notices_a_uniform_bound_without_its_factor(monkeypatch) -> None:
-    right = initialise._scaled
+    right = initialize._scaled
 
     def narrow(fan, gain, distribution, weight):
         right(fan, gain, distribution, weight)
         return weight.div_(math.sqrt(3)) if distribution == "uniform" else weight
 
-    monkeypatch.setattr(initialise, "_scaled", narrow)
+    monkeypatch.setattr(initialize, "_scaled", narrow)
     names = wrong("INIT-02")
     assert "xavier, uniform: variance over the formula" in names and "fan_in, normal: variance over the formula" not in names
 
 
 def test_init_03_notices_a_factor_that_forgets_the_half(monkeypatch) -> None:
     """E-10: with s^2 = 1/D the variance halves in each layer of ReLU."""
-    monkeypatch.setitem(initialise._KNOWN, "he_normal", initialise._KNOWN["fan_in"])
+    monkeypatch.setitem(initialize._KNOWN, "he_normal", initialize._KNOWN["fan_in"])
     assert wrong("INIT-03") == ["s^2 = 2/D: how far 1 + the slope of log variance per layer is from 1, over 50 layers"]
 
 
 def test_init_04_notices_a_start_that_is_not_constant(monkeypatch) -> None:
-    monkeypatch.setitem(initialise._KNOWN, "constant", lambda value: initialise.uniform(0.5))
+    monkeypatch.setitem(initialize._KNOWN, "constant", lambda value: initialize.uniform(0.5))
     assert "constant: largest difference between hidden rows after 100 steps" in wrong("INIT-04")
 
 

@@ -47,7 +47,7 @@ def test_lin_04_notices_a_key_that_comes_too_early(monkeypatch):
 
 
 def test_lin_05_notices_a_denominator_that_is_not_guarded(monkeypatch):
-    monkeypatch.setattr(lin.linear_norm, "normalised", lambda out, floor: out[..., :-1] / out[..., -1:])
+    monkeypatch.setattr(lin.linear_norm, "normalized", lambda out, floor: out[..., :-1] / out[..., -1:])
     assert any_of(wrong("LIN-05"), "vanishing denominators counted")
 
 

@@ -59,7 +59,7 @@ def test_lm_03_notices_one_embedding_for_each_place(monkeypatch, untrained):
     assert any_of(wrong("LM-03"), "|V| d")
 
 
-def test_lm_04_notices_a_model_that_learnt_nothing(untrained):
+def test_lm_04_notices_a_model_that_learned_nothing(untrained):
     assert any_of(wrong("LM-04"), "RNN")
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from sonde.atlas import loss
-from sonde.objectives import bernoulli, categorical, distribution, laplace, penalised
+from sonde.objectives import bernoulli, categorical, distribution, laplace, penalized
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.information import codes, measures
 from tests.atlas.mistakes import wrong
@@ -38,7 +38,7 @@ def test_loss_02_notices_a_forgotten_half(monkeypatch) -> None:
 
     monkeypatch.setattr(loss, "Gaussian", whole)
     names = wrong("LOSS-02")
-    assert "s=0.5: slope is that of the MSE over 2 s^2" in names and "s=0.5: minimiser of the NLL is that of least squares" not in names
+    assert "s=0.5: slope is that of the MSE over 2 s^2" in names and "s=0.5: minimizer of the NLL is that of least squares" not in names
 
 
 def test_loss_03_notices_squares_in_place_of_distances(monkeypatch) -> None:
@@ -95,12 +95,12 @@ def test_loss_07_notices_words_of_one_length(monkeypatch) -> None:
 
 
 def test_loss_08_notices_half_a_penalty(monkeypatch) -> None:
-    right = penalised._OMEGA["l2"]
-    monkeypatch.setitem(penalised._OMEGA, "l2", lambda weights: right(weights) / 2)
+    right = penalized._OMEGA["l2"]
+    monkeypatch.setitem(penalized._OMEGA, "l2", lambda weights: right(weights) / 2)
     names = wrong("LOSS-08")
     assert "l2=0.3, l1=0.0: total" in names and "lambda=0: total is the data term, to the last bit" not in names
 
 
-def test_loss_08_notices_a_penalised_bias(monkeypatch) -> None:
-    monkeypatch.setattr(penalised.Penalised, "weights", lambda self, model: list(model.parameters()))
+def test_loss_08_notices_a_penalized_bias(monkeypatch) -> None:
+    monkeypatch.setattr(penalized.Penalized, "weights", lambda self, model: list(model.parameters()))
     assert "y shifted by 100: weights stay, because the bias is free" in wrong("LOSS-08")

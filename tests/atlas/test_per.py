@@ -93,7 +93,7 @@ def test_per_01_notices_weights_that_lie_on_their_side(monkeypatch):
     assert "NOT x1" in names and "sign(w.x + b)" in names and "AND of" not in names
 
 
-def test_per_04_notices_a_programme_without_signs(monkeypatch):
+def test_per_04_notices_a_program_without_signs(monkeypatch):
     monkeypatch.setattr(perceptron, "_leads", lambda rows, codes, classes: (np.abs(rows), np.arange(len(rows))))
     result = run("PER-04")
     assert not result.passed and "too close to call" in result.why  # neither answer stands the check on the rows
@@ -141,7 +141,7 @@ def test_per_08_notices_the_other_order_of_the_grid(monkeypatch):
     assert "share their first coordinate" in names and "changes that lie more than half a step" in names
 
 
-def test_per_09_notices_a_perceptron_that_maximises_the_margin(monkeypatch):
+def test_per_09_notices_a_perceptron_that_maximizes_the_margin(monkeypatch):
     from sklearn.svm import SVC
 
     def widest(self, x, y):

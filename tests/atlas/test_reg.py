@@ -9,7 +9,7 @@ from sonde.atlas import reg
 from sonde.data import augment
 from sonde.lenses import diagnosis
 from sonde.nn import dropout
-from sonde.objectives import penalised
+from sonde.objectives import penalized
 from sonde.optim.rules import proximal
 from tests.atlas.mistakes import wrong
 
@@ -35,7 +35,7 @@ def test_reg_01_notices_a_descent_without_its_remedy(monkeypatch, name: str, swi
 
 
 def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
-    monkeypatch.setattr(reg, "Penalised", lambda objective, l2, biases: penalised.Penalised(objective, 2 * l2, biases=biases))
+    monkeypatch.setattr(reg, "Penalized", lambda objective, l2, biases: penalized.Penalized(objective, 2 * l2, biases=biases))
     names = wrong("REG-02")
     assert "gradient of the penalty, against lambda W" in names
 
@@ -49,8 +49,8 @@ def test_reg_02_notices_a_decay_with_the_wrong_sign(monkeypatch) -> None:
 
 
 def test_reg_02_notices_adam_that_decays_like_adamw(monkeypatch) -> None:
-    right = reg.optimiser
-    monkeypatch.setattr(reg, "optimiser", lambda name, **settings: right("adamw" if name == "adam" else name, **settings))
+    right = reg.optimizer
+    monkeypatch.setattr(reg, "optimizer", lambda name, **settings: right("adamw" if name == "adam" else name, **settings))
     assert "Adam: weight decay of the rule is the penalty in the loss" in wrong("REG-02")
 
 

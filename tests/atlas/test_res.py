@@ -67,14 +67,14 @@ def test_res_05_notices_sums_that_grow_without_a_branch(monkeypatch):
 
 
 def test_res_06_notices_a_variance_that_is_not_divided_out(monkeypatch):
-    right = res._normalised
-    monkeypatch.setattr(res, "_normalised", lambda x, axes, eps=1e-5: right(x, axes, 1.0))
+    right = res._normalized
+    monkeypatch.setattr(res, "_normalized", lambda x, axes, eps=1e-5: right(x, axes, 1.0))
     assert any_of(wrong("RES-06"), "with torch's layer")
 
 
 def test_res_07_notices_statistics_over_the_batch(monkeypatch):
-    right = res._normalised
-    monkeypatch.setattr(res, "_normalised", lambda x, axes: right(x, (0,)))
+    right = res._normalized
+    monkeypatch.setattr(res, "_normalized", lambda x, axes: right(x, (0,)))
     names = wrong("RES-07")
     assert any_of(names, "one token") and any_of(names, "of an image")
 

@@ -22,23 +22,23 @@ def test_th_01_notices_a_bound_too_good_to_be_true(monkeypatch) -> None:
 
 
 def test_th_02_notices_the_wrong_logarithm(monkeypatch) -> None:
-    def in_bits(hypotheses, error, chance, realisable=True):
+    def in_bits(hypotheses, error, chance, realizable=True):
         return (
             math.ceil(math.log2(hypotheses / chance) / error)
-            if realisable
+            if realizable
             else math.ceil(math.log2(2 * hypotheses / chance) / (2 * error**2))
         )
 
     monkeypatch.setattr(th, "pac_examples", in_bits)
     names = wrong("TH-02")
-    assert {name.split(":")[0] for name in names} >= {"realisable", "agnostic"}
+    assert {name.split(":")[0] for name in names} >= {"realizable", "agnostic"}
 
 
 def test_th_03_notices_lines_that_can_do_anything(monkeypatch) -> None:
     monkeypatch.setattr(th, "_by_a_plane", lambda points, labels: True)
     names = wrong("TH-03")
-    assert "labellings of 3 points on a line" in names and "of these, sets that lines shatter" in names
-    assert "labellings of 3 points in a triangle" not in names
+    assert "labelings of 3 points on a line" in names and "of these, sets that lines shatter" in names
+    assert "labelings of 3 points in a triangle" not in names
 
 
 @pytest.mark.parametrize("bound", [lambda *given: 0.5, lambda d, m: math.sqrt(0.2 / m)])
@@ -84,8 +84,8 @@ def test_th_07_notices_a_layer_that_loses_two_percent(monkeypatch, few_nets) -> 
 
 
 def test_th_07_notices_full_matrices_two_percent_too_small(monkeypatch) -> None:
-    right = th.initialise
-    monkeypatch.setattr(th, "initialise", lambda name, std: right(name, std=0.99 * std))
+    right = th.initialize
+    monkeypatch.setattr(th, "initialize", lambda name, std: right(name, std=0.99 * std))
     names = wrong("TH-07")
     assert len(names) == 6 and all("a layer of full matrices over the recursion" in name for name in names)
 
@@ -102,7 +102,7 @@ def test_th_08_notices_full_matrices_that_are_orthogonal(monkeypatch) -> None:
 
         return fill
 
-    monkeypatch.setattr(th, "initialise", orthogonal)
+    monkeypatch.setattr(th, "initialize", orthogonal)
     assert wrong("TH-08") == ["3000 nets with full matrices of width 32: the same over (1 + 5/n)^depth - 1"]
 
 

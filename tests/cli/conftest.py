@@ -66,7 +66,7 @@ def recipe(
         model=lambda: nn.Sequential(nn.Linear(1, width, bias=bias), nn.Linear(width, 1)),
         data=lambda: Data(Points(0, 29), Points(29, 35), Points(35, 41), name="line", task="values", reader=read),
         objective=Squares(),
-        optimiser=lambda parameters: torch.optim.SGD(parameters, lr=lr),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
         steps=7,
         batch=11,
     )

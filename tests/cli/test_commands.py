@@ -418,9 +418,9 @@ def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(_readings, "coloured", lambda: True)
-    colour = _readings._running(reading)
-    first, second, scale, _ = colour.splitlines()
+    monkeypatch.setattr(_readings, "colored", lambda: True)
+    color = _readings._running(reading)
+    first, second, scale, _ = color.splitlines()
     assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not asked for, then the least
     assert "48;2;255;110;40m" in second and "48;2;255;110;40m 8 " in scale and scale.startswith("bits:")
     long = Reading("t", "text", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])

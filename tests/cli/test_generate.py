@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sonde.data.tokeniser import train as tokeniser_of
+from sonde.data.tokenizer import train as tokenizer_of
 from sonde.engine.api import open_run, train
 from sonde.generate import beam, translate
 from sonde.models.encoder_decoder import EncoderDecoder
@@ -68,22 +68,22 @@ def test_draws_follow_the_seed(run: str, sonde: Callable) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "char", "bpe", "unigram"])
-def test_any_tokeniser_and_the_places_of_the_model(kind: str, opened: Callable, sonde: Callable) -> None:
+def test_any_tokenizer_and_the_places_of_the_model(kind: str, opened: Callable, sonde: Callable) -> None:
     torch.manual_seed(0)
-    tokeniser = tokeniser_of(kind, ["the cat sat on the mat, café"] * 4, size=280, specials=("pad", "unknown", "start", "end"))
-    model = LanguageModel(tokeniser.size, width=16, depth=1, positions="learned", places=20)
-    answer = sonde("generate", opened(model, vocabulary=tokeniser), "--prompt", "the café", "--seed", "3")
+    tokenizer = tokenizer_of(kind, ["the cat sat on the mat, café"] * 4, size=280, specials=("pad", "unknown", "start", "end"))
+    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", places=20)
+    answer = sonde("generate", opened(model, vocabulary=tokenizer), "--prompt", "the café", "--seed", "3")
     assert answer.code == 0 and answer.out.startswith("the café"), answer.err
-    n = len(tokeniser.encode("the café"))
+    n = len(tokenizer.encode("the café"))
     answer = sonde("generate", "made", "--prompt", "the café", "--length", "30")
     assert answer.code == 2 and answer.out == "" and f"a prompt of {n} tokens and 30 new ones do not fit into the 20 places" in answer.err
-    answer = sonde("generate", opened(LanguageModel(5, width=16, depth=1), vocabulary=tokeniser), "--prompt", "the")
-    assert answer.code == 2 and f"the tokeniser has {tokeniser.size} tokens, the model knows 5" in answer.err
+    answer = sonde("generate", opened(LanguageModel(5, width=16, depth=1), vocabulary=tokenizer), "--prompt", "the")
+    assert answer.code == 2 and f"the tokenizer has {tokenizer.size} tokens, the model knows 5" in answer.err
 
 
 def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
     torch.manual_seed(0)
-    theirs, ours = (tokeniser_of("words", [text] * 3, size=30) for text in ("ein Hund und eine Katze", "a dog and a cat sit"))
+    theirs, ours = (tokenizer_of("words", [text] * 3, size=30) for text in ("ein Hund und eine Katze", "a dog and a cat sit"))
     model = EncoderDecoder(ours.size, width=16, depth=1, heads=2, sources=theirs.size, tied=False)
     words = ("generate", opened(model, vocabulary=ours, source=theirs), "--prompt", "ein Hund", "--length", "9")
     assert sonde(*words, "--temperature", "0").out == translate(model, ["ein Hund"], (theirs, ours), 9)[0] + "\n"
@@ -101,9 +101,9 @@ def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable,
         for more in ((), ("--samples", "2"), ("--beams", "2")):
             answer = sonde("generate", run, "--prompt", prompt, "--length", "3", *more)
             assert answer.code == 0 and answer.err.startswith(warning) and answer.err.count("\n") == bool(warning), answer
-    tokeniser = tokeniser_of("char", ["the cat sat"], size=99)
-    model = LanguageModel(tokeniser.size, width=16, depth=1, positions="learned", places=8)
-    answer = sonde("generate", opened(model, vocabulary=tokeniser, length=8), "--prompt", "the cat sat")
+    tokenizer = tokenizer_of("char", ["the cat sat"], size=99)
+    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", places=8)
+    answer = sonde("generate", opened(model, vocabulary=tokenizer, length=8), "--prompt", "the cat sat")
     assert answer.code == 2 and answer.err.count("\n") == 1 and not answer.out
     assert "a prompt of 11 tokens does not fit into the 8 places of the model" in answer.err
 

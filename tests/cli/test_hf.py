@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.main import main
-from sonde.data.tokeniser import train as tokeniser_of
+from sonde.data.tokenizer import train as tokenizer_of
 from sonde.engine.api import open_run, train
 from sonde.generate.text import complete
 from sonde.models import hf
@@ -58,7 +58,7 @@ def test_mistakes_are_told(words: list[str], code: int, message: str, here: Path
 
 
 def test_a_prompt_that_is_no_text_is_refused(here: Path, capsys: pytest.CaptureFixture) -> None:
-    words = tokeniser_of("bpe", ["the cat sat on the mat"], 280)
+    words = tokenizer_of("bpe", ["the cat sat on the mat"], 280)
     hf.save(LanguageModel(words.size, 16, 1, "attention heads=2", style="llama"), here / "made", words)
     assert main(["hf", "load", "made", "--prompt", "the \udcff"]) == 2
     stderr = capsys.readouterr().err

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sonde.cli import _catalogue
+from sonde.cli import _catalog
 from sonde.cli.main import main
 from sonde.core import shelf
-from sonde.data import catalogue
-from sonde.optim import build, initialise, schedules
+from sonde.data import catalog
+from sonde.optim import build, initialize, schedules
 
 AUTHORITIES = {
     "recipes": lambda: shelf.names("recipes"),
@@ -16,16 +16,16 @@ AUTHORITIES = {
     "mixers": lambda: shelf.names("nn.mixers"),
     "objectives": lambda: shelf.names("objectives"),
     "lenses": lambda: shelf.names("lenses"),
-    "data": catalogue.names,
-    "optimisers": build.names,
+    "data": catalog.names,
+    "optimizers": build.names,
     "schedules": schedules.names,
-    "initialisers": initialise.names,
+    "initializers": initialize.names,
 }
 
 
-@pytest.mark.parametrize("kind", _catalogue.KINDS)
+@pytest.mark.parametrize("kind", _catalog.KINDS)
 def test_lists_are_complete_and_say_what_things_are(kind: str, capsys: pytest.CaptureFixture) -> None:
-    entries = _catalogue.entries(kind)
+    entries = _catalog.entries(kind)
     assert sorted(entries) == sorted(AUTHORITIES[kind]())
     assert all(entries.values())
     assert main(["list", kind]) == 0
@@ -36,7 +36,7 @@ def test_lists_are_complete_and_say_what_things_are(kind: str, capsys: pytest.Ca
 def test_the_overview_names_everything(capsys: pytest.CaptureFixture) -> None:
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    assert all(kind in shown and all(name in shown for name in _catalogue.entries(kind)) for kind in _catalogue.KINDS)
+    assert all(kind in shown and all(name in shown for name in _catalog.entries(kind)) for kind in _catalog.KINDS)
 
 
 def test_a_wrong_kind_gets_the_nearest(capsys: pytest.CaptureFixture) -> None:

@@ -29,7 +29,7 @@ def made(name):
 
 
 def table(model):
-    """A real data set of its kind, standardised, a third of the rows."""
+    """A real data set of its kind, standardized, a third of the rows."""
     X, y = load_iris(return_X_y=True) if is_classifier(model) else load_diabetes(return_X_y=True)
     X, y = X[::3], y[::3]
     if is_classifier(model) and not model.__sklearn_tags__().classifier_tags.multi_class:

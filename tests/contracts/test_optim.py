@@ -1,4 +1,4 @@
-"""What every optimiser rule of ours promises, whichever files are on the shelf."""
+"""What every optimizer rule of ours promises, whichever files are on the shelf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sonde.core import shelf
-from sonde.optim.build import names, optimiser
+from sonde.optim.build import names, optimizer
 
 NAMES = shelf.names("optim.rules")
 
@@ -62,7 +62,7 @@ def test_a_parameter_without_gradient_stays(tiny):
 
 def test_elementwise_rules_give_the_same_bits_on_one_flat_buffer(tiny):
     name, _, params = tiny
-    rule = optimiser(name, lr=0.03, weight_decay=0.1)
+    rule = optimizer(name, lr=0.03, weight_decay=0.1)
     if not rule.elementwise:
         pytest.skip("looks at whole tensors")
     flat = torch.cat([p.detach().flatten() for p in params]).requires_grad_()

@@ -39,7 +39,7 @@ def own(tmp_path_factory) -> dict[str, dict]:
     return {
         "table": {"file": folder / "table.csv", "target": "answer"},
         "images": {"folder": folder / "images", "size": 16},
-        "sentiment": {"unlabelled": 0},  # no word vectors, which take most of a minute
+        "sentiment": {"unlabeled": 0},  # no word vectors, which take most of a minute
         "stacked": {"passes": 1},  # the training before the training
         "translate": {"pairs": "toy", "width": 32},
     }

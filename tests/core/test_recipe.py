@@ -31,7 +31,7 @@ def recipe(**changes: Any) -> Recipe:
         "model": lambda: torch.nn.Linear(2, 1),
         "data": Data(train=Rows()),
         "objective": lambda model, batch: Terms(nll=(model(batch.x).sum(), len(batch))),
-        "optimiser": torch.optim.SGD,
+        "optimizer": torch.optim.SGD,
         "steps": 10,
     }
     return Recipe(**{**parts, **changes})

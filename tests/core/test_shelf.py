@@ -68,11 +68,11 @@ def test_helpers_and_paths_are_no_names(pretend: Path) -> None:
 # ---------------------------------------------------------------- a user's own file
 
 
-def test_a_users_file_is_loaded_with_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_is_loaded_with_its_neighbors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "neighbour_of_mine.py").write_text("width = 7\n")
+    (tmp_path / "neighbor_of_mine.py").write_text("width = 7\n")
     mine = tmp_path / "mine.py"
-    mine.write_text("\ufefffrom neighbour_of_mine import width\nmade = []\n", encoding="utf-8")  # an editor's byte-order mark is no fault
+    mine.write_text("\ufefffrom neighbor_of_mine import width\nmade = []\n", encoding="utf-8")  # an editor's byte-order mark is no fault
     module = shelf.load_file(mine)
     assert module.width == 7 and shelf.load_file(tmp_path / "." / "mine.py") is module
     mine.write_text("width = 8\n")

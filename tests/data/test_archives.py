@@ -21,7 +21,7 @@ from PIL import Image
 
 from sonde.core import files
 from sonde.core.errors import BadInput, DataUnusable, ResourceFault
-from sonde.data import archives, catalogue, fetch
+from sonde.data import archives, catalog, fetch
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -102,7 +102,7 @@ def home(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, byt
 def test_a_set_that_is_nowhere_says_which_file_to_put_where(alone: Path) -> None:
     for name, file in (("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "cifar-10-binary.tar.gz")):
         with pytest.raises(DataUnusable) as caught:
-            catalogue.load(name)
+            catalog.load(name)
         text = str(caught.value)
         assert (
             caught.value.exit_code == 3 and file in text and str(alone / "cache" / "sonde" / name / file) in text and "127.0.0.1:1" in text
@@ -120,23 +120,23 @@ def test_local_files_are_found(alone: Path, monkeypatch: pytest.MonkeyPatch, pac
         monkeypatch.setenv("SONDE_DATA", str(root))
     for name, data in little_mnist().items():
         (root / folder / (name + ".gz" * packed)).write_bytes(gzip.compress(data) if packed else data)
-    data = catalogue.load("mnist", valid=10)
+    data = catalog.load("mnist", valid=10)
     assert {name: len(part) for name, part in data.splits.items()} == {"train": 30, "valid": 10, "test": 10}
     assert data.test is not None and data.test[:].y.tolist() == list(range(10)) and data.classes == tuple("0123456789")
     assert data.valid is not None and sorted(data.valid[:].y.tolist()) == list(range(10))
 
 
 def test_downloads_are_checked_kept_and_not_repeated(alone: Path, home: dict[str, bytes], capsys: pytest.CaptureFixture) -> None:
-    first = catalogue.load("mnist", valid=10)
+    first = catalog.load("mnist", valid=10)
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().err
     kept = sorted(path.name for path in (alone / "cache" / "sonde" / "mnist").iterdir())
     assert kept == sorted(f"{name}.gz" for name in little_mnist())
     home.clear()
-    assert catalogue.load("mnist", valid=10).train.fingerprint() == first.train.fingerprint()
+    assert catalog.load("mnist", valid=10).train.fingerprint() == first.train.fingerprint()
 
 
 def test_cifar_from_its_tar_file_or_unpacked(alone: Path, home: dict[str, bytes]) -> None:
-    data = catalogue.load("cifar10", valid=10)
+    data = catalog.load("cifar10", valid=10)
     assert {name: len(part) for name, part in data.splits.items()} == {"train": 90, "valid": 10, "test": 20}
     assert data.classes[3] == "cat" and not list(alone.rglob("outside.txt"))
     row = np.frombuffer(little_cifar()["data_batch_2.bin"], np.uint8).reshape(20, 3073)[5]
@@ -147,7 +147,7 @@ def test_cifar_from_its_tar_file_or_unpacked(alone: Path, home: dict[str, bytes]
     folder.mkdir(parents=True)
     for name, content in little_cifar().items():
         (folder / name).write_bytes(content)
-    assert catalogue.load("cifar10", valid=10).train.fingerprint() == data.train.fingerprint()
+    assert catalog.load("cifar10", valid=10).train.fingerprint() == data.train.fingerprint()
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "short", "absent", "not packed", "too large"])
@@ -165,7 +165,7 @@ def test_a_bad_download_leaves_nothing_behind(alone: Path, home: dict[str, bytes
         monkeypatch.setattr(archives, "LARGEST", 20)
     for name in ("mnist", "cifar10"):
         with pytest.raises(DataUnusable, match="cannot be downloaded"):
-            catalogue.load(name)
+            catalog.load(name)
     assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
 
 
@@ -177,7 +177,7 @@ class FullDisk(files.Disk):
 def test_a_full_disk_is_named(alone: Path, home: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "disk", FullDisk())
     with pytest.raises(ResourceFault, match="No space left"):
-        catalogue.load("mnist")
+        catalog.load("mnist")
     assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
 
 
@@ -191,11 +191,11 @@ def test_damaged_local_files_are_named(alone: Path) -> None:
     for bad in (good[:-9], gzip.compress(idx(np.arange(10, dtype=np.uint8))[:-1]), b""):
         path.write_bytes(bad)
         with pytest.raises(DataUnusable, match="t10k-labels-idx1-ubyte") as caught:
-            catalogue.load("mnist")
+            catalog.load("mnist")
         assert str(path) in str(caught.value) or "data/mnist" in str(caught.value)
     (alone / "data" / archives.CIFAR_TAR).write_bytes(tar_of(little_cifar())[:2000])
     with pytest.raises(DataUnusable, match="damaged"):
-        catalogue.load("cifar10")
+        catalog.load("cifar10")
 
 
 def mosaic(folder: Path, many: int = 200) -> np.ndarray:
@@ -212,7 +212,7 @@ def mosaic(folder: Path, many: int = 200) -> np.ndarray:
 
 def test_a_mosaic_of_a_part_of_cifar(alone: Path) -> None:
     tiles = mosaic(alone / "data" / "cifar10")
-    data = catalogue.load("cifar10", valid=20)
+    data = catalog.load("cifar10", valid=20)
     taken = data.train.fields
     assert np.array_equal(taken["x"].numpy(), tiles[taken["ids"].numpy()].transpose(0, 3, 1, 2)) and taken["y"].tolist() == [
         i % 10 for i in taken["ids"].tolist()
@@ -220,10 +220,10 @@ def test_a_mosaic_of_a_part_of_cifar(alone: Path) -> None:
     assert data.report["only a part of the set"] == "200 of 50000 training and 100 test images"
     (alone / "data" / "cifar10" / "test-100.png").unlink()
     with pytest.raises(DataUnusable, match="test-100.png"):
-        catalogue.load("cifar10")
+        catalog.load("cifar10")
     (alone / "data" / "cifar10" / "labels.json").write_text("{}")
     with pytest.raises((DataUnusable, BadInput), match="labels.json"):
-        catalogue.load("cifar10")
+        catalog.load("cifar10")
 
 
 def test_a_data_folder_that_is_none_is_named(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +241,13 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_the_real_sets_have_their_known_statistics(data_folder: Path, name: str) -> None:
     (n_train, n_test), shape, mean, std = REAL[name]
-    data = catalogue.load(name, valid=0)
+    data = catalog.load(name, valid=0)
     assert data.valid is None and len(data.train) == n_train and data.test is not None and len(data.test) == n_test
     assert data.train[:3].x.shape == (3, *shape)
     np.testing.assert_allclose(data.train.to_float.mean.flatten(), mean, atol=6e-5)
     np.testing.assert_allclose(data.train.to_float.std.flatten(), std, atol=6e-5)
     assert np.bincount(data.test.y).sum() == 10000 and (name == "mnist" or np.bincount(data.test.y).tolist() == [1000] * 10)
-    held = catalogue.load(name, valid=5000, seed=1)
+    held = catalog.load(name, valid=5000, seed=1)
     assert held.valid is not None and len(held.valid) == 5000 and len(held.train) == n_train - 5000
 
 
@@ -255,7 +255,7 @@ def test_the_real_cifar_tiles_are_the_official_first_batch(data_folder: Path) ->
     """Tiles put back into the layout of the official file give its official hash, label by label and pixel by pixel."""
     if not (data_folder / "cifar10" / "train-10000.png").exists():
         pytest.skip("no mosaic of CIFAR-10 there")
-    data = catalogue.load("cifar10", valid=0)
+    data = catalog.load("cifar10", valid=0)
     first = data.train.subset(range(10000)).fields
     rows = np.column_stack([first["y"].numpy().astype(np.uint8), first["x"].numpy().reshape(10000, -1)])
     assert hashlib.sha256(rows.tobytes()).hexdigest() == "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"

@@ -111,7 +111,7 @@ def test_cutout_is_one_square_in_all_channels() -> None:
 
 
 def test_rotation_equals_scipy_inside_the_image() -> None:
-    """An image that is not square, turned by an angle that is found again from how its centre of mass moves."""
+    """An image that is not square, turned by an angle that is found again from how its center of mass moves."""
     ndimage = pytest.importorskip("scipy.ndimage")
     across, down = torch.arange(31) - 15.0, torch.arange(23) - 11.0
     x = torch.exp(-((across[None, :] - 5) ** 2 + (down[:, None] - 2) ** 2) / 18)[None, None].repeat(6, 1, 1, 1)
@@ -131,8 +131,8 @@ def test_jitter_changes_what_it_says() -> None:
     assert torch.allclose(spread.mean((1, 2, 3)), x.mean((1, 2, 3)))
     ratio = spread.std((1, 2, 3)) / x.std((1, 2, 3))
     assert 0.5 <= ratio.min() < 0.6 and 1.4 < ratio.max() <= 1.5
-    colour = augment.jitter(saturation=0.5)(Batch(x=x), draw()).x
-    assert torch.allclose(colour.mean(1), x.mean(1)) and not torch.allclose(colour, x)
+    color = augment.jitter(saturation=0.5)(Batch(x=x), draw()).x
+    assert torch.allclose(color.mean(1), x.mean(1)) and not torch.allclose(color, x)
 
 
 def test_mixup_is_a_weighted_mean_of_two_examples() -> None:
@@ -178,7 +178,7 @@ def test_wrong_use_is_named() -> None:
         augment.shift(1)(Batch(x=torch.ones(4, 3)), draw())
     with pytest.raises(BadInput, match="crop of 9 pixels does not fit into 8 x 7"):
         augment.crop(9, padding=1)(batch(), draw())
-    with pytest.raises(BadInput, match="three colours"):
+    with pytest.raises(BadInput, match="three colors"):
         augment.jitter(saturation=0.1)(batch(channels=2), draw())
     with pytest.raises(BadInput, match="mixed already"):
         augment.compose(augment.mixup(), augment.cutmix())(batch(), draw())

@@ -14,7 +14,7 @@ from sonde.data.augment import compose
 from sonde.data.corrupt import SentenceSource, fixed, hide, joined, masking, next_sentence, restored, span_corruption, span_numbers
 from sonde.data.documents import Ragged
 from sonde.data.tensors import WindowSource
-from sonde.data.tokeniser import train
+from sonde.data.tokenizer import train
 
 NAMES = ("pad", "start", "end", "mask", "sep", "cls", *(f"sentinel {i}" for i in range(30)))
 LETTERS = train("char", ["abcdefghijklmnopqrstuvwxyz"], specials=NAMES)
@@ -26,7 +26,7 @@ def letters(rows: int, width: int, seed: int = 0) -> Batch:
 
 
 def test_there_must_be_something_to_mask() -> None:
-    with pytest.raises(BadInput, match="all tokens of this tokeniser are special ones"):
+    with pytest.raises(BadInput, match="all tokens of this tokenizer are special ones"):
         masking(train("char", [""], specials=("pad", "mask")))
 
 

@@ -11,7 +11,7 @@ from sonde.core.errors import BadInput, DataUnusable
 from sonde.data.documents import DocumentSource, LineSource, Ragged, packed, padding, stretches
 from sonde.data.order import POOL, Order
 from sonde.data.pairs import PairSource, pairs
-from sonde.data.tokeniser import train
+from sonde.data.tokenizer import train
 from sonde.nn.spans import Spans
 
 PAD, START, END = 90, 91, 92
@@ -96,13 +96,13 @@ def test_pairs_are_shifted_padded_and_counted() -> None:
 
 
 def test_pairs_of_texts_end_where_they_should() -> None:
-    tokeniser = train("char", ["abc xyz"], specials=("pad", "start", "end"))
-    source = pairs(["ab", "c"], ["xyz", ""], tokeniser, tokeniser, most=2)
-    batch, at = source[:], tokeniser.specials
-    assert tokeniser.decode(batch.source[0]) == "ab" and int(batch.source[0, -1]) == at["end"] == int(batch.source[1, 1])
-    assert tokeniser.decode(batch.y[0]) == "xy" and batch.y[1].tolist() == [at["end"], at["pad"], at["pad"]]
+    tokenizer = train("char", ["abc xyz"], specials=("pad", "start", "end"))
+    source = pairs(["ab", "c"], ["xyz", ""], tokenizer, tokenizer, most=2)
+    batch, at = source[:], tokenizer.specials
+    assert tokenizer.decode(batch.source[0]) == "ab" and int(batch.source[0, -1]) == at["end"] == int(batch.source[1, 1])
+    assert tokenizer.decode(batch.y[0]) == "xy" and batch.y[1].tolist() == [at["end"], at["pad"], at["pad"]]
     with pytest.raises(BadInput, match="no special token 'start'"):
-        pairs(["a"], ["b"], tokeniser, train("char", ["ab"], specials=("pad", "end")))
+        pairs(["a"], ["b"], tokenizer, train("char", ["ab"], specials=("pad", "end")))
 
 
 def test_sorting_by_length_saves_padding() -> None:

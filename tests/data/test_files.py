@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from sonde.core.errors import BadInput
-from sonde.data import catalogue
+from sonde.data import catalog
 from sonde.data.files import load_file, looks_like_path, options_of
 from sonde.data.formats import read_columns, read_idx, read_npy, read_npz, read_picture, suffix
 from sonde.data.table import parse
@@ -246,7 +246,7 @@ def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
     data = load_file(tmp_path, size=4)
     assert data.train[:].x.shape[1:] == (3, 4, 4)
     assert data.reader(tmp_path / "dog" / "wide.png").x.shape == (1, 3, 4, 4)
-    assert load_file(tmp_path, size=(4, 7), colour=False).train[:].x.shape[1:] == (1, 4, 7)
+    assert load_file(tmp_path, size=(4, 7), color=False).train[:].x.shape[1:] == (1, 4, 7)
     (tmp_path / "emu").mkdir()
     with pytest.raises(BadInput, match="class folder emu .* holds no pictures"):
         load_file(tmp_path, size=4)
@@ -325,7 +325,7 @@ def test_a_corrupt_file_with_an_odd_name_keeps_its_folder(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["png", "tif", "pgm"])
-def test_grey_values_of_16_bits_keep_their_first_8(tmp_path: Path, kind: str) -> None:
+def test_gray_values_of_16_bits_keep_their_first_8(tmp_path: Path, kind: str) -> None:
     values = np.array([[0, 257, 2000], [22000, 40000, 65535]], np.uint16)
     path = tmp_path / f"deep.{kind}"
     if kind == "pgm":
@@ -333,7 +333,7 @@ def test_grey_values_of_16_bits_keep_their_first_8(tmp_path: Path, kind: str) ->
     else:
         Image.fromarray(values).save(path)
     np.testing.assert_array_equal(read_picture(path), [[[0, 1, 8], [86, 156, 255]]])
-    assert read_picture(path, colour=True).shape == (3, 2, 3)
+    assert read_picture(path, color=True).shape == (3, 2, 3)
 
 
 def test_numbers_that_are_no_pixels_are_refused(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_photographs_stand_as_the_camera_was_held(tmp_path: Path) -> None:
 
 
 def test_oddities_that_leave_a_picture_whole(tmp_path: Path) -> None:
-    """A palette with a transparency for each colour; a JPEG whose EXIF note ends too early.  Truncated ones stay refused."""
+    """A palette with a transparency for each color; a JPEG whose EXIF note ends too early.  Truncated ones stay refused."""
     pixels = np.arange(48, dtype=np.uint8).reshape(6, 8) % 5
     palette = Image.fromarray(pixels, "P")
     palette.putpalette([0, 0, 0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 255, 0, 128])
@@ -406,7 +406,7 @@ def test_a_picture_of_the_wrong_size_is_refused_for_prediction(tmp_path: Path) -
 
 
 def test_digits_read_pictures_and_raw_values_alike(tmp_path: Path) -> None:
-    data = catalogue.load("digits")
+    data = catalog.load("digits")
     raw = np.arange(64, dtype=np.uint8).reshape(8, 8) % 17
     np.save(tmp_path / "raw.npy", raw)
     save(tmp_path / "raw.png", np.round(raw * (255 / 16)).astype(np.uint8))
@@ -425,16 +425,16 @@ def test_what_looks_like_a_path(name: str, known: bool) -> None:
 def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "wine.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadInput, match="did you mean 'wine.csv'"):
-        catalogue.load(str(tmp_path / "wins.csv"))
+        catalog.load(str(tmp_path / "wins.csv"))
     (tmp_path / "a.docx").write_bytes(b"x")
     with pytest.raises(BadInput, match="no kind of file that can be read; give CSV"):
-        catalogue.load(tmp_path / "a.docx")
+        catalog.load(tmp_path / "a.docx")
     (tmp_path / "latin.csv").write_bytes("a,b\ncaf\xe9,1\n".encode("latin-1"))
     with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):
-        catalogue.load(tmp_path / "latin.csv")
+        catalog.load(tmp_path / "latin.csv")
     assert suffix(Path("A.Tar.CSV.GZ")) == ".csv" and suffix(Path("none")) == ""
 
 
 def test_options_tell_their_types() -> None:
     known = options_of(Path(__file__).parent)
-    assert set(known) == {"valid", "test", "size", "colour", "skip_corrupt"} and known["size"].help
+    assert set(known) == {"valid", "test", "size", "color", "skip_corrupt"} and known["size"].help

@@ -123,8 +123,8 @@ def test_intervals_are_steps_from_note_to_note():
 def test_bundled_tunes_fill_their_bars():
     for tune in TUNES:
         melody = notes(tune)
-        metre = Fraction(tune.split("M:")[1].split("\n")[0])
-        assert len(melody) > 20 and (sum(note.length for note in melody) / metre).denominator == 1, tune
+        meter = Fraction(tune.split("M:")[1].split("\n")[0])
+        assert len(melody) > 20 and (sum(note.length for note in melody) / meter).denominator == 1, tune
 
 
 def test_the_nottingham_tunes_can_be_read(data_folder):

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from sonde.data.catalogue import load
-from sonde.data.shapes import COLOURS, KINDS, Things, captions, scattered
+from sonde.data.catalog import load
+from sonde.data.shapes import COLORS, KINDS, Things, captions, scattered
 
 
 def alone(kind: int, radius: float = 0.4, turn: float = 0.0) -> Things:
@@ -40,13 +40,13 @@ def test_masks_cover_what_is_bright():
 
 
 def test_captions_tell_what_is_there():
-    data = load("shapes", seed=1, n=200, size=16, colour=True, target="caption", noise=0)
+    data = load("shapes", seed=1, n=200, size=16, color=True, target="caption", noise=0)
     batch, words = data.train[:], data.reader.vocabulary
     for x, y, text, length in zip(batch.x, batch.y, batch.text, batch.lengths):
         caption = words.decode(text[:length]).split()
         middle = x.amax(0).sum(0) @ (torch.arange(16.0) - 7.5)
         tint = x.flatten(1).sum(1).argmax()
-        assert caption[3] == KINDS[y] and caption[2] == list(COLOURS)[tint] and caption[-1] == ("right" if middle > 0 else "left")
+        assert caption[3] == KINDS[y] and caption[2] == list(COLORS)[tint] and caption[-1] == ("right" if middle > 0 else "left")
 
 
 def test_a_seed_gives_the_same_pictures_and_another_seed_others():
@@ -56,4 +56,4 @@ def test_a_seed_gives_the_same_pictures_and_another_seed_others():
 
 def test_a_caption_names_size_and_side():
     things = alone(2, radius=0.25)._replace(x=torch.full((1, 1), 0.3))
-    assert captions(things, colour=False) == ["a small cross on the right"]
+    assert captions(things, color=False) == ["a small cross on the right"]

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput, DataUnusable, SondeError
-from sonde.data import catalogue, shards
+from sonde.data import catalog, shards
 from sonde.data.corpus import open_shards
 from sonde.data.shards import Asked, prepare
-from sonde.data.tokeniser import load, train
+from sonde.data.tokenizer import load, train
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["the cat", "a naïve\tdog", "☃ snow", "x", "12 mice; three", "it's 'so'", "end."]
@@ -47,7 +47,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
-def spelt(folder: Path) -> list[list[int]]:
+def spelled(folder: Path) -> list[list[int]]:
     """The documents of a folder as tokens, read with nothing but NumPy."""
     corpus, _ = open_shards(folder)
     tokens = np.concatenate([np.fromfile(folder / f"{name}.tokens", corpus.kind) for name in corpus.names])
@@ -59,13 +59,13 @@ def spelt(folder: Path) -> list[list[int]]:
 def test_documents_are_those_of_the_text(files: list[Path], tmp_path: Path, kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "BLOCK", 1000)  # many blocks, cut at odd places
     manifest = prepare(files, tmp_path / "out", Asked(kind, 400, how, 5000))  # type: ignore[arg-type]
-    tokeniser = load(tmp_path / "out/tokenizer.json")
+    tokenizer = load(tmp_path / "out/tokenizer.json")
     raw = [file.read_bytes() if file.suffix == ".txt" else gzip.decompress(file.read_bytes()) for file in files]
     split = {"file": lambda t: [t], "line": str.splitlines, "paragraph": lambda t: re.split(r"\n\s*\n", t)}[how]
     want = [document.strip("\n") if how == "paragraph" else document for one in raw for document in split(one.decode())]
     want = [document for document in want if document.strip()]
-    ends = [tokeniser.specials["end"]]
-    assert spelt(tmp_path / "out") == [tokeniser.encode(document).tolist() + ends for document in want]
+    ends = [tokenizer.specials["end"]]
+    assert spelled(tmp_path / "out") == [tokenizer.encode(document).tolist() + ends for document in want]
     assert len(manifest["shards"]) > 5 and manifest["documents"] == len(want) and manifest["dtype"] == "uint16"
 
 
@@ -111,7 +111,7 @@ def test_what_was_stopped_goes_on_and_ends_the_same(files: list[Path], tmp_path:
 @pytest.mark.slow
 def test_killed_outright_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text(60_000), encoding="utf-8")
-    words = ["data", "tokens", str(tmp_path / "a.txt"), "--tokeniser", "byte", "--documents", "line", "--shard", "1", "--processes", "1"]
+    words = ["data", "tokens", str(tmp_path / "a.txt"), "--tokenizer", "byte", "--documents", "line", "--shard", "1", "--processes", "1"]
     start = [sys.executable, "-m", "sonde", *words, "--out"]
     process = subprocess.Popen([*start, str(tmp_path / "killed")], cwd=ROOT, stdout=subprocess.PIPE)
     until = time.monotonic() + 60
@@ -128,8 +128,8 @@ def test_killed_outright_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
 
 def test_windows_spell_the_text_and_know_its_documents(files: list[Path], tmp_path: Path) -> None:
     prepare(files, tmp_path / "out", Asked("char", 0, "line", 4000))
-    rows = spelt(tmp_path / "out")
-    whole = catalogue.load(tmp_path / "out", length=20, stride=7, by="place", valid=300, test=0.1, boundaries=True)
+    rows = spelled(tmp_path / "out")
+    whole = catalog.load(tmp_path / "out", length=20, stride=7, by="place", valid=300, test=0.1, boundaries=True)
     flat = [token for row in rows for token in row]
     number = [i for i, row in enumerate(rows) for _ in row]
     assert whole.valid is not None and sum(int(whole.report[f"{part} tokens"]) for part in ("train", "valid", "test")) == len(flat)
@@ -139,7 +139,7 @@ def test_windows_spell_the_text_and_know_its_documents(files: list[Path], tmp_pa
         documents = number[start : start + 21]
         assert batch.documents[i].tolist() == [one - documents[0] for one in documents[:20]]
         assert batch.mask[i].tolist() == [a == b for a, b in zip(documents, documents[1:])]
-    assert torch.equal(whole.train[:3].x, whole.train[torch.arange(3)].x) and "mask" not in catalogue.load(tmp_path / "out").train[:1]
+    assert torch.equal(whole.train[:3].x, whole.train[torch.arange(3)].x) and "mask" not in catalog.load(tmp_path / "out").train[:1]
     valid = whole.valid[:]
     at = int(whole.report["train tokens"])
     assert valid.x[0].tolist() == flat[at : at + 20] and len(whole.valid) == (300 - 21) // 7 + 1
@@ -147,17 +147,17 @@ def test_windows_spell_the_text_and_know_its_documents(files: list[Path], tmp_pa
 
 def test_documents_go_to_one_part_by_what_they_say(files: list[Path], tmp_path: Path) -> None:
     prepare(files, tmp_path / "out", Asked("char", 0, "line", 4000))
-    data = catalogue.load(tmp_path / "out", length=4, valid=0.2, test=0.1)
+    data = catalog.load(tmp_path / "out", length=4, valid=0.2, test=0.1)
     assert data.report["split by"] == "document"
     parts = []
     for source in data.splits.values():
         stops = source.starts + np.diff(source.laid)
         parts.append({tuple(source.shards.take(np.arange(a, b))) for a, b in zip(source.starts, stops)})
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
-    assert set.union(*parts) == {tuple(row) for row in spelt(tmp_path / "out")}
+    assert set.union(*parts) == {tuple(row) for row in spelled(tmp_path / "out")}
     assert 0.1 < len(parts[1]) / len(set.union(*parts)) < 0.3
     prints = [source.fingerprint() for source in data.splits.values()]
-    again = catalogue.load(tmp_path / "out", seed=5, length=4, valid=0.2, test=0.1)
+    again = catalog.load(tmp_path / "out", seed=5, length=4, valid=0.2, test=0.1)
     assert len(set(prints)) == 3 and prints == [source.fingerprint() for source in again.splits.values()]
     assert data.reader(files[1]).x.shape == (3, 4) and data.classes == load(tmp_path / "out/tokenizer.json").tokens
 
@@ -230,18 +230,18 @@ def test_any_damage_is_noticed(good: Path, tmp_path: Path, data: st.DataObject) 
         assert path.name == "manifest.json" or after.get(how) == before
 
 
-def test_another_tokeniser_is_noticed(good: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_is_noticed(good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "copy")
     (tmp_path / "copy/tokenizer.json").write_text(train("char", ["other"]).to_json())
     with pytest.raises(DataUnusable, match="not the one the tokens were made with"):
-        catalogue.load(tmp_path / "copy")
+        catalog.load(tmp_path / "copy")
     with pytest.raises(BadInput, match="too few for one window of 9999"):
-        catalogue.load(good, length=9999)
+        catalog.load(good, length=9999)
     for parts in ({"valid": 0.5, "test": 0.5}, {"valid": 10**6, "by": "place"}):
         with pytest.raises(BadInput, match="leave nothing"):
-            catalogue.load(good, **{"by": "document", **parts})
+            catalog.load(good, **{"by": "document", **parts})
     with pytest.raises(BadInput, match="has no target"):
-        catalogue.load(good, target="y")
+        catalog.load(good, target="y")
 
 
 def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
         prepare([tmp_path / "empty.txt"], tmp_path / "out", Asked("byte"))
     for options in ({}, {"length": 16}):
         with pytest.raises(DataUnusable, match="'out' cannot be used: the folder is not finished") as caught:
-            catalogue.load(str(tmp_path / "out"), **options)
+            catalog.load(str(tmp_path / "out"), **options)
         assert "sonde data tokens" in str(caught.value)
     with pytest.raises(DataUnusable, match="not finished"):
         open_shards(tmp_path / "out")

@@ -77,7 +77,7 @@ def test_a_column_with_another_way_to_write_numbers_is_text_not_guessed(tmp_path
     assert data.features == ("a=1_000", "a=2_000")
 
 
-def test_standardising_equals_scikit_learn_on_the_training_rows(tmp_path: Path) -> None:
+def test_standardizing_equals_scikit_learn_on_the_training_rows(tmp_path: Path) -> None:
     frame = pandas.DataFrame(np.random.default_rng(1).normal(5, 3, (80, 3)), columns=["a", "b", "c"])
     frame["y"] = frame.a * 2 + frame.b
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -92,7 +92,7 @@ def test_standardising_equals_scikit_learn_on_the_training_rows(tmp_path: Path) 
 
 def test_missing_numbers_get_the_training_mean(tmp_path: Path) -> None:
     rows = "a,b,y\n" + "".join(f"{i if i % 3 else ''},{i * i},{i % 2}\n" for i in range(30))
-    data = load_file(write(tmp_path, rows), standardise=False)
+    data = load_file(write(tmp_path, rows), standardize=False)
     train = pandas.read_csv(tmp_path / "rows.csv").iloc[data.train[:].ids.numpy()]
     assert data.report["missing cells"] == 10
     got = whole(data)["x"][::3, 0]
@@ -109,7 +109,7 @@ def test_rows_with_gaps_can_be_dropped_or_refused(tmp_path: Path) -> None:
 
 
 def test_levels_are_coded_on_request(tmp_path: Path) -> None:
-    data = load_file(write(tmp_path, ROWS), text="codes", valid=1, test=1, standardise=False)
+    data = load_file(write(tmp_path, ROWS), text="codes", valid=1, test=1, standardize=False)
     assert data.features == ("age", "town", "pay")
     towns = {2: 3.0, 3: 0.0, 4: 1.0, 6: 2.0}  # Rome, missing, Lima, Oslo
     got = whole(data)
@@ -146,9 +146,9 @@ def test_classes_in_a_given_order_and_unknown_labels_counted(tmp_path: Path) -> 
         load_file(path, classes=["no", "maybe"])
 
 
-def test_a_target_can_be_standardised_or_counted(tmp_path: Path) -> None:
+def test_a_target_can_be_standardized_or_counted(tmp_path: Path) -> None:
     rows = "x,y\n" + "".join(f"{i * 0.37},{i * i}\n" for i in range(40))
-    data = load_file(write(tmp_path, rows), standardise_target=True)
+    data = load_file(write(tmp_path, rows), standardize_target=True)
     y = data.train[:].y.double()
     assert abs(y.mean()) < 1e-6 and abs(y.std(correction=0) - 1) < 1e-6 and "target mean and deviation" in data.report
     assert load_file(tmp_path / "rows.csv", task="counts").task == "counts"

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sonde.core.errors import BadInput, DataUnusable
-from sonde.data import catalogue, fetch, text
+from sonde.data import catalog, fetch, text
 from sonde.data.files import load_file
 from sonde.data.text import library
-from sonde.data.tokeniser import UNKNOWN, Vocabulary
+from sonde.data.tokenizer import UNKNOWN, Vocabulary
 
 TEXT = "".join(chr(97 + (i * i) % 7) for i in range(400)) + "é" * 30 + "xyz" * 24
 
@@ -59,7 +59,7 @@ def test_the_standard_library_is_a_fixed_corpus() -> None:
     names = [name for name, _ in library()]
     assert names == sorted(names) and "random.py" in names and len(names) > 300
     assert not any(part in name.split("/")[:-1] for name in names for part in ("test", "site-packages", "__pycache__"))
-    data, again = catalogue.load("stdlib_text", length=64), catalogue.load("stdlib_text", seed=9, length=64)
+    data, again = catalog.load("stdlib_text", length=64), catalog.load("stdlib_text", seed=9, length=64)
     prints = [source.fingerprint() for source in data.splits.values()]
     assert prints == [source.fingerprint() for source in again.splits.values()] and len(set(prints)) == 3
     sizes = [int(data.report[f"{part} tokens"]) for part in ("train", "valid", "test")]
@@ -90,21 +90,21 @@ def test_shakespeare_is_found_and_checked(alone: Path, monkeypatch: pytest.Monke
     path = alone / "data" / place
     path.parent.mkdir(parents=True)
     path.write_text(TEXT, encoding="utf-8")
-    data = catalogue.load("tiny_shakespeare", length=9, valid=60, test=42)
+    data = catalog.load("tiny_shakespeare", length=9, valid=60, test=42)
     same = load_file(path, length=9, valid=60, test=42)
     assert data.name == "tiny_shakespeare" and data.classes == same.classes
     assert [part.fingerprint() for part in data.splits.values()] == [part.fingerprint() for part in same.splits.values()]
     path.write_text(TEXT[:-1], encoding="utf-8")
     with pytest.raises(DataUnusable, match=f"'{path.name}' is not the file it should be"):
-        catalogue.load("tiny_shakespeare", length=9)
+        catalog.load("tiny_shakespeare", length=9)
 
 
 def test_shakespeare_is_downloaded_once(alone: Path) -> None:
     options = {"length": 9, "valid": 60, "test": 42}
-    first = catalogue.load("tiny_shakespeare", **options)
+    first = catalog.load("tiny_shakespeare", **options)
     assert (fetch.cache() / "tinyshakespeare/input.txt").read_text(encoding="utf-8") == TEXT
     (alone / "home/input.txt").unlink()
-    assert catalogue.load("tiny_shakespeare", **options).train.fingerprint() == first.train.fingerprint()
+    assert catalog.load("tiny_shakespeare", **options).train.fingerprint() == first.train.fingerprint()
 
 
 @pytest.mark.parametrize("served", ["another text", None])
@@ -113,14 +113,14 @@ def test_shakespeare_that_cannot_be_had_says_where_to_put_it(alone: Path, served
     if served:
         (alone / "home/input.txt").write_text(served)
     with pytest.raises(DataUnusable) as caught:
-        catalogue.load("tiny_shakespeare")
+        catalog.load("tiny_shakespeare")
     assert str(fetch.cache() / "tinyshakespeare/input.txt") in str(caught.value)
     assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
 
 
 @pytest.mark.skipif(fetch.find(*text.SHAKESPEARE) is None, reason="tiny-Shakespeare is not in a data folder")
 def test_the_real_shakespeare() -> None:
-    data = catalogue.load("tiny_shakespeare", length=64)
+    data = catalog.load("tiny_shakespeare", length=64)
     assert sum(int(data.report[f"{part} tokens"]) for part in ("train", "valid", "test")) == 1_115_394
     assert len(data.classes) == 66  # 65, and one for those not seen
     assert Vocabulary(data.classes, "char").decode(data.train[:1].x[0]).startswith("First Citizen:\nBefore we proceed")

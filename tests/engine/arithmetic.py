@@ -26,7 +26,7 @@ from sonde.engine import checkpoint
 from sonde.nn.mixers import mixer
 from sonde.objectives.categorical import Categorical
 from sonde.optim import schedules
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 from tests.engine.harness import tensors_digest
 
 STEPS = 3
@@ -81,10 +81,10 @@ def everything() -> Recipe:
     source = TensorSource(exact(24, 16, 16), torch.arange(24) % 4)
     return Recipe(
         model=Everything,
-        initialise=set_weights,
+        initialize=set_weights,
         data=Data(source, name="exact", task="classes"),
         objective=Categorical(classes=4),
-        optimiser=optimiser("adamw", lr=0.01),
+        optimizer=optimizer("adamw", lr=0.01),
         schedule=schedules.cosine(),
         augment=by_numpy,
         steps=STEPS,

@@ -49,7 +49,7 @@ from sonde.data.tensors import TensorSource
 from sonde.engine import api, checkpoint
 from sonde.engine.rundir import Log, RunDirectory
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 STEPS, EVERY = 23, 5
 """steps of the trial and steps between its checkpoints; 6 steps make an epoch, so most checkpoints fall inside one"""
@@ -120,7 +120,7 @@ def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_e
         model=network,
         data=pictures,
         objective=Categorical(classes=4),
-        optimiser=optimiser("adamw", lr=lr, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         steps=steps,
         batch=16,
         augment=augment.compose(augment.shift(1), jitter),

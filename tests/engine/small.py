@@ -10,7 +10,7 @@ from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 class Tagger(nn.Module):
@@ -36,7 +36,7 @@ def tagger(dropout: float = 0.3, steps: int = 20, accumulate: int = 1, patience:
         model=lambda: Tagger(dropout),
         data=Data(source.subset(torch.arange(43)), source.subset(torch.arange(43, 61)), name="tags", task="classes"),
         objective=Categorical(),
-        optimiser=optimiser("adamw", lr=0.01, weight_decay=0.01),
+        optimizer=optimizer("adamw", lr=0.01, weight_decay=0.01),
         steps=steps,
         batch=10,
         clip=1.0,
@@ -57,7 +57,7 @@ def line(lr: float = 0.05, steps: int = 40, width: int = 8, dropout: float = 0.0
         model=lambda: nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 1)),
         data=Data(*(source.subset(torch.arange(*part)) for part in ((0, 50), (50, 70), (70, 90))), name="line", task="values"),
         objective=Gaussian(),
-        optimiser=optimiser("adam", lr=lr),
+        optimizer=optimizer("adam", lr=lr),
         steps=steps,
         batch=16,
         patience=patience,

@@ -17,7 +17,7 @@ from sonde.objectives.elbo import Elbo
 from sonde.objectives.gaussian import Gaussian
 from sonde.objectives.reconstruction import Reconstruction
 from sonde.objectives.sparse import Sparse
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 X = torch.rand(53, 3, generator=torch.Generator().manual_seed(0))
 WEIGHT = torch.rand(53, generator=torch.Generator().manual_seed(1))
@@ -39,7 +39,7 @@ def test_a_run_tells_how_far_reconstructions_are(name, weighted, tmp_path):
         model=lambda: Coder(drawn),
         data=Data(source.subset(torch.arange(30)), source.subset(torch.arange(30, 53)), name="points"),
         objective=objective,
-        optimiser=optimiser("adam", lr=0.01),
+        optimizer=optimizer("adam", lr=0.01),
         steps=4,
         evaluate_every=2,
         evaluate_batch=10,

@@ -382,7 +382,7 @@ from sonde.core.batch import Data
 from sonde.core.recipe import Callback
 from sonde.data.tensors import TensorSource
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 class Stop(Callback):
@@ -397,7 +397,7 @@ def recipe() -> Recipe:
         model=lambda: torch.nn.Linear(2, 2),
         data=Data(TensorSource(x, torch.arange(32) % 2), name="grid", task="classes"),
         objective=Categorical(classes=2),
-        optimiser=optimiser("sgd", lr=0.1),
+        optimizer=optimizer("sgd", lr=0.1),
         steps=9,
         batch=8,
         callbacks=[Stop()],

@@ -1,4 +1,4 @@
-"""The proofs can fail: with any one line of the defence removed, they see it.
+"""The proofs can fail: with any one line of the defense removed, they see it.
 
 A mutant is the real function with one line of its source replaced, so a test here also fails when the line is gone.
 """
@@ -53,7 +53,7 @@ RESUME = {
     "a callback": lambda: left_out(loop.Loop, "load", "callback.load(saved)"),
     "the first moment": lambda: moment("exp_avg"),
     "the second moment": lambda: moment("exp_avg_sq"),
-    "the optimiser's count": lambda: moment("step"),
+    "the optimizer's count": lambda: moment("step"),
     "weights and buffers": lambda: (replica, "load_model_", mutant(state, "load_model_", "tensor.copy_(saved[name])")),
     "the cut of the rows": lambda: left_out(rundir.Log, "_open", "files.disk.truncate(self.path, size)"),
 }

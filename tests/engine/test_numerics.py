@@ -24,7 +24,7 @@ from sonde.engine import checkpoint, replica
 from sonde.engine.api import Run
 from sonde.engine.guard import Guard
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 from tests.engine.harness import (
     EVERY,
     STEPS,
@@ -246,7 +246,7 @@ def shaken(factor: float = 100.0, first: int = 80, last: int = 10**6, steps: int
     recipe = trial(steps, on_bad=on_bad).replace(
         schedule=lambda step, steps: factor if first <= step < last else 1.0, evaluate_every=1000, clip=0.0, model=plain
     )
-    return recipe.replace(optimiser=optimiser("sgd", lr=0.05, momentum=0.9) if rule == "sgd" else optimiser("adamw", lr=0.01))
+    return recipe.replace(optimizer=optimizer("sgd", lr=0.05, momentum=0.9) if rule == "sgd" else optimizer("adamw", lr=0.01))
 
 
 def plain() -> nn.Module:

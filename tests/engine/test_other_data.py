@@ -9,15 +9,15 @@ import pytest
 
 from sonde import Data, Recipe
 from sonde.core.errors import DataUnusable
-from sonde.data.catalogue import load
+from sonde.data.catalog import load
 from sonde.engine.api import open_run, train
 from sonde.models.mlp import MLP
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 def small(data: Data, widths: tuple[int, ...]) -> Recipe:
-    return Recipe(model=lambda: MLP(widths), data=data, objective=Categorical(), optimiser=optimiser("sgd", lr=0.1), epochs=1)
+    return Recipe(model=lambda: MLP(widths), data=data, objective=Categorical(), optimizer=optimizer("sgd", lr=0.1), epochs=1)
 
 
 def recipe(seed: int = 0) -> Recipe:

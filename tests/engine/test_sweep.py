@@ -11,15 +11,15 @@ from sonde.data.tensors import TensorSource
 from sonde.engine.sweep import sweep
 from sonde.nn.activations import activation
 from sonde.objectives.gaussian import Gaussian
-from sonde.objectives.penalised import Penalised
-from sonde.optim.build import optimiser
+from sonde.objectives.penalized import Penalized
+from sonde.optim.build import optimizer
 from tests.engine.small import line
 
 
 def test_members_trained_together_equal_members_trained_alone(tmp_path):
     axes = {"lr": [0.01, 0.05, 0.2], "seed": [0, 1, 4]}
     together = sweep(line, axes, folder=tmp_path / "a", threads=1, quiet=True)
-    alone = sweep(line, axes, folder=tmp_path / "b", threads=1, quiet=True, vectorise=False)
+    alone = sweep(line, axes, folder=tmp_path / "b", threads=1, quiet=True, vectorize=False)
     assert together.notices == []
     for row, other in zip(together.rows, alone.rows, strict=True):
         assert row.setting == other.setting and len(row.runs) == 3
@@ -36,13 +36,13 @@ def test_members_trained_together_equal_members_trained_alone(tmp_path):
 def restrained(l2: float = 0.0, variance: float = 1.0, seed: int = 0):
     """A recipe whose dials reach the objective."""
     plain = Gaussian(variance=variance)
-    return line(seed=seed).replace(objective=Penalised(plain, l2=l2) if l2 else plain)
+    return line(seed=seed).replace(objective=Penalized(plain, l2=l2) if l2 else plain)
 
 
 @pytest.mark.parametrize("axes", [{"variance": [1.0, 4.0]}, {"l2": [0.1, 1.0]}, {"l2": [0.5]}])
 def test_each_member_has_its_own_objective(tmp_path, axes):
     together, alone = (
-        sweep(restrained, {**axes, "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorise=way)
+        sweep(restrained, {**axes, "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorize=way)
         for way in (True, False)
     )
     for row, other in zip(together.rows, alone.rows, strict=True):
@@ -90,7 +90,7 @@ def other(kind: str = "", value: float = 0.0, seed: int = 0):
             "double": lambda: {"model": lambda: nn.Sequential(width(1, 8), nn.Tanh(), width(8, 1)).double(), "data": in_double(plain.data)},
             "skip": lambda: {"on_bad": "skip" if value else "stop"},
             "clip": lambda: {"clip": value},
-            "decay": lambda: {"optimiser": optimiser("adamw", lr=0.05, weight_decay=value)},
+            "decay": lambda: {"optimizer": optimizer("adamw", lr=0.05, weight_decay=value)},
         }[kind]()
     )
 
@@ -103,7 +103,7 @@ def in_double(data):
 @pytest.mark.parametrize("kind", ["augment", "bf16", "patience", "sine", "slope", "user", "frozen", "double", "skip", "clip", "decay"])
 def test_members_that_differ_in_anything_equal_the_runs_alone(tmp_path, kind):
     together, alone = (
-        sweep(other, {"value": [0.0, 2.0], "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorise=way, kind=kind)
+        sweep(other, {"value": [0.0, 2.0], "seed": [0, 1]}, folder=tmp_path / str(way), threads=1, quiet=True, vectorize=way, kind=kind)
         for way in (True, False)
     )
     by_value = {row.setting["value"]: row for row in alone.rows}

@@ -17,7 +17,7 @@ from sonde.engine import checkpoint
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
 from sonde.optim import schedules
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 from tests.engine.small import line, tagger
 
 
@@ -108,7 +108,7 @@ def test_early_stopping_stops_after_patience_and_restores_the_best(tmp_path):
         model=lambda: _one_weight(0.0),
         data=data,
         objective=Gaussian(),
-        optimiser=optimiser("sgd", lr=0.05),
+        optimizer=optimizer("sgd", lr=0.05),
         steps=200,
         batch=8,
         evaluate_every=1,
@@ -146,7 +146,7 @@ def test_bf16_and_channels_last_train(tmp_path):
         model=lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 2)),
         data=Data(TensorSource(x, y), TensorSource(x, y), name="x"),
         objective=Categorical(),
-        optimiser=optimiser("adamw", lr=0.01),
+        optimizer=optimizer("adamw", lr=0.01),
         steps=30,
         batch=16,
         channels_last=True,
@@ -157,8 +157,8 @@ def test_bf16_and_channels_last_train(tmp_path):
     assert run.model().state_dict()["0.weight"].dtype == torch.float32
 
 
-def test_any_torch_optimiser_is_accepted(tmp_path):
-    recipe = line(steps=12).replace(optimiser=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+def test_any_torch_optimizer_is_accepted(tmp_path):
+    recipe = line(steps=12).replace(optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
     whole = sonde.train(recipe, run=tmp_path / "a", quiet=True)
     with pytest.raises(sonde.core.errors.Preempted):
         sonde.train(recipe.replace(callbacks=[StopAt(5)]), run=tmp_path / "b", quiet=True)
@@ -170,8 +170,8 @@ def test_any_torch_optimiser_is_accepted(tmp_path):
 @pytest.mark.parametrize(
     "name", ["adam", "sgd", "rmsprop", "adagrad", "adadelta", "nadam", "radam", "adamax", "rprop", "asgd", "lion", "muon"]
 )
-def test_every_optimiser_resumes_bit_for_bit(tmp_path, name):
-    recipe = line(steps=9).replace(optimiser=optimiser(name, lr=0.01, weight_decay=0.0), evaluate_every=9)
+def test_every_optimizer_resumes_bit_for_bit(tmp_path, name):
+    recipe = line(steps=9).replace(optimizer=optimizer(name, lr=0.01, weight_decay=0.0), evaluate_every=9)
     whole = sonde.train(recipe, run=tmp_path / "a", quiet=True, threads=1)
     with pytest.raises(sonde.core.errors.Preempted):
         sonde.train(recipe.replace(callbacks=[StopAt(4)]), run=tmp_path / "b", quiet=True, threads=1)
@@ -224,7 +224,7 @@ def test_quiet_reaches_whatever_a_recipe_does(tmp_path, capsys):
         with Progress("vectors", 2) as progress:
             progress.say("half way")
 
-    recipe = line().replace(steps=2, initialise=begin)
+    recipe = line().replace(steps=2, initialize=begin)
     sonde.train(recipe, run=tmp_path / "a", quiet=True)
     assert capsys.readouterr().err == ""
     sonde.train(recipe, run=tmp_path / "b")
@@ -299,7 +299,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing_behind(tmp_path, name):
 
 
 def wrong(**changes):
-    return Recipe(**{**{f: getattr(line(), f) for f in ("model", "data", "objective", "optimiser", "steps")}, **changes})
+    return Recipe(**{**{f: getattr(line(), f) for f in ("model", "data", "objective", "optimizer", "steps")}, **changes})
 
 
 def test_shapes_that_do_not_fit_name_the_layer(tmp_path):

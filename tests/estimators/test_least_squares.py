@@ -48,14 +48,14 @@ def test_several_targets(solver):
 @pytest.mark.parametrize("solver", ["auto", "cholesky", "qr", "svd"])
 def test_fewer_rows_than_columns(solver):
     close(Ridge(0.3, solver=solver).fit(X[:7], Y[:7]), TheirRidge(0.3).fit(X[:7], Y[:7]))
-    with pytest.warns(Singular, match="10 columns of rank 6 after centring"):
+    with pytest.warns(Singular, match="10 columns of rank 6 after centering"):
         ours = LeastSquares().fit(X[:7], Y[:7])
     shortest = lstsq(X[:7] - X[:7].mean(0), Y[:7] - Y[:7].mean())[0]
     np.testing.assert_allclose(ours.coef_, shortest, rtol=1e-9)
     assert ours.solver_ == "svd" and ours.condition_ == np.inf
 
 
-def test_the_factorisation_follows_the_condition():
+def test_the_factorization_follows_the_condition():
     near = np.vander(np.linspace(0, 1, 50), 13, increasing=True)[:, 1:]
     target = np.cos(near[:, 0])
     easy, hard = LeastSquares().fit(X, Y), LeastSquares().fit(near, target)
@@ -108,7 +108,7 @@ def test_singular_is_reported():
         assert not Ridge(1e-3).fit(twice, Y).singular_
 
 
-def test_bias_is_penalised_only_on_request():
+def test_bias_is_penalized_only_on_request():
     free, shrunk = Ridge(50.0).fit(X, Y), Ridge(50.0, penalize_bias=True).fit(X, Y)
     np.testing.assert_allclose(free.intercept_, Y.mean())
     assert shrunk.intercept_ < 0.95 * Y.mean()

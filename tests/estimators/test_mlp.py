@@ -96,7 +96,7 @@ def test_values_come_in_their_own_units(rows):
     one = MLPRegressor(epochs=100, lr=0.01).fit(x, values)
     scaled = MLPRegressor(epochs=100, lr=0.01).fit(x, 1e-3 * values - 7)
     assert one.score(x, values) > 0.9
-    np.testing.assert_allclose(scaled.predict(x), 1e-3 * one.predict(x) - 7, atol=1e-4)  # targets are standardised in float64, then rounded
+    np.testing.assert_allclose(scaled.predict(x), 1e-3 * one.predict(x) - 7, atol=1e-4)  # targets are standardized in float64, then rounded
 
 
 def test_several_values_and_constant_ones(rows):
@@ -116,13 +116,13 @@ def test_early_stopping_keeps_the_best(rows):
     assert fitted.n_iter_ == best + 3 < 400
 
 
-def test_dropout_decay_and_optimisers_reach_the_engine(rows):
+def test_dropout_decay_and_optimizers_reach_the_engine(rows):
     x, labels, _ = rows
     networks = {decay: MLPClassifier(epochs=30, weight_decay=decay, lr=0.01).fit(x, labels).model_ for decay in (0, 3.0)}
     sizes = {decay: torch.cat([p.detach().flatten() for p in network.parameters()]).norm() for decay, network in networks.items()}
     assert sizes[3.0] < 0.7 * sizes[0]
     assert any(isinstance(m, torch.nn.Dropout) for m in MLPClassifier(epochs=1, dropout=0.5).fit(x, labels).model_.modules())
-    plain = MLPClassifier(optimiser="sgd", lr=0.2, activation="tanh", hidden=[8, 6], batch=16, epochs=80).fit(x, labels)
+    plain = MLPClassifier(optimizer="sgd", lr=0.2, activation="tanh", hidden=[8, 6], batch=16, epochs=80).fit(x, labels)
     assert [tuple(p.shape) for p in plain.model_.parameters()] == [(8, 4), (8,), (6, 8), (6,), (3, 6), (3,)]
     assert plain.score(x, labels) > 0.6
 
@@ -142,7 +142,7 @@ def test_frames_tensors_pipelines_and_grids(rows):
     "wrong, words",
     [
         ({"activation": "rleu"}, "did you mean 'relu'"),
-        ({"optimiser": "adamm"}, "did you mean 'adam"),
+        ({"optimizer": "adamm"}, "did you mean 'adam"),
         ({"lr": -1.0}, "lr=-1"),
         ({"lr": "fast"}, "lr='fast'"),
         ({"hidden": 5}, "write hidden"),
@@ -166,7 +166,7 @@ def test_settings_that_do_not_fit(rows, wrong, words):
 def test_a_rate_beyond_stability_is_named(rows):
     x, _, values = rows
     with pytest.raises(NumericalStop, match="use a smaller lr than 1e\\+06"):
-        MLPRegressor(optimiser="sgd", lr=1e6, epochs=50).fit(x, values)
+        MLPRegressor(optimizer="sgd", lr=1e6, epochs=50).fit(x, values)
 
 
 def test_steps_that_are_left_out_are_told(rows):

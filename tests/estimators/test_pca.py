@@ -52,7 +52,7 @@ def test_a_share_of_the_variance(share):
     assert PCA(share).fit(SETS["load_digits"]).n_components_ == TheirPCA(share).fit(SETS["load_digits"]).n_components_
 
 
-def test_without_centring_the_first_direction_follows_the_mean():
+def test_without_centering_the_first_direction_follows_the_mean():
     mean = X.mean(0) / np.linalg.norm(X.mean(0))
     assert PCA(1, center=False).fit(X).components_[0] @ mean > 0.999
     spread = np.random.default_rng(0).normal(size=(500, 3)) * [1, 5, 1] + [30.0, 0, 0]

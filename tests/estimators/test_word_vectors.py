@@ -170,7 +170,7 @@ def test_rare_words_go_before_windows_are_made():
 @pytest.mark.parametrize("maker", [Word2Vec(quiet=True), GloVe(quiet=True)])
 def test_text_without_use_is_refused_in_one_line(maker, source, words_):
     if isinstance(maker, GloVe) and "one word" in words_:
-        pytest.skip("a word may be its own neighbour")
+        pytest.skip("a word may be its own neighbor")
     with pytest.raises(BadInput, match=words_) as caught:
         clone(maker).fit(source)
     assert "\n" not in caught.value.render()

@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_told(make, why):
     assert fused.ready(unfit) is None
     assert why in fused.why_not(unfit)
     with pytest.raises(BadInput, match=why):
-        fused.quantised(unfit)
+        fused.quantized(unfit)
 
 
 def test_adapters_hooks_and_many_sequences_do_not_fit():
@@ -216,7 +216,7 @@ def test_wrong_states_are_told():
 def test_bytes_are_near(name, two_threads):
     """Steps of 1/127 of the largest weight of a group: a percent or two in the logits of small layers (measured 0.5 to 2.0)."""
     own = model(**MODELS[name])
-    fast, text = fused.quantised(own, 2), tokens(2, 20)
+    fast, text = fused.quantized(own, 2), tokens(2, 20)
     wanted = own(text)
     logits, state = fast.advance(text[:, :5])
     for i in range(5, 20):

@@ -90,7 +90,7 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     one, letters = model(), Letters()
     text = letters.decode(generate(one, prompts(), 60, seed=1)[0])
     wanted = text[20:23]
-    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(wanted, "zz"), tokeniser=letters))
+    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(wanted, "zz"), tokenizer=letters))
     assert letters.decode(stopped[0]) == text[: text.index(wanted) + 3]
 
 
@@ -159,7 +159,7 @@ def test_bad_settings():
         generate(model(), torch.zeros(2, 0, dtype=torch.long), 2)
     with pytest.raises(BadInput, match="a prompt is empty"):
         generate(model(), [], 2)
-    with pytest.raises(BadInput, match="stop strings need a tokeniser"):
+    with pytest.raises(BadInput, match="stop strings need a tokenizer"):
         Stop(texts="a")
     with pytest.raises(BadInput, match="a stop string is empty"):
         Stop(texts=("",))

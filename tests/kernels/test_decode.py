@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from sonde import kernels
 from sonde.core.errors import BadInput
 from sonde.kernels._library import view
-from sonde.kernels.decode import ACTIVATIONS, GROUP, ROWS, Program, Vectors, quantised
+from sonde.kernels.decode import ACTIVATIONS, GROUP, ROWS, Program, Vectors, quantized
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
 
@@ -64,7 +64,7 @@ def test_linear_is_torchs(dice, dtype, activation, rows, size, out):
 @pytest.mark.parametrize(("rows", "size", "out"), [(1, 128, 70), (2, 65, 33), (5, 5, 3)])
 def test_bytes_multiply_as_the_numbers_they_stand_for(dice, rows, size, out):
     x, weight = torch.randn(rows, size, generator=dice), torch.randn(out, size, generator=dice)
-    data, scales = quantised(weight)
+    data, scales = quantized(weight)
     meant = (data.unflatten(1, (-1, GROUP)) * scales.unsqueeze(-1)).flatten(1)[:, :size]
     assert (meant - weight).abs().max() <= 0.501 * scales.max()  # half a step, and rounding of the product
     program = Program(rows, torch.float32, "int8")
@@ -75,7 +75,7 @@ def test_bytes_multiply_as_the_numbers_they_stand_for(dice, rows, size, out):
 
 
 def test_bytes_of_nothing_are_nothing():
-    data, scales = quantised(torch.zeros(3, 70))
+    data, scales = quantized(torch.zeros(3, 70))
     assert not data.any()
     assert not scales.any()
     assert data.shape == (3, 128)
@@ -96,7 +96,7 @@ def test_norms_are_torchs(dice, dtype, size):
     program.tensor("gate", size).copy_(gate)
     source, eye = program.shared("x", size), torch.eye(size, dtype=dtype)
     targets = {name: program.own(name, size) for name in wanted}
-    program.norm(source, targets["layer"], size, weight, bias, 1e-5, centred=True)
+    program.norm(source, targets["layer"], size, weight, bias, 1e-5, centered=True)
     program.norm(source, targets["rms"], size, weight, None, 1e-6)
     program.norm(source, targets["gated"], size, weight, None, 1e-6, gate=program.shared("gate", size))
     for name, own in targets.items():  # every thread has its own: a product with 1 reads them

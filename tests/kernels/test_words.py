@@ -77,7 +77,7 @@ def test_float32_is_near_float64(text):
 @pytest.mark.parametrize("bag", [False, True], ids=["skip-gram", "cbow"])
 @pytest.mark.parametrize("loss", ["negative", "hierarchical"])
 def test_one_prediction_is_a_step_down_the_gradient_of_its_loss(monkeypatch, fast, bag, loss):
-    """Two words, so that each centre has one neighbour; the second centre begins from what the first left."""
+    """Two words, so that each center has one neighbor; the second center begins from what the first left."""
     slowly(monkeypatch, fast)
     counts = np.full(V, 5)
     answers = noise(counts, 4) if loss == "negative" else tree(counts)
@@ -87,7 +87,7 @@ def test_one_prediction_is_a_step_down_the_gradient_of_its_loss(monkeypatch, fas
     wanted = [torch.tensor(x) for x in (inputs, outputs)]
     draw = words._Random(words._Random(seed)())
     questions = [words._ask(answers, 3, draw, V)]
-    draw()  # the reach of the first centre
+    draw()  # the reach of the first center
     questions.append(words._ask(answers, 9, draw, V))
     total = 0.0
     for (row, sign), near in zip(questions, (9, 3)):
@@ -104,15 +104,15 @@ def test_one_prediction_is_a_step_down_the_gradient_of_its_loss(monkeypatch, fas
 
 
 @forms
-def test_bag_gives_each_neighbour_the_whole_error_of_the_mean(monkeypatch, fast):
-    """As word2vec has it: the exact gradient would be a third of it for three neighbours."""
+def test_bag_gives_each_neighbor_the_whole_error_of_the_mean(monkeypatch, fast):
+    """As word2vec has it: the exact gradient would be a third of it for three neighbors."""
     slowly(monkeypatch, fast)
     counts = np.full(V, 5)
     how = Pass(keep(counts, 0), tree(counts), 1, True)
     inputs, outputs = state()
     before = inputs.copy()
     train(np.array([4, 11, 6], np.int32), inputs, outputs, how, range(1), 1, Rate(1e-3))
-    # The centre 11 moves both others alike; beyond that each is moved once as the only neighbour of an end.
+    # The center 11 moves both others alike; beyond that each is moved once as the only neighbor of an end.
     row, sign = words._ask(how.answers, 11, words._Random(0), V)
     x, out = before[[4, 6]].mean(0), state()[1]
     error = 1e-3 * (sign * (1 / (1 + np.exp(sign * (out[row] @ x))))) @ out[row]
@@ -199,7 +199,7 @@ def test_thinning_follows_its_formula():
 
 @forms
 @pytest.mark.parametrize("capacity", [1 << 6, 1 << 12])
-def test_counts_of_neighbours(monkeypatch, fast, capacity, text):
+def test_counts_of_neighbors(monkeypatch, fast, capacity, text):
     slowly(monkeypatch, fast)
     window, wanted = 4, np.zeros((V, V))
     for a in range(len(text)):

@@ -39,7 +39,7 @@ READINGS = {
     "long table": Reading("t", "table", {"a": list(range(200)), "b": ["x" * 90] * 200}, extra={"total": {"a": 19900}}),
     "ragged table": Reading("t", "table", {"a": [1, None], "b": [2.5]}),
     "one image": Reading("t", "images", {"i": [[[0.0, 1.0]]]}, extra={"labels": ["a label that is much too long for it"]}),
-    "colour": Reading("t", "images", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, extra={"details": ["d"] * 30}),
+    "color": Reading("t", "images", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, extra={"details": ["d"] * 30}),
     "free place": Reading("t", "images", {"i": [None, [[0.5]]]}, extra={"across": 1, "rows": ["a", HOSTILE], "heat": [None, [[-1, None]]]}),
     "no image": Reading("t", "images", {"i": [None]}),
     "frames": Reading("t", "images", {"i": [[[0.0]]]}, extra={"frames": [{f"layer{i}": [0, 0, 1, 1] for i in range(20)}], "size": 2}),
@@ -97,7 +97,7 @@ def test_names_never_become_markup_or_formulas() -> None:
     assert b"<b>" not in light and b"\x1b" not in light
 
 
-def test_the_dark_picture_has_the_dark_colours() -> None:
+def test_the_dark_picture_has_the_dark_colors() -> None:
     light, dark = svg(READINGS["own x"])
     assert LIGHT.palette[0].encode() in light and LIGHT.palette[0].encode() not in dark
     assert DARK.palette[0].encode() in dark and len(set(LIGHT.all)) == len(LIGHT.all) == len(DARK.all)
@@ -125,15 +125,15 @@ def test_a_plane_needs_a_value_for_every_place(tmp_path) -> None:
         draw(Reading("t", "plane", {"f": [[1, 2, 3], [4, 5, 6]]}, extra={"x": [0, 1], "y": [0, 1, 2]}), tmp_path / "a.png")
 
 
-def test_a_plane_has_y_upwards_and_the_colours_of_its_page(tmp_path) -> None:
-    """The largest values, in the row of the largest y, are the darkest and at the top; the dark page has its own colours."""
+def test_a_plane_has_y_upwards_and_the_colors_of_its_page(tmp_path) -> None:
+    """The largest values, in the row of the largest y, are the darkest and at the top; the dark page has its own colors."""
     reading = Reading("t", "plane", {"f": [[0.0] * 4, [1.0] * 4, [2.0] * 4, [9.0] * 4]}, extra={"x": [0, 1, 2, 3], "y": [0, 1, 2, 3]})
     with Image.open(draw(reading, tmp_path / "a.png")).convert("L") as picture:
         column = [picture.getpixel((picture.width // 2, y)) for y in (picture.height // 4, picture.height * 3 // 4)]
     assert column[0] < column[1] - 30
     light, dark = svg(reading)
     assert LIGHT.palette[0].encode() in light and LIGHT.palette[0].encode() not in dark and DARK.palette[0].encode() in dark
-    assert b"<image" not in light, "a picture of pixels would keep its light colours on a dark page"
+    assert b"<image" not in light, "a picture of pixels would keep its light colors on a dark page"
 
 
 def painted(reading: Reading):
@@ -181,7 +181,7 @@ def test_the_y_axis_ends_where_asked_and_marks_stand_at_their_place() -> None:
     assert "here" in [text.get_text() for text in axes.texts]
 
 
-def test_a_colour_used_twice_shows_its_dash_at_the_label_too() -> None:
+def test_a_color_used_twice_shows_its_dash_at_the_label_too() -> None:
     axes = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)}))
     samples, drawn = ({(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_clip_on() is on} for on in (False, True))
     assert len(drawn) == 9 and samples == drawn and [dash for _, dash in drawn].count("--") == 2
@@ -196,8 +196,8 @@ def test_a_label_stands_where_its_curve_ends() -> None:
     assert left["early"] == pytest.approx((across, up), abs=0.02) and left["late"][0] > 1
 
 
-def test_a_name_keeps_colour_and_dash_where_it_is_alone() -> None:
-    alone = painted(Reading("t", "lines", {"ninth": [1, 2]}, extra={"colours": {"ninth": 8}})).lines[0]
+def test_a_name_keeps_color_and_dash_where_it_is_alone() -> None:
+    alone = painted(Reading("t", "lines", {"ninth": [1, 2]}, extra={"colors": {"ninth": 8}})).lines[0]
     among = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)})).lines[8]
     assert (alone.get_color(), alone.get_linestyle()) == (among.get_color(), among.get_linestyle()) == (LIGHT.palette[1], "--")
 
@@ -211,7 +211,7 @@ def test_bars_show_single_values_as_dots() -> None:
 def test_white_images_have_an_edge(tmp_path) -> None:
     with Image.open(draw(Reading("", "images", {"i": [[[1.0] * 4] * 4]}), tmp_path / "a.png")).convert("RGB") as picture:
         rule = tuple(bytes.fromhex(LIGHT.rule[1:]))
-        near = [colour for _, colour in picture.getcolors(9999) if max(abs(a - b) for a, b in zip(colour, rule, strict=True)) < 8]
+        near = [color for _, color in picture.getcolors(9999) if max(abs(a - b) for a, b in zip(color, rule, strict=True)) < 8]
     assert near
 
 
@@ -294,7 +294,7 @@ def test_pictures_stand_in_named_rows_and_leave_places_free() -> None:
     assert corners[0][0] > positions["above"][0] + 0.3, "names have a column of their own"
 
 
-def test_heat_lies_over_a_picture_in_two_colours_and_is_clear_at_zero() -> None:
+def test_heat_lies_over_a_picture_in_two_colors_and_is_clear_at_zero() -> None:
     from matplotlib.colors import to_rgb
 
     axes = painted(gallery(heat=[None, [[2.0, -1.0], [0.0, None]], None, [[1.0]]]))
@@ -327,7 +327,7 @@ def test_heat_has_a_scale_below_the_pictures() -> None:
 
 
 def test_shades_without_numbers_have_a_scale() -> None:
-    """Its ends are the largest and the smallest number, in the colours of these cells; numbers in the cells need none."""
+    """Its ends are the largest and the smallest number, in the colors of these cells; numbers in the cells need none."""
     many = [[(i - 10) * j / 40 for j in range(41)] for i in range(36)]
     matrix, scale = painted(Reading("t", "heat", {"a": many})).figure.axes
     assert [label.get_text() for label in scale.get_yticklabels()] == ["25", "0", "−25"]
@@ -352,17 +352,17 @@ def test_frames_are_in_pixels_and_those_on_the_same_ones_are_all_seen() -> None:
     assert (first.get_x(), first.get_y()) == pytest.approx((left + 1.0, bottom)) and first.get_width() == pytest.approx(1.0)
     assert second.get_bbox().bounds == third.get_bbox().bounds == pytest.approx((left, bottom, 2.0, 1.0))
     assert third.get_linewidth() > second.get_linewidth() and third.get_zorder() < second.get_zorder()
-    colours = {text.get_text(): text.get_color() for text in axes.texts}
-    assert colours == dict(zip(("in", "out", "too"), LIGHT.palette, strict=False))
+    colors = {text.get_text(): text.get_color() for text in axes.texts}
+    assert colors == dict(zip(("in", "out", "too"), LIGHT.palette, strict=False))
 
 
-def test_heat_has_the_full_colour_at_the_top_at_the_strongest_few_or_at_the_largest() -> None:
-    from sonde.lenses._draw.images import _full, _grey
+def test_heat_has_the_full_color_at_the_top_at_the_strongest_few_or_at_the_largest() -> None:
+    from sonde.lenses._draw.images import _full, _gray
 
     heat = [[float(10 * row - column) for column in range(10)] for row in range(10)]  # sizes 0 .. 90
     assert _full(heat, {}) == 90 and _full(heat, {"top": 7.0}) == 7.0
     assert _full(heat, {"strong": 0.05}) == sorted((abs(v) for row in heat for v in row), reverse=True)[5] == 85
     assert _full([[0.0, 0.0], [0.0, -3.0]], {"strong": 0.5}) == 3.0  # most are 0: the largest, which is seen
     assert _full([[float("nan")]], {"strong": 0.01}) == 1.0
-    white_red = _grey([[[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]])
-    assert white_red.tolist() == [[pytest.approx(1.0), pytest.approx(0.299)]] and _grey([[0.25]]).tolist() == [[0.25]]
+    white_red = _gray([[[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]])
+    assert white_red.tolist() == [[pytest.approx(1.0), pytest.approx(0.299)]] and _gray([[0.25]]).tolist() == [[0.25]]

@@ -68,7 +68,7 @@ def test_valid_convolutions_are_shifted_by_pixels_not_by_shares() -> None:
 
 
 def test_an_error_by_hand() -> None:
-    """[1, 0, 0, 0] averaged over neighbours with zeros outside: shifted by 1 around, first and last place differ."""
+    """[1, 0, 0, 0] averaged over neighbors with zeros outside: shifted by 1 around, first and last place differ."""
     net = nn.Sequential(nn.Conv2d(1, 1, (1, 3), padding=(0, 1), bias=False))
     net[0].weight.data.fill_(1.0)
     x = torch.tensor([[[[1.0, 0, 0, 0]]]]).double()

@@ -14,7 +14,7 @@ from sonde.core.seeds import generator
 from sonde.lenses import flow
 from sonde.lenses._tiny import images, values
 from sonde.lenses._untouched import untouched
-from sonde.optim.initialise import initialise, names
+from sonde.optim.initialize import initialize, names
 
 
 def by_hand(w, x, target, remedy):
@@ -85,17 +85,17 @@ def test_activations_in_place_and_layers_out_of_use():
     assert statistics.in_weights[1] == 0 and statistics.variance[0] > 0 and statistics.variance[1].isnan()
 
 
-def test_an_initialiser_fills_a_copy_and_follows_its_seed():
+def test_an_initializer_fills_a_copy_and_follows_its_seed():
     subject = images()
     before = {name: t.clone() for name, t in subject.model.state_dict().items()}
     with untouched(subject.model):
-        runs = [flow.of_model(subject.model, subject.objective, subject.batch, initialise("he_normal"), seed) for seed in (1, 1, 2)]
+        runs = [flow.of_model(subject.model, subject.objective, subject.batch, initialize("he_normal"), seed) for seed in (1, 1, 2)]
     assert torch.equal(runs[0].variance, runs[1].variance) and not torch.equal(runs[0].variance, runs[2].variance)
     assert all(torch.equal(t, before[name]) for name, t in subject.model.state_dict().items())
 
 
-def test_weights_are_those_of_the_initialiser():
-    w = flow.weights([initialise("orthogonal"), initialise("normal", std=0.5), initialise("fan_in")], depth=4, width=60)
+def test_weights_are_those_of_the_initializer():
+    w = flow.weights([initialize("orthogonal"), initialize("normal", std=0.5), initialize("fan_in")], depth=4, width=60)
     assert w.shape == (3, 4, 60, 60) and w.dtype == torch.float64
     torch.testing.assert_close(w[0, 2] @ w[0, 2].T, torch.eye(60, dtype=torch.float64), atol=1e-5, rtol=0)  # filled in float32
     assert float(w[1].std()) == pytest.approx(0.5, rel=0.03) and float(w[2].var()) == pytest.approx(1 / 60, rel=0.05)
@@ -125,7 +125,7 @@ def test_every_activation_there_is():
     [
         ({"activation": "sigmod"}, "did you mean 'sigmoid'"),
         ({"compare": ("relu", "rellu")}, "no activation 'rellu'"),
-        ({"initialiser": "he_norml"}, "did you mean 'he_normal'"),
+        ({"initializer": "he_norml"}, "did you mean 'he_normal'"),
         ({"depth": 1}, "must be >= 2"),
     ],
 )

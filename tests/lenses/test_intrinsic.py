@@ -23,7 +23,7 @@ def test_a_turned_sheet_keeps_its_dimension(dimension, within) -> None:
 
 
 def test_four_points_on_a_line_by_hand() -> None:
-    """Ten points 2^i: the neighbours of 2^i are 2^(i-1) and 2^(i-2), at distances 1/2 and 3/4 of it; the first two look up."""
+    """Ten points 2^i: the neighbors of 2^i are 2^(i-1) and 2^(i-2), at distances 1/2 and 3/4 of it; the first two look up."""
     x = 2.0 ** np.arange(10)
     logs = [math.log(3 / 1), math.log(2 / 1)] + [math.log(1.5)] * 8
     assert intrinsic.two_nn(x[:, None]) == pytest.approx(9 / sum(logs), rel=1e-12)
@@ -57,5 +57,5 @@ def test_what_has_no_dimension_is_refused(x, message) -> None:
 
 
 def test_too_few_examples_are_refused() -> None:
-    with pytest.raises(BadInput, match="too few for neighbours"):
+    with pytest.raises(BadInput, match="too few for neighbors"):
         intrinsic.read(Subject(nn.Linear(2, 1), Batch(x=torch.zeros(5, 2))))

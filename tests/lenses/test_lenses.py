@@ -76,9 +76,9 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
 
 
 def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
-    from sonde.recipes._samples import unlabelled
+    from sonde.recipes._samples import unlabeled
 
-    data = unlabelled("digits", 0)
+    data = unlabeled("digits", 0)
     subject = Subject(Given(torch.rand(5)), data.train[:5], None, data)
     for lens in (confusion, mistakes):
         assert "the target is 'examples', not classes" in lens.why_not(subject)
@@ -199,7 +199,7 @@ def test_no_mistakes_is_a_reading_too(tmp_path) -> None:
     assert reading.note == "0 of 23 examples are misclassified." and draw(reading, tmp_path / "a.png").exists()
 
 
-def test_filters_scale_zero_to_grey_and_keep_colour() -> None:
+def test_filters_scale_zero_to_gray_and_keep_color() -> None:
     net = nn.Sequential(nn.Conv2d(3, 5, (2, 4)))
     reading = filters.read(Subject(net, None), n=4)
     pictures = torch.tensor(reading.values["images"])
@@ -236,11 +236,11 @@ ROWS = [
 ]
 
 
-def test_a_panel_keeps_the_colours_it_is_given() -> None:
-    """Runs side by side: the third run has the third colour also where it is the only one with a figure."""
+def test_a_panel_keeps_the_colors_it_is_given() -> None:
+    """Runs side by side: the third run has the third color also where it is the only one with a figure."""
     line = ([1.0, 2.0], [0.5, 0.4])
     own, custom = curves.panel("valid/loss", {"valid": line}), curves.panel("valid/f1", {"c": line}, {"a": 0, "b": 1, "c": 2})
-    assert custom.extra["colours"]["c"] == 2 and own.extra["colours"]["valid"] == curves.COLOURS["valid"]
+    assert custom.extra["colors"]["c"] == 2 and own.extra["colors"]["valid"] == curves.COLORS["valid"]
 
 
 def test_curves_share_a_panel_by_figure() -> None:
@@ -255,7 +255,7 @@ def test_curves_share_a_panel_by_figure() -> None:
 def test_a_running_mean_is_told_as_one() -> None:
     rows = [{"step": step, "loss": 1.0 + step % 2} for step in range(100)]
     reading = curves.read(Subject(None, None, metrics=rows))[0]
-    assert reading.extra["smooth"] == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighbouring rows."
+    assert reading.extra["smooth"] == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighboring rows."
     assert curves.read(Subject(None, None, metrics=rows[:50]))[0].extra["smooth"] == {}
 
 

@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import memory
 from sonde.nn.mixers import Recurrent
-from sonde.nn.recurrence import State, Steps, normalised, with_ones
+from sonde.nn.recurrence import State, Steps, normalized, with_ones
 
 B, H, L, K, V = 2, 3, 40, 4, 5
 
@@ -81,7 +81,7 @@ def test_rates_of_a_hadamard_recurrence() -> None:
 
 
 class Fixed(Recurrent):
-    """A mixer with one gate for all and a normaliser that is never positive."""
+    """A mixer with one gate for all and a normalizer that is never positive."""
 
     def __init__(self, lost: float) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Fixed(Recurrent):
     def rule(self, x: Tensor):
         gate = torch.log1p(-self.lost).expand(2)
         out = yield Steps(torch.zeros_like(x), x, with_ones(x), log_head=gate)
-        return normalised(out)
+        return normalized(out)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         heads = x.unsqueeze(1).expand(-1, 2, -1, -1)

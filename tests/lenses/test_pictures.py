@@ -137,7 +137,7 @@ def test_patches_find_a_planted_pattern() -> None:
     assert [float(detail) for detail in reading.extra["details"]] == pytest.approx([float(answers[i]) for i in (4, 2, 5)], abs=6e-3)
     shown = [torch.tensor(image) for image in reading.values["images"]]
     assert torch.allclose(shown[0], picture(x[4])[5:8, 3:6]) and torch.allclose(shown[1], picture(x[2])[3:6, 1:4])
-    assert (shown[2][0] == 0.5).all() and (shown[2][1:, 2] == 0.5).all(), "grey outside the image"
+    assert (shown[2][0] == 0.5).all() and (shown[2][1:, 2] == 0.5).all(), "gray outside the image"
     assert torch.allclose(shown[2][1:, :2], picture(x[5])[0:2, 7:9])
     with pytest.raises(BadInput, match="no layer 'conv9' that makes maps"):
         patches.read(Subject(net, Batch(x=x)), layer="conv9")

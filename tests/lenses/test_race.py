@@ -47,7 +47,7 @@ class _Whole:
 
 
 def by_name(reading, column):
-    return dict(zip(reading.values["optimiser"], reading.values[column], strict=True))
+    return dict(zip(reading.values["optimizer"], reading.values[column], strict=True))
 
 
 def test_gradient_descent_on_the_model_is_a_plain_loop() -> None:
@@ -177,7 +177,7 @@ def test_a_model_too_large_for_a_hessian_is_raced_without_newton() -> None:
     subject = linear()
     subject.model = nn.Sequential(nn.Linear(3, 1200), nn.Tanh(), nn.Linear(1200, 1))
     table, *_ = race.read(subject, rules=("sgd", "damped_newton"), rates=(0.01,), steps=2)
-    assert table.values["optimiser"] == ["sgd"] and "damped_newton left out" in table.note
+    assert table.values["optimizer"] == ["sgd"] and "damped_newton left out" in table.note
 
 
 def test_bad_dials_in_one_line() -> None:

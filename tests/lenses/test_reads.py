@@ -24,7 +24,7 @@ from sonde.objectives.categorical import Categorical
 
 
 def pairs() -> Subject:
-    """Two fives of words to be written backwards: enough of them for neighbours."""
+    """Two fives of words to be written backwards: enough of them for neighbors."""
     subject = reverse()
     batch = Batch(**{name: torch.cat([field, field.flip(0)]) for name, field in subject.batch.fields.items()})
     return replace(subject, batch=batch, objective=Categorical())

@@ -29,7 +29,7 @@ def test_on_a_line_the_table_has_the_slopes_worked_by_hand() -> None:
 def test_in_the_plane_the_picture_is_the_network() -> None:
     torch.manual_seed(0)
     net, x = MLP((2, 6, 5, 1)).double(), torch.randn(20, 2, dtype=torch.float64)
-    function, colours, table = regions.read(Subject(net, Batch(x=x)))
+    function, colors, table = regions.read(Subject(net, Batch(x=x)))
     grid = torch.cartesian_prod(*(torch.tensor(function.extra[axis], dtype=torch.float64) for axis in ("x", "y")))
     value = net(grid)[:, 0].detach().reshape(len(function.extra["x"]), -1).T
     np.testing.assert_allclose(function.values["output"], value, atol=1e-10)
@@ -37,7 +37,7 @@ def test_in_the_plane_the_picture_is_the_network() -> None:
     assert len(largest) == len(function.extra["outlines"]) > 20
     np.testing.assert_allclose(table.values["area"], largest[:20], rtol=1e-9)
     assert f"{len(largest)} linear regions, the 20 largest" in table.note
-    assert set(np.ravel(colours.values["regions"])) <= set(range(regions.COLOURS))
+    assert set(np.ravel(colors.values["regions"])) <= set(range(regions.COLORS))
 
 
 def _box(function) -> tuple[list[float], list[float]]:
@@ -56,10 +56,10 @@ def test_long_patterns_are_shortened_to_a_count() -> None:
     assert len(widths) <= 20 and (len(widths) < 20 or widths == sorted(widths, reverse=True))
 
 
-def test_neighbours_have_different_colours() -> None:
+def test_neighbors_have_different_colors() -> None:
     torch.manual_seed(1)
-    linear_regions = exact(MLP((2, 6, 1)), -3, 3)  # lines: every region has few neighbours, six colours suffice
-    chosen = regions.colours(linear_regions)
+    linear_regions = exact(MLP((2, 6, 1)), -3, 3)  # lines: every region has few neighbors, six colors suffice
+    chosen = regions.colors(linear_regions)
     for i, first in enumerate(linear_regions):
         for j, second in enumerate(linear_regions[:i]):
             if sum(a != b for a, b in zip(first.pattern, second.pattern, strict=True)) == 1:

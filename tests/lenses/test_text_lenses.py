@@ -13,10 +13,10 @@ from torch import nn
 from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
-from sonde.lenses import attention, coverage, lag, logit_lens, neighbours, projection, rollout, states, surprisal
+from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
 from sonde.lenses._draw import svg
 from sonde.lenses._tiny import _Rows
-from sonde.lenses._tokens import ends, layer, letters, one, original, spelt
+from sonde.lenses._tokens import ends, layer, letters, one, original, spelled
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
@@ -67,7 +67,7 @@ def test_hidden_tokens_come_back() -> None:
 
 
 def test_blanks_can_be_seen() -> None:
-    assert spelt(letters())[:3] == ["↵", "␣", "a"]
+    assert spelled(letters())[:3] == ["↵", "␣", "a"]
     assert layer("stack.blocks.0.mixer") == "block 1" and layer("decoder.blocks.2.cross") == "decoder block 3 cross"
 
 
@@ -88,7 +88,7 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
             weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
             np.testing.assert_allclose(reading.values[f"head {h + 1}"], weights, atol=6e-4)  # shown to three digits
         x = block(x)[0]
-    assert readings[0].extra["rows"] == readings[0].extra["columns"] == [spelt(subject)[t] for t in subject.batch.x[2, :7]]
+    assert readings[0].extra["rows"] == readings[0].extra["columns"] == [spelled(subject)[t] for t in subject.batch.x[2, :7]]
 
 
 def test_maps_of_a_pair_name_both_sides() -> None:
@@ -169,7 +169,7 @@ def test_logit_lens_after_the_first_block() -> None:
         chances = model.head(model.stack.norm(first)).softmax(-1)
     best, token = chances[0, :5].max(-1)
     np.testing.assert_allclose(table.values["probability"][1], best.tolist(), rtol=1e-5)
-    assert table.extra["words"][1] == [spelt(subject)[t] for t in token]
+    assert table.extra["words"][1] == [spelled(subject)[t] for t in token]
     right = chances.gather(-1, subject.batch.y.unsqueeze(-1)).log2().mean()
     assert bits.values["bits"][1] == pytest.approx(-float(right), rel=1e-5)
 
@@ -252,7 +252,7 @@ def test_projection_is_that_of_scikit_learn() -> None:
     table = subject.model.embedding.weight.detach().double().numpy()
     reading = projection.read(subject, tokens=6)
     counts = np.bincount(subject.batch.x.flatten().numpy(), minlength=15)
-    shown = [spelt(subject).index(name) for name in reading.extra["labels"]]
+    shown = [spelled(subject).index(name) for name in reading.extra["labels"]]
     assert len(shown) == 6 and counts[shown].tolist() == sorted(counts, reverse=True)[:6]
     wanted = PCA(2).fit(table)
     coordinates = np.array(list(reading.values.values())).T
@@ -260,20 +260,20 @@ def test_projection_is_that_of_scikit_learn() -> None:
     assert reading.axes[0] == f"component 1: {wanted.explained_variance_ratio_[0]:.0%} of the spread"
 
 
-def test_neighbours_have_the_largest_cosine() -> None:
+def test_neighbors_have_the_largest_cosine() -> None:
     subject = letters()
     table = subject.model.embedding.weight.detach().double().numpy()
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
-    reading = neighbours.read(subject, near=4, of="a t")
-    for row, token in enumerate(spelt(subject).index(letter) for letter in "at"):
+    reading = neighbors.read(subject, near=4, of="a t")
+    for row, token in enumerate(spelled(subject).index(letter) for letter in "at"):
         order = [other for other in np.argsort(-(unit @ unit[token])) if other != token][:4]
         assert reading.extra["tokens"][row] == order
         np.testing.assert_allclose(reading.extra["cosines"][row], unit[order] @ unit[token], atol=1e-6)
     assert reading.values["token"] == ["a", "t"] and reading.values["nearest 1"][0].startswith(
-        spelt(subject)[reading.extra["tokens"][0][0]]
+        spelled(subject)[reading.extra["tokens"][0][0]]
     )
     with pytest.raises(BadInput, match="no token 'Q'"):
-        neighbours.read(subject, of="Q")
+        neighbors.read(subject, of="Q")
 
 
 def test_coverage_against_sets() -> None:

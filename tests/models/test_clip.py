@@ -14,7 +14,7 @@ from sonde.models.clip import Clip
 from sonde.models.cnn import CNN
 from sonde.models.topologies import Seq2Vec
 from sonde.objectives.contrastive import Contrastive
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 def made() -> Clip:
@@ -55,7 +55,7 @@ def test_finds_the_text_of_an_image_after_training(tmp_path):
         model=model,
         data=Data(source, source),
         objective=Contrastive(same="text"),
-        optimiser=optimiser("adamw", lr=1e-2),
+        optimizer=optimizer("adamw", lr=1e-2),
         batch=36,
         steps=60,
     )

@@ -11,10 +11,10 @@ from sonde.core.batch import Data
 from sonde.core.errors import BadInput
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
-from sonde.models.elmo import Elmo, ElmoFeatures, LayerMix, neighbours
+from sonde.models.elmo import Elmo, ElmoFeatures, LayerMix, neighbors
 from sonde.nn.spans import Spans
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 MIXER = "lstm"
 
@@ -67,8 +67,8 @@ def test_the_mix_is_the_formula_and_begins_even():
     assert mix.shares.sum().item() == pytest.approx(1)
 
 
-def test_targets_are_both_neighbours():
-    y, mask = neighbours(torch.tensor([[3, 1, 4, 1], [5, 2, 0, 0]]), torch.tensor([4, 2]))
+def test_targets_are_both_neighbors():
+    y, mask = neighbors(torch.tensor([[3, 1, 4, 1], [5, 2, 0, 0]]), torch.tensor([4, 2]))
     assert y[0].tolist() == [[1, 4, 1, 0], [0, 3, 1, 4]] and mask[0].tolist() == [[True, True, True, False], [False, True, True, True]]
     assert y[1, :, :2].tolist() == [[2, 0], [0, 5]] and mask[1].tolist() == [[True, False, False, False], [False, True, False, False]]
 
@@ -87,12 +87,12 @@ class Head(nn.Module):
 def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
     x = torch.randint(9, (64, 8), generator=torch.Generator().manual_seed(1))
     x[:, 1::2] = x[:, ::2]  # every second token repeats the one before it
-    y, mask = neighbours(x)
+    y, mask = neighbors(x)
     first = Recipe(
         model=lambda: Elmo(9, 16, 2, MIXER),
         data=Data(TensorSource(x, y, mask=mask)),
         objective=Categorical(classes=9),
-        optimiser=optimiser("adam", lr=3e-2),
+        optimizer=optimizer("adam", lr=3e-2),
         batch=64,
         steps=60,
     )
@@ -106,7 +106,7 @@ def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
         model=lambda: Head(ElmoFeatures(elmo)),
         data=Data(TensorSource(x, torch.roll(x, -1, 1) % 3)),  # asks for the next token: the backward half knows it
         objective=Categorical(classes=3),
-        optimiser=optimiser("adam", lr=3e-2),
+        optimizer=optimizer("adam", lr=3e-2),
         batch=64,
         steps=40,
     )

@@ -20,7 +20,7 @@ from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead
 from sonde.models.language_model import LanguageModel
 from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, learning
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 BODIES = {
     "gpt": lambda: LanguageModel(13, 12, 1, "attention heads=2"),
@@ -91,7 +91,7 @@ def test_kinds_reach_the_body_that_knows_them():
         SequenceHead(BODIES["elmo"](), 2, language=True)
 
 
-def test_features_are_learnt_through_or_left_alone():
+def test_features_are_learned_through_or_left_alone():
     body = BODIES["gpt"]()
     head = SequenceHead(body, 2)
     assert freeze(head, "body.*") == ["head.weight", "head.bias"]
@@ -114,9 +114,9 @@ def recipe(way: str = "lora", steps: int = 12) -> Recipe:
         return net
 
     source = TensorSource(tokens, (tokens == 5).any(1).long())
-    rule = optimiser("adamw", lr=0.02, weight_decay=0.5, decay_all=True)
+    rule = optimizer("adamw", lr=0.02, weight_decay=0.5, decay_all=True)
     data = Data(source.subset(torch.arange(40)), source.subset(torch.arange(40, 60)), name="five", task="classes")
-    return Recipe(model=model, data=data, objective=Categorical(2), optimiser=rule, steps=steps, batch=8, log_every=1)
+    return Recipe(model=model, data=data, objective=Categorical(2), optimizer=rule, steps=steps, batch=8, log_every=1)
 
 
 @pytest.mark.parametrize("way", ["lora", "bottlenecks"])

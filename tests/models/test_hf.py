@@ -14,7 +14,7 @@ from torch import nn
 
 from sonde.core.errors import BadInput, DataUnusable, ResourceFault
 from sonde.core.tensors import decode, encode
-from sonde.data.tokeniser import train
+from sonde.data.tokenizer import train
 from sonde.models import hf
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
@@ -184,7 +184,7 @@ OURS = {
 @torch.no_grad()
 @pytest.mark.parametrize("name", OURS)
 def test_our_own_models_go_on_with_a_text_alike(name, tmp_path):
-    """Scaled embeddings, which the others do not have, are folded into the tensors; the tokeniser goes along."""
+    """Scaled embeddings, which the others do not have, are folded into the tensors; the tokenizer goes along."""
     words = train("bpe", ["to be or not to be, that is the question"] * 3, 280)
     torch.manual_seed(3)
     ours = OURS[name](words.size + 5).eval()
@@ -336,18 +336,18 @@ def test_files_that_are_cut_missing_or_strange(stored, tmp_path):
         hf.load(tmp_path / "nowhere")
 
 
-def test_a_tokeniser_must_fit(stored):
+def test_a_tokenizer_must_fit(stored):
     _, folder = stored("gpt2")
     words = train("bpe", ["abc"], 300)
     (folder / "tokenizer.json").write_text(words.to_json())
-    with pytest.raises(BadInput, match=f"the tokeniser has {words.size} tokens, the model knows 37"):
+    with pytest.raises(BadInput, match=f"the tokenizer has {words.size} tokens, the model knows 37"):
         hf.load(folder)
     (folder / "tokenizer.json").write_text("[1, 2]")
     with pytest.raises(DataUnusable, match="is no tokenizer.json"):
         hf.load(folder)
 
 
-def test_a_tokeniser_must_be_the_one_of_the_model(stored, tmp_path):
+def test_a_tokenizer_must_be_the_one_of_the_model(stored, tmp_path):
     own, other = train("char", ["some text"]), train("char", ["zyx"])
     model = LanguageModel(20, 16, 1, "attention heads=2", style="llama")
     hf.save(model, tmp_path / "ours", own)

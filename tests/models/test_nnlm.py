@@ -16,7 +16,7 @@ from sonde.models.ngram import Ngram
 from sonde.models.nnlm import FeedForwardLM
 from sonde.nn.spans import Spans
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 def model(**dials) -> FeedForwardLM:
@@ -86,7 +86,7 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
         model=lambda: FeedForwardLM(7, order=3, width=8, hidden=48),
         data=Data(WindowSource(row[:2500], 20, 3), WindowSource(row[2500:], 20), classes=tuple("0123456")),
         objective=Categorical(classes=7),
-        optimiser=optimiser("adam", lr=2e-2),
+        optimizer=optimizer("adam", lr=2e-2),
         batch=64,
         steps=150,
     )
@@ -111,7 +111,7 @@ def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):
             model=build,
             data=Data(source.subset(torch.arange(192)), source.subset(torch.arange(192, 256))),
             objective=Categorical(classes=4),
-            optimiser=optimiser("adam", lr=2e-2),
+            optimizer=optimizer("adam", lr=2e-2),
             batch=64,
             steps=60,
         )

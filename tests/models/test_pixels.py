@@ -15,7 +15,7 @@ from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
 from sonde.models.pixels import Pixels, levels_of
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 def made(image: tuple[int, int], levels: int, classes: int, mixer: str = "attention heads=2", width: int = 12) -> Pixels:
@@ -100,7 +100,7 @@ def test_levels_and_back():
         (lambda: Pixels((2, 3)).sample(2, torch.zeros(2, dtype=torch.long)), "takes no labels"),
         (lambda: Pixels((2, 3), classes=3).sample(1, torch.tensor([3])), "no class 3"),
         (lambda: Pixels((2, 3), classes=3).sample(2, torch.tensor([1])), "one label for each"),
-        (lambda: levels_of(torch.zeros(1, 3, 2, 2), 4), "grey images"),
+        (lambda: levels_of(torch.zeros(1, 3, 2, 2), 4), "gray images"),
         (lambda: levels_of(torch.full((1, 1, 2, 2), -0.5), 4), "from 0 to 1"),
     ],
 )
@@ -116,7 +116,7 @@ def test_learns_two_images_by_kind_through_the_engine(tmp_path):
     source = TensorSource(pair[label], pair[label], label=label)
     model = Pixels((2, 3), 3, 2, 16, 1, "gru")
     recipe = Recipe(
-        model=model, data=Data(source, source), objective=Categorical(3), optimiser=optimiser("adamw", lr=2e-2), batch=16, steps=80
+        model=model, data=Data(source, source), objective=Categorical(3), optimizer=optimizer("adamw", lr=2e-2), batch=16, steps=80
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
     trained: nn.Module = run.model()

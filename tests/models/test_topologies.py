@@ -176,11 +176,11 @@ def test_which_places_a_tag_depends_on(mixer: str) -> None:
 
 def trained(model: nn.Module, batch: Batch, steps: int) -> float:
     """Share of right answers after some steps of Adam."""
-    optimiser = torch.optim.Adam(model.parameters(), 2e-2)
+    optimizer = torch.optim.Adam(model.parameters(), 2e-2)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         Categorical()(model, batch).loss().backward()
-        optimiser.step()
+        optimizer.step()
     return Categorical().measures(ask(model, batch), batch).means()["accuracy"]
 
 

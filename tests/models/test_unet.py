@@ -14,7 +14,7 @@ from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
 from sonde.models.unet import UNet, central
 from sonde.objectives.categorical import Categorical
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 
 def count(model: nn.Module) -> int:
@@ -145,7 +145,7 @@ def test_learns_pixel_by_pixel_through_the_engine(padded: bool, tmp_path):
         model=model,
         data=Data(TensorSource(x[:9], y[:9]), TensorSource(x[9:], y[9:])),
         objective=Categorical(2),
-        optimiser=optimiser("adamw", lr=1e-2),
+        optimizer=optimizer("adamw", lr=1e-2),
         batch=9,
         steps=40,
     )

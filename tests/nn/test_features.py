@@ -24,7 +24,7 @@ def test_by_hand() -> None:
     assert feature("elu", 2)(x).tolist() == pytest.approx([3, math.exp(-1)])
     assert feature("relu", 2)(x).tolist() == [2, 0]
     assert feature("polynomial", 2)(x).tolist() == pytest.approx([4, -2 * math.sqrt(2), 1])
-    # r = (2, 0, 0, 1): products with the neighbour one, two and three places before, going round
+    # r = (2, 0, 0, 1): products with the neighbor one, two and three places before, going round
     assert feature("dpfp", 2)(x).tolist() == [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]
     e = [math.exp(y) for y in (4, -2, -4, 2)]
     assert feature("hedgehog", 2).double()(x).tolist() == pytest.approx([y / sum(e) for y in e])

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from sonde.kernels import available, why_not
 from sonde.kernels.convolve import _Convolve
-from sonde.kernels.normalise import _Normalise
+from sonde.kernels.normalize import _Normalize
 from sonde.models.cnn import CNN
 from sonde.models.resnet import ResNet
 from sonde.models.unet import UNet
 from sonde.models.vgg import VGG
 from sonde.nn.fold import fold
-from sonde.nn.images import convolved, normalised, through
+from sonde.nn.images import convolved, normalized, through
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -37,9 +37,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 @pytest.fixture(autouse=True)
 def calls(monkeypatch) -> list[int]:
     """The kernel serves also where torch's is faster; counts its calls."""
-    record, apply = [], _Normalise.apply
-    monkeypatch.setattr("sonde.kernels.normalise.LEAST", 0)
-    monkeypatch.setattr(_Normalise, "apply", lambda *given: record.append(1) or apply(*given))
+    record, apply = [], _Normalize.apply
+    monkeypatch.setattr("sonde.kernels.normalize.LEAST", 0)
+    monkeypatch.setattr(_Normalize, "apply", lambda *given: record.append(1) or apply(*given))
     return record
 
 
@@ -85,11 +85,11 @@ def test_models_train_as_with_torch(name, calls, convolutions, monkeypatch):
     model = make()
     ours = trained(model, side)
     assert len(calls) == 2 * norms and len(convolutions) == 2 * served(model) > 0
-    monkeypatch.setattr("sonde.kernels.normalise.LEAST", 1 << 60)
+    monkeypatch.setattr("sonde.kernels.normalize.LEAST", 1 << 60)
     monkeypatch.setattr("sonde.kernels.convolve.FEWEST", 1 << 60)
     theirs = trained(model, side)
     assert len(calls) == 2 * norms and len(convolutions) == 2 * served(model)
-    monkeypatch.setattr("sonde.models.resnet.normalised", module_by_module)
+    monkeypatch.setattr("sonde.models.resnet.normalized", module_by_module)
     monkeypatch.setattr("sonde.models.resnet.convolved", lambda layer, x: layer(x))
     for folder in ("resnet", "cnn", "vgg", "unet"):
         monkeypatch.setattr(f"sonde.models.{folder}.through", lambda layers, x: layers(x))
@@ -115,7 +115,7 @@ def images(channels: int = 16) -> Tensor:
 def test_a_hook_sees_the_module(which, hook, calls):
     norm, relu, seen = nn.BatchNorm2d(16), nn.ReLU(), []
     getattr({"norm": norm, "relu": relu}[which], hook)(lambda *given: seen.append(1))
-    normalised(norm, images().requires_grad_(), relu, images()).sum().backward()
+    normalized(norm, images().requires_grad_(), relu, images()).sum().backward()
     assert seen == [1] and not calls and norm.num_batches_tracked == 1
 
 
@@ -152,14 +152,14 @@ def test_a_hook_on_the_sequence_sees_it(calls):
 def test_other_norms_are_called(make, calls):
     norm, x, other = make(), images(), images() + 1
     want = (copy.deepcopy(norm)(x) + other).relu()
-    torch.testing.assert_close(normalised(norm, x.clone(), nn.ReLU(), other), want)
+    torch.testing.assert_close(normalized(norm, x.clone(), nn.ReLU(), other), want)
     assert not calls
 
 
 def test_averages_as_the_module_keeps_them(calls):
     ours, theirs = nn.BatchNorm2d(21, momentum=0.2), nn.BatchNorm2d(21, momentum=0.2)
     for shift in range(3):
-        normalised(ours, images(21) + shift)
+        normalized(ours, images(21) + shift)
         theirs(images(21) + shift)
     assert len(calls) == 3
     for name, one in ours.state_dict().items():

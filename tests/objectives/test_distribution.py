@@ -22,7 +22,7 @@ from sonde.objectives.bernoulli import Bernoulli
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.distribution import LINKS, Distribution, mixture
 from sonde.objectives.gaussian import Gaussian
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 B, V, K = 7, 3, 5
 """examples, values per target, classes or parts"""
@@ -317,7 +317,7 @@ def test_trains_end_to_end(tmp_path):
         model=lambda: nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 2)),
         data=Data(TensorSource(x[:500], y[:500]), valid=TensorSource(x[500:], y[500:])),
         objective=Distribution(D.Gamma),
-        optimiser=optimiser("adam", lr=0.02),
+        optimizer=optimizer("adam", lr=0.02),
         batch=100,
         steps=300,
     )

@@ -14,7 +14,7 @@ from sonde.data.tensors import TensorSource
 from sonde.objectives.bernoulli import Bernoulli
 from sonde.objectives.elbo import Elbo, kl
 from sonde.objectives.gaussian import Gaussian
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 B, D, K = 6, 5, 3
 
@@ -114,10 +114,10 @@ def test_errors(net):
 
 @pytest.mark.parametrize("ask", [lambda net, batch: Elbo().check(batch), lambda net, batch: Elbo()(net, batch)], ids=["check", "call"])
 def test_pixels_that_are_none_are_refused(net, ask):
-    grey = torch.rand(B, D, dtype=torch.float64)
-    ask(net, Batch(x=grey, noise=noise()))
+    gray = torch.rand(B, D, dtype=torch.float64)
+    ask(net, Batch(x=gray, noise=noise()))
     with pytest.raises(BadInput) as caught:
-        ask(net, Batch(x=3 * grey.round() - 1.5, noise=noise()))
+        ask(net, Batch(x=3 * gray.round() - 1.5, noise=noise()))
     assert str(caught.value) == (
         "Bernoulli pixels must lie between 0 and 1, and these go from -1.5 to 1.5; "
         "scale them to 0 ... 1, or use the likelihood Gaussian(variance)"
@@ -127,7 +127,7 @@ def test_pixels_that_are_none_are_refused(net, ask):
 def test_a_run_says_where_the_pixels_are(net, tmp_path):
     x = torch.rand(9, D) * 255
     recipe = Recipe(
-        model=Net, data=Data(TensorSource(x), name="scans"), objective=Elbo(), optimiser=optimiser("adam", lr=0.1), steps=1, batch=3
+        model=Net, data=Data(TensorSource(x), name="scans"), objective=Elbo(), optimizer=optimizer("adam", lr=0.1), steps=1, batch=3
     )
     with pytest.raises(BadInput, match=r"go from .* to .* \(scans, train part\); scale them"):
         sonde.train(recipe, run=tmp_path / "run", quiet=True)

@@ -26,8 +26,8 @@ from sonde.objectives.adversarial import Adversarial
 from sonde.objectives.denoised import Denoised
 from sonde.objectives.density import Density
 from sonde.objectives.information.discrepancy import discrepancy
-from sonde.objectives.penalised import Penalised
-from sonde.optim.build import optimiser
+from sonde.objectives.penalized import Penalized
+from sonde.optim.build import optimizer
 
 
 def batch(n: int = 6, noise: int = 4) -> Batch:
@@ -87,7 +87,7 @@ def played(tmp_path, steps: int, rule: Any = None, objective: Any = None, model:
         model=model or Game(),
         data=Data(source, source, name="ones"),
         objective=objective or Adversarial(),
-        optimiser=rule or optimiser("sgd", lr=0.5),
+        optimizer=rule or optimizer("sgd", lr=0.5),
         steps=steps,
         batch=5,
         **settings,
@@ -137,14 +137,14 @@ def test_the_norm_that_is_clipped_is_that_of_the_player_who_moves(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "rmsprop", "adafactor"])
-def test_who_waits_does_not_move_and_each_player_has_an_optimiser_of_its_own(name, tmp_path):
-    """Against torch: two optimisers, each asked at its own turns, with decay and momentum that would move who waits."""
+def test_who_waits_does_not_move_and_each_player_has_an_optimizer_of_its_own(name, tmp_path):
+    """Against torch: two optimizers, each asked at its own turns, with decay and momentum that would move who waits."""
     extra = {} if name in ("muon", "adafactor", "rmsprop") else {"momentum": 0.9} if name == "sgd" else {"betas": (0.5, 0.9)}
-    rule = optimiser(name, lr=0.03, weight_decay=0.1, decay_all=True, **extra)
+    rule = optimizer(name, lr=0.03, weight_decay=0.1, decay_all=True, **extra)
     torch.manual_seed(0)
     model = gan.points(3, 4, 5, 2)
     twin = copy.deepcopy(model)
-    optimisers = [
+    optimizers = [
         rule.build([{"params": list(each.parameters()), "weight_decay": 0.1, "names": [n for n, _ in each.named_parameters()]}])
         for each in (twin.discriminator, twin.generator)
     ]
@@ -154,9 +154,9 @@ def test_who_waits_does_not_move_and_each_player_has_an_optimiser_of_its_own(nam
         loss = bce(fake, torch.ones_like(fake)) if step % 2 else bce(real, torch.ones_like(real)) + bce(fake, torch.zeros_like(fake))
         twin.zero_grad()
         loss.backward()
-        optimisers[step % 2].step()
+        optimizers[step % 2].step()
     source = TensorSource(examples.x, noise=examples.noise)
-    recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimiser=rule, steps=5, batch=7)
+    recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimizer=rule, steps=5, batch=7)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     for name, value in run.model().state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -187,7 +187,7 @@ class StopAfter(Callback):
 
 @pytest.mark.parametrize("last", [1, 2, 4])  # after one step the forger has no moments yet
 def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
-    settings: dict[str, Any] = {"rule": optimiser("adamw", lr=0.05, weight_decay=0.1, decay_all=True), "log_every": 1}
+    settings: dict[str, Any] = {"rule": optimizer("adamw", lr=0.05, weight_decay=0.1, decay_all=True), "log_every": 1}
     wanted = weights(played(tmp_path / "whole", 7, **settings))
     with pytest.raises(Preempted):
         played(tmp_path, 7, **settings, callbacks=(StopAfter(last),))
@@ -195,7 +195,7 @@ def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
 
 
 def test_a_generator_whose_turn_never_comes_rests_and_is_still_told(tmp_path):
-    run = played(tmp_path, 3, optimiser("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(forging=0))
+    run = played(tmp_path, 3, optimizer("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(forging=0))
     d, g = weights(run)
     figures = run.result["figures"]
     assert g == 0.5 and abs(d - 0.3) > 0.01
@@ -212,7 +212,7 @@ def test_a_player_with_a_turn_and_nothing_to_train_is_refused(tmp_path):
 def test_a_penalty_around_the_game_keeps_its_turns(tmp_path):
     """The penalty gives the player who waits a gradient too; neither its step nor the norm may know of it."""
     for steps in (1, 2, 5):
-        run = played(tmp_path, steps, objective=Penalised(Adversarial(), l2=0.5), clip=0.05)
+        run = played(tmp_path, steps, objective=Penalized(Adversarial(), l2=0.5), clip=0.05)
         assert weights(run) == pytest.approx(by_hand(steps, clip=0.05, l2=0.5), rel=1e-5)
 
 
@@ -262,7 +262,7 @@ def test_losses_of_other_sizes_are_no_explosion_of_the_players(tmp_path):
             away = (model.generator.weight if self.phase else model.discriminator.weight).square().sum()
             return Terms(nll=(len(batch) * away * (100 if self.phase else 1), len(batch)))
 
-    run = played(tmp_path, 200, optimiser("sgd", lr=1e-5), Uneven())
+    run = played(tmp_path, 200, optimizer("sgd", lr=1e-5), Uneven())
     assert run.result["steps"] == 200
 
 

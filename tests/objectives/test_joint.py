@@ -21,17 +21,17 @@ def small() -> tuple[SequenceHead, Batch]:
     x = torch.randint(11, (5, 6))
     lengths = torch.tensor([6, 4, 2, 6, 5])
     mask = torch.arange(6) < (lengths - 1).unsqueeze(1)
-    labelled = torch.tensor([True, True, False, True, False])
-    return model, Batch(x=x, lengths=lengths, y=torch.tensor([0, 2, 1, 1, 0]), next=x.roll(-1, 1), mask=mask, labelled=labelled)
+    labeled = torch.tensor([True, True, False, True, False])
+    return model, Batch(x=x, lengths=lengths, y=torch.tensor([0, 2, 1, 1, 0]), next=x.roll(-1, 1), mask=mask, labeled=labeled)
 
 
 def test_two_terms_and_their_gradients_are_torchs():
     model, batch = small()
-    joint = Joint({"label": Part(mask="labelled"), "tokens": Part("next", "mask", weight=0.5)})
+    joint = Joint({"label": Part(mask="labeled"), "tokens": Part("next", "mask", weight=0.5)})
     joint.check(batch)
     terms = joint(model, batch)
     out = model(batch.x, batch.lengths)
-    label = F.cross_entropy(out["label"][batch.labelled], batch.y[batch.labelled])
+    label = F.cross_entropy(out["label"][batch.labeled], batch.y[batch.labeled])
     tokens = F.cross_entropy(out["tokens"][batch.mask], batch.next[batch.mask])
     assert terms.means() == pytest.approx({"label_nll": label.item(), "tokens_nll": tokens.item()})
     assert terms.counts() == joint.counts(batch) == {"label_nll": 3, "tokens_nll": float(batch.mask.sum())}
@@ -57,15 +57,15 @@ def test_lambda_0_is_the_classifier_bit_for_bit():
     assert terms.loss().item() == Categorical()(alone, plain).loss().item()
 
 
-def test_language_of_labelled_or_of_other_texts():
+def test_language_of_labeled_or_of_other_texts():
     """Which rows the language term learns from is a mask: those with a label, those without, or all."""
     model, batch = small()
-    rows = {"labelled": batch.labelled, "unlabelled": ~batch.labelled}
+    rows = {"labeled": batch.labeled, "unlabeled": ~batch.labeled}
     losses = {}
     for name, which in rows.items():
         chosen = batch.replace(mask=batch.mask & which.unsqueeze(1))
-        losses[name] = Joint({"label": Part(mask="labelled"), "tokens": Part("next", "mask", 0.5)})(model, chosen)
-    assert losses["labelled"]["label_nll"].sum == losses["unlabelled"]["label_nll"].sum
+        losses[name] = Joint({"label": Part(mask="labeled"), "tokens": Part("next", "mask", 0.5)})(model, chosen)
+    assert losses["labeled"]["label_nll"].sum == losses["unlabeled"]["label_nll"].sum
     whole = Joint({"tokens": Part("next", "mask")})(model, batch)["tokens_nll"]
     torch.testing.assert_close(sum(terms["tokens_nll"].sum for terms in losses.values()), whole.sum)
 

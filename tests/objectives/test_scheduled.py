@@ -17,9 +17,9 @@ from sonde.generate import generate
 from sonde.models.language_model import LanguageModel
 from sonde.models.seq2seq import Seq2Seq
 from sonde.objectives.categorical import Categorical
-from sonde.objectives.penalised import Penalised
+from sonde.objectives.penalized import Penalized
 from sonde.objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 V, B, S, T = 9, 40, 6, 8
 
@@ -137,7 +137,7 @@ def recipe(batch: Batch) -> Recipe:
         model=lambda: Seq2Seq(V, 8, mixer="gla heads=2"),
         data=Data(train=source, valid=source),
         objective=objective,
-        optimiser=optimiser("adam", lr=1e-2),
+        optimizer=optimizer("adam", lr=1e-2),
         steps=8,
         batch=16,
         log_every=1,
@@ -202,5 +202,5 @@ def test_another_run_of_the_same_recipe_begins_at_its_beginning(batch: Batch, tm
 
 def test_a_penalty_around_it_passes_the_step_on(batch: Batch, tmp_path) -> None:
     setup = recipe(batch)
-    sonde.train(setup.replace(objective=Penalised(setup.objective, l2=1e-3)), run=tmp_path / "run", seed=3, threads=1, quiet=True)
+    sonde.train(setup.replace(objective=Penalized(setup.objective, l2=1e-3)), run=tmp_path / "run", seed=3, threads=1, quiet=True)
     assert setup.objective.reached == 7

@@ -1,4 +1,4 @@
-"""Optimisers by name: the same walk as torch's own, decay where it belongs, one-line errors."""
+"""Optimizers by name: the same walk as torch's own, decay where it belongs, one-line errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from sonde.core import shelf
 from sonde.core.errors import BadInput
-from sonde.optim.build import names, optimiser
+from sonde.optim.build import names, optimizer
 
 THEIRS = {
     "adadelta": torch.optim.Adadelta,
@@ -59,7 +59,7 @@ def test_all_of_torch_is_there():
 def test_walks_like_torch(name):
     ours, theirs = network(), network()
     options = {"foreach": False} if name != "rprop" else {}
-    mine = walk(ours, optimiser(name, lr=1e-3).build(groups(ours, optimiser(name, lr=1e-3))))
+    mine = walk(ours, optimizer(name, lr=1e-3).build(groups(ours, optimizer(name, lr=1e-3))))
     reference = THEIRS[name](theirs.parameters(), lr=1e-3, **options, **({} if name == "rprop" else {"weight_decay": 0.0}))
     # a fused kernel adds in another order, nothing else differs
     torch.testing.assert_close(mine, walk(theirs, reference), rtol=1e-5, atol=1e-6)
@@ -68,30 +68,30 @@ def test_walks_like_torch(name):
 def test_fused_where_torch_has_it_and_off_on_request():
     model = network()
     for name in ("adam", "adamw", "sgd", "adagrad"):
-        rule = optimiser(name, lr=1e-3)
+        rule = optimizer(name, lr=1e-3)
         assert rule.build(groups(model, rule)).param_groups[0]["fused"] is True
-        rule = optimiser(name, lr=1e-3, fused=False)
+        rule = optimizer(name, lr=1e-3, fused=False)
         assert rule.build(groups(model, rule)).param_groups[0]["fused"] is False
 
 
 def test_decay_leaves_biases_and_norms_alone():
-    model, rule = network(), optimiser("sgd", lr=0.5, weight_decay=0.1)
+    model, rule = network(), optimizer("sgd", lr=0.5, weight_decay=0.1)
     assert [n for n, p in model.named_parameters() if rule.decays(n, p)] == ["0.weight", "3.weight"]
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    optimizer = rule.build(groups(model, rule))
+    opt = rule.build(groups(model, rule))
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
-    optimizer.step()
+    opt.step()
     for n, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), before[n] * (0.95 if p.ndim == 2 else 1.0), rtol=1e-6, atol=0)
-    everything = optimiser("sgd", lr=0.5, weight_decay=0.1, decay_all=True)
+    everything = optimizer("sgd", lr=0.5, weight_decay=0.1, decay_all=True)
     assert all(everything.decays(n, p) for n, p in model.named_parameters())
-    assert not any(optimiser("adamw", lr=0.5).decays(n, p) for n, p in model.named_parameters())
+    assert not any(optimizer("adamw", lr=0.5).decays(n, p) for n, p in model.named_parameters())
 
 
 def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
     """The published Mamba, S4 and RWKV-6 exempt these, however many axes they are kept in."""
-    rule = optimiser("adamw", lr=1e-3, weight_decay=0.1)
+    rule = optimizer("adamw", lr=1e-3, weight_decay=0.1)
     spared = {}
     for name in shelf.names("nn.mixers"):
         model = nn.ModuleDict({"mixer": shelf.load("nn.mixers", name).tiny()})
@@ -102,12 +102,12 @@ def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
     assert spared.pop("s4") == {"log_step", "log_rate", "turn", "skip"}
     assert spared.pop("rwkv6") == {"share", "now"}
     assert spared.pop("gated_rfa") == {"phi.sigma"}
-    everything = optimiser("adamw", lr=1e-3, weight_decay=0.1, decay_all=True)
+    everything = optimizer("adamw", lr=1e-3, weight_decay=0.1, decay_all=True)
     assert everything.decays("mixer.log_rate", torch.zeros(1, 5, 3))
 
 
 def test_decay_acts_on_weights_by_other_names():
-    rule = optimiser("adamw", lr=1e-3, weight_decay=0.1)
+    rule = optimizer("adamw", lr=1e-3, weight_decay=0.1)
     parts = {
         "lstm": nn.LSTM(3, 4), "attention": nn.MultiheadAttention(4, 2), "embedding": nn.Embedding(5, 3), "row": nn.Linear(5, 1)
     }  # fmt: skip
@@ -117,13 +117,13 @@ def test_decay_acts_on_weights_by_other_names():
 
 
 def test_elementwise():
-    assert {name for name in names() if not optimiser(name, lr=1e-3).elementwise} == {"muon", "adafactor"}
+    assert {name for name in names() if not optimizer(name, lr=1e-3).elementwise} == {"muon", "adafactor"}
 
 
 def test_muon_takes_matrices_and_adamw_the_rest():
     model, twin = network(), network()
-    rule = optimiser("muon", lr=1e-2, weight_decay=0.1, betas=(0.8, 0.95))
-    optimizer = rule.build(groups(model, rule))
+    rule = optimizer("muon", lr=1e-2, weight_decay=0.1, betas=(0.8, 0.95))
+    opt = rule.build(groups(model, rule))
     matrices, rest = [p for p in twin.parameters() if p.ndim == 2], [p for p in twin.parameters() if p.ndim != 2]
     muon = torch.optim.Muon(matrices, lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(rest, lr=1e-2, weight_decay=0.0, betas=(0.8, 0.95))
@@ -137,23 +137,23 @@ def test_muon_takes_matrices_and_adamw_the_rest():
             muon.step()
             adamw.step()
 
-    torch.testing.assert_close(walk(model, optimizer), walk(twin, Both()), rtol=0, atol=0)
+    torch.testing.assert_close(walk(model, opt), walk(twin, Both()), rtol=0, atol=0)
     # Saved and loaded in the middle, and with another learning rate, it still walks alike.
-    saved = copy.deepcopy(optimizer.state_dict())
-    optimizer = rule.build(groups(model, rule))
-    optimizer.load_state_dict(saved)
-    for group in [*optimizer.param_groups, *muon.param_groups, *adamw.param_groups]:
+    saved = copy.deepcopy(opt.state_dict())
+    opt = rule.build(groups(model, rule))
+    opt.load_state_dict(saved)
+    for group in [*opt.param_groups, *muon.param_groups, *adamw.param_groups]:
         group["lr"] = 3e-3
-    torch.testing.assert_close(walk(model, optimizer), walk(twin, Both()), rtol=0, atol=0)
+    torch.testing.assert_close(walk(model, opt), walk(twin, Both()), rtol=0, atol=0)
 
 
 BAD = {
     "unknown name": (dict(name="adamm", lr=1e-3), "did you mean 'adam'?"),
-    "not a name": (dict(name=None, lr=1e-3), "no optimiser 'None'"),
+    "not a name": (dict(name=None, lr=1e-3), "no optimizer 'None'"),
     "closure": (dict(name="lbfgs", lr=1e-3), "evaluates the loss several times"),
     "sparse": (dict(name="sparseadam", lr=1e-3), "sparse"),
     "unknown option": (dict(name="adam", lr=1e-3, beta=(0.9, 0.99)), "did you mean 'betas'?"),
-    "rate 0": (dict(name="adam", lr=0.0), "'lr' of optimiser 'adam' must be a number > 0, not 0.0"),
+    "rate 0": (dict(name="adam", lr=0.0), "'lr' of optimizer 'adam' must be a number > 0, not 0.0"),
     "rate nan": (dict(name="adam", lr=float("nan")), "not nan"),
     "rate text": (dict(name="adam", lr="1e-3"), "not '1e-3'"),
     "decay below 0": (dict(name="adam", lr=1e-3, weight_decay=-1), ">= 0, not -1"),
@@ -169,7 +169,7 @@ BAD = {
 def test_bad_settings_get_one_line(case):
     given_settings, words = BAD[case]
     with pytest.raises(BadInput) as caught:
-        optimiser(**given_settings)
+        optimizer(**given_settings)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -186,7 +186,7 @@ anything = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.te
 )
 def test_any_setting_works_or_is_bad_input(name, lr, decay, option, value):
     try:
-        rule = optimiser(name, lr, decay, **{option: value})
+        rule = optimizer(name, lr, decay, **{option: value})
     except BadInput:
         return
     model = network()

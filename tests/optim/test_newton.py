@@ -11,7 +11,7 @@ from scipy.optimize import minimize, rosen
 from torch import nn
 
 from sonde.core.errors import BadInput, NumericalStop
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 from sonde.optim.newton import Newton
 
 
@@ -122,9 +122,9 @@ def test_wrong_use_is_said_in_one_line():
 
 def test_the_engine_is_told_where_these_live():
     with pytest.raises(BadInput, match="sonde.optim.newton"):
-        optimiser("newton", lr=1.0)
+        optimizer("newton", lr=1.0)
     with pytest.raises(BadInput, match="sonde.optim.line_search"):
-        optimiser("descent", lr=1.0)
+        optimizer("descent", lr=1.0)
 
 
 def test_every_group_has_its_own_rate():

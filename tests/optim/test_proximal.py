@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso
 
 from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 from sonde.optim.rules.proximal import Proximal
 
 
@@ -63,7 +63,7 @@ def test_it_ends_at_the_lasso():
 
 def test_only_decaying_groups_are_thresholded():
     weight, bias = torch.full((2, 2), 0.01, requires_grad=True), torch.full((2,), 0.01, requires_grad=True)
-    rule = optimiser("proximal", lr=0.1, weight_decay=1.0)
+    rule = optimizer("proximal", lr=0.1, weight_decay=1.0)
     opt = rule.build([{"params": [weight], "weight_decay": 1.0, "names": ["w"]}, {"params": [bias], "weight_decay": 0.0, "names": ["b"]}])
     weight.grad, bias.grad = torch.zeros(2, 2), torch.zeros(2)
     opt.step()
@@ -72,6 +72,6 @@ def test_only_decaying_groups_are_thresholded():
 
 def test_bad_settings():
     with pytest.raises(BadInput, match="momentum of its own|own momentum"):
-        optimiser("proximal", lr=0.1, momentum=0.9, adaptive=True)
+        optimizer("proximal", lr=0.1, momentum=0.9, adaptive=True)
     with pytest.raises(BadInput, match="has no option 'l1'"):
-        optimiser("proximal", lr=0.1, l1=0.9)
+        optimizer("proximal", lr=0.1, l1=0.9)

@@ -24,8 +24,8 @@ def test_equal_to_torch_bit_for_bit(rule, decay):
         for parameters, source in ((ours, dice), (theirs, again)):
             for parameter in parameters:
                 parameter.grad.copy_(torch.randn(parameter.shape, generator=source))
-        for optimiser in (mine, reference):
-            for group in optimiser.param_groups:
+        for optimizer in (mine, reference):
+            for group in optimizer.param_groups:
                 group["lr"] = 0.02 / (turn + 1)
         reference.step()
         if step is None:
@@ -43,12 +43,12 @@ def test_equal_to_torch_bit_for_bit(rule, decay):
 def test_where_there_is_no_shorter_way_it_says_so():
     parameter = nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
-    for optimiser in (
+    for optimizer in (
         torch.optim.SGD([parameter], lr=0.1, fused=True),
         torch.optim.Adam([parameter], fused=False),
         torch.optim.Adam([parameter], fused=True, amsgrad=True),
         torch.optim.NAdam([parameter]),
     ):
-        optimiser.step()
-        assert quick_step(optimiser) is None
+        optimizer.step()
+        assert quick_step(optimizer) is None
     assert quick_step(torch.optim.Adam([parameter], fused=True)) is None  # no step made yet

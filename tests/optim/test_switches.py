@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sonde.core.errors import BadInput
-from sonde.optim.build import optimiser
+from sonde.optim.build import optimizer
 
 START, STEPS = np.linspace(-1.5, 2.0, 7), 10
 
@@ -32,17 +32,17 @@ def test_rolling_average_from_the_formula(decay):
     for step in range(STEPS):
         m = 0.8 * m + 0.2 * (gradient(w, step) + decay * w)
         w = w - 0.05 * m
-    rule = optimiser("sgd", lr=0.05, momentum=0.8, ema=True, weight_decay=decay)
+    rule = optimizer("sgd", lr=0.05, momentum=0.8, ema=True, weight_decay=decay)
     np.testing.assert_allclose(walk(rule), w, atol=1e-12)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_rolling_average_is_the_sum_at_a_smaller_rate(decay):
-    average = walk(optimiser("sgd", lr=0.05, momentum=0.8, ema=True, weight_decay=decay))
-    total = walk(optimiser("sgd", lr=0.05 * 0.2, momentum=0.8, weight_decay=decay))
+    average = walk(optimizer("sgd", lr=0.05, momentum=0.8, ema=True, weight_decay=decay))
+    total = walk(optimizer("sgd", lr=0.05 * 0.2, momentum=0.8, weight_decay=decay))
     np.testing.assert_allclose(average, total, atol=1e-12)
     # torch's dampening is another rule: its first gradient has full weight
-    assert np.abs(average - walk(optimiser("sgd", lr=0.05, momentum=0.8, dampening=0.8, weight_decay=decay))).max() > 1e-3
+    assert np.abs(average - walk(optimizer("sgd", lr=0.05, momentum=0.8, dampening=0.8, weight_decay=decay))).max() > 1e-3
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
@@ -52,26 +52,26 @@ def test_adam_without_correction_from_the_formula(decay):
         g = gradient(w, step) + decay * w
         v, s = 0.9 * v + 0.1 * g, 0.99 * s + 0.01 * g * g
         w = w - 0.05 * v / (np.sqrt(s) + 1e-6)
-    rule = optimiser("adam", lr=0.05, betas=(0.9, 0.99), eps=1e-6, bias_correction=False, weight_decay=decay)
+    rule = optimizer("adam", lr=0.05, betas=(0.9, 0.99), eps=1e-6, bias_correction=False, weight_decay=decay)
     np.testing.assert_allclose(walk(rule), w, atol=1e-12)
 
 
 def test_adam_without_correction_takes_corrected_steps_at_a_rescaled_rate():
     """Correction multiplies step t by sqrt(1 - b2^t) / (1 - b1^t); with eps 0 nothing else differs."""
-    raw = walk(optimiser("adam", lr=0.05, eps=0.0, bias_correction=False), steps=1) - START
-    corrected = walk(optimiser("adam", lr=0.05, eps=0.0), steps=1) - START
+    raw = walk(optimizer("adam", lr=0.05, eps=0.0, bias_correction=False), steps=1) - START
+    corrected = walk(optimizer("adam", lr=0.05, eps=0.0), steps=1) - START
     np.testing.assert_allclose(raw, corrected * 0.1 / np.sqrt(0.001), atol=1e-12)
 
 
 def test_the_other_setting_is_torch_itself():
-    assert optimiser("sgd", lr=0.1, momentum=0.5, ema=False).name == "sgd"
-    assert optimiser("adam", lr=0.1, bias_correction=True).name == "adam"
+    assert optimizer("sgd", lr=0.1, momentum=0.5, ema=False).name == "sgd"
+    assert optimizer("adam", lr=0.1, bias_correction=True).name == "adam"
 
 
 def test_wrong_switches_are_named():
     with pytest.raises(BadInput, match="True or False, not 1"):
-        optimiser("sgd", lr=0.1, ema=1)
+        optimizer("sgd", lr=0.1, ema=1)
     with pytest.raises(BadInput, match="has no option 'ema'"):
-        optimiser("rmsprop", lr=0.1, ema=True)
+        optimizer("rmsprop", lr=0.1, ema=True)
     with pytest.raises(BadInput, match="did you mean 'bias_correction'"):
-        optimiser("adam", lr=0.1, bias_corection=False)
+        optimizer("adam", lr=0.1, bias_corection=False)

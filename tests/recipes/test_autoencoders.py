@@ -1,4 +1,4 @@
-"""Recipes of auto-encoders: each kind learns, says what it found and draws it; layers learnt one by one fit together."""
+"""Recipes of auto-encoders: each kind learns, says what it found and draws it; layers learned one by one fit together."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
 from sonde.data import augment
-from sonde.data.catalogue import load
+from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource
 from sonde.models.autoencoder import dense
 from sonde.models.mlp import MLP
 from sonde.recipes._stacked import denoising, first_layers, greedy, layer
 from sonde.recipes.stacked import rebuilt
-from sonde.recipes.vae import binarised
+from sonde.recipes.vae import binarized
 
 
 def told(run, name: str) -> str:
@@ -68,7 +68,7 @@ def test_vae(network, hidden, tmp_path):
 
 def test_pixels_are_drawn_with_their_chances():
     batch = Batch(x=torch.tensor([0.0, 0.2, 0.7, 1.0]).expand(50_000, 4))
-    drawn = binarised(batch, generator(0, "pixels")).x
+    drawn = binarized(batch, generator(0, "pixels")).x
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(drawn.mean(0), batch.x[0], rtol=0, atol=0.01)
 
@@ -112,7 +112,7 @@ def test_noise_is_measured_by_what_a_layer_reads():
 
 
 def test_stacked(tmp_path):
-    """Layers learnt without labels come into the network, and the same without them stands beside it."""
+    """Layers learned without labels come into the network, and the same without them stands beside it."""
     run = sonde.train("stacked", run=tmp_path / "run", threads=1, quiet=True, widths=(30, 20), passes=4, steps=40, labels=3)
     assert len(run.data.train) == 30 and run.data.train[:].y.bincount().tolist() == [3] * 10
     for name in ("from scratch", "linear model"):

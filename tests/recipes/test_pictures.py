@@ -13,7 +13,7 @@ import sonde
 from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
-from sonde.data.catalogue import load
+from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.recipes import cifar_cnn, images
 from sonde.recipes._linear import STRENGTHS, linear
@@ -77,7 +77,7 @@ def test_pixels_that_know_only_their_place():
 
 
 def test_levels_keep_labels():
-    data = in_levels(load("digits", standardise=False), 17)
+    data = in_levels(load("digits", standardize=False), 17)
     batch = data.train[:50]
     assert batch.x.shape == (50, 8, 8) and batch.x.max() == 16 and torch.equal(batch.x, batch.y) and batch.label.max() == 9
 
@@ -98,15 +98,15 @@ def test_captions(tmp_path):
 
 
 def test_rows_of_a_sheet(tmp_path, monkeypatch):
-    """Grey and coloured pictures, cut to 0..1, each row begun with its name, and short rows filled up."""
+    """Gray and colored pictures, cut to 0..1, each row begun with its name, and short rows filled up."""
     seen = []
     monkeypatch.setattr("sonde.recipes._sheets.draw", lambda reading, path: seen.append((reading, path)))
-    grey = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "grey")) - 1
-    sheet(tmp_path, "some", "Some", [("grey", grey), ("colour", torch.rand(2, 3, 4, 5))], "A note.")
+    gray = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "gray")) - 1
+    sheet(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
     ((reading, path),) = seen
     pictures = reading.values["pictures"]
-    assert path == tmp_path / "shown" / "some.png" and reading.extra["rows"] == ["grey", "", "colour"] and len(pictures) == 36
-    torch.testing.assert_close(torch.tensor(pictures[13]), grey[13, 0].clamp(0, 1))
+    assert path == tmp_path / "shown" / "some.png" and reading.extra["rows"] == ["gray", "", "color"] and len(pictures) == 36
+    torch.testing.assert_close(torch.tensor(pictures[13]), gray[13, 0].clamp(0, 1))
     assert pictures[14:24] == [None] * 10 and torch.tensor(pictures[24]).shape == (4, 5, 3)
 
 

@@ -1,4 +1,4 @@
-"""Recipes over texts: each learns its task, shows what it learnt, and says which data it used."""
+"""Recipes over texts: each learns its task, shows what it learned, and says which data it used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
     generated = events(run, "made up").split(" (")[0].split(", ")
     assert len(generated) == names.SHOWN and sum(name.isalpha() for name in generated) > 10
     stderr = capsys.readouterr().err
-    assert f"made up: {generated[0]}" in stderr and stderr.index("looking at what was learnt ...") < stderr.index("made up")
+    assert f"made up: {generated[0]}" in stderr and stderr.index("looking at what was learned ...") < stderr.index("made up")
     figures, baseline = run.result["figures"], float(events(run, "baseline").split()[-1])
     assert figures["valid/loss"] < math.log(len(run.data.classes)) and 1.5 < baseline < 3
     assert "made up" in run.report().read_text(encoding="utf-8")

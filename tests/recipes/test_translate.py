@@ -9,10 +9,10 @@ import torch
 
 import sonde
 from sonde.core.batch import Data
-from sonde.data.catalogue import load
+from sonde.data.catalog import load
 from sonde.data.corpora import LinesReader
 from sonde.data.pairs import pairs
-from sonde.data.tokeniser import train
+from sonde.data.tokenizer import train
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.seq2seq import Seq2Seq
 from sonde.objectives.scheduled import Scheduled
@@ -46,8 +46,8 @@ def test_every_sentence_of_the_test_is_translated_with_beams_too() -> None:
 def test_word_for_word_by_hand() -> None:
     """'der' meets 'the' in all of its sentences; 'hund' meets 'dog' more often for its number than 'the'."""
     sources, targets = ["der hund", "der mann", "ein hund"], ["the dog", "the man", "a dog"]
-    tokeniser = train("words", [*sources, *targets])
-    data = Data(pairs(sources, targets, tokeniser, tokeniser), reader=LinesReader(tokeniser, 9, "source"))
+    tokenizer = train("words", [*sources, *targets])
+    data = Data(pairs(sources, targets, tokenizer, tokenizer), reader=LinesReader(tokenizer, 9, "source"))
     assert translate.word_for_word(data, ["ein mann", "der hund !"]) == ["a man", "the dog !"]
 
 

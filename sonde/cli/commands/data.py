@@ -10,19 +10,19 @@ from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
 from .._options import by_name, option, parse, usable
 
-USAGE = "tokens FILE ... --out DIR [--tokeniser KIND] [--size N] [--documents WHAT]"
+USAGE = "tokens FILE ... --out DIR [--tokenizer KIND] [--size N] [--documents WHAT]"
 EXAMPLES = (
-    "sonde data tokens novels/*.txt --out novels-bpe    sub-words learnt from the text itself",
-    "sonde data tokens log.txt.gz --out log --tokeniser byte --documents line",
-    "sonde data tokens more.txt --out more --tokeniser novels-bpe/tokenizer.json",
+    "sonde data tokens novels/*.txt --out novels-bpe    sub-words learned from the text itself",
+    "sonde data tokens log.txt.gz --out log --tokenizer byte --documents line",
+    "sonde data tokens more.txt --out more --tokenizer novels-bpe/tokenizer.json",
 )
 
 
 def options() -> list[Dial]:
     return [
         option("out", Path | None, None, "folder for the shards; give the same command again and it goes on where it stopped"),
-        option("tokeniser", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
-        option("size", int, 8000, "tokens of a tokeniser that is trained", Range(2, 10**9)),
+        option("tokenizer", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
+        option("size", int, 8000, "tokens of a tokenizer that is trained", Range(2, 10**9)),
         option("documents", Literal["file", "line", "paragraph"], "file", "what makes a document"),
         option("specials", tuple[str, ...], ("pad", "unknown", "end"), "special tokens by name; 'end' is put after each document"),
         option("shard", int, 16, "megabytes of text in a shard", Range(1, 10**9)),
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
 
     from ...data.shards import Asked, prepare
 
-    what = Asked(values["tokeniser"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
+    what = Asked(values["tokenizer"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
     processes = values["processes"] or len(os.sched_getaffinity(0))
     with _progress(values["out"].name) as tell:
         info = prepare(files, values["out"], what, processes, tell)

@@ -61,7 +61,7 @@ def _kernels() -> str:
 def _data() -> list[tuple[str, str]]:
     """Folders of data sets, and which of the sets that need a file are in them."""
     try:
-        from ...data import archives, catalogue, fetch, text
+        from ...data import archives, catalog, fetch, text
     except (ImportError, OSError):
         return [("data", "not looked for: reading them needs torch")]
     try:
@@ -79,5 +79,5 @@ def _data() -> list[tuple[str, str]]:
     return [
         ("data folders", ", ".join(places) + named),
         *((name, str(fetch.find(*files) or "not found; downloaded when it is asked for")) for name, files in sources.items()),
-        ("always there", ", ".join(name for name in catalogue.names() if name not in sources)),
+        ("always there", ", ".join(name for name in catalog.names() if name not in sources)),
     ]

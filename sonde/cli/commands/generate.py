@@ -11,7 +11,7 @@ from ...core.errors import BadInput
 from .._options import by_name, flag, option, parse, usable
 
 if TYPE_CHECKING:
-    from ...data.tokeniser import Tokeniser
+    from ...data.tokenizer import Tokenizer
 
 USAGE = "RUN --prompt TEXT [--length N] [options]"
 EXAMPLES = (
@@ -54,13 +54,13 @@ def run(words: list[str]) -> int:
     from ...engine.api import open_run
 
     trained = open_run(folder.path)
-    tokeniser = getattr(trained.data.reader, "vocabulary", None)
+    tokenizer = getattr(trained.data.reader, "vocabulary", None)
     model: Any = trained.model()
-    if tokeniser is None or not hasattr(model, "advance"):
+    if tokenizer is None or not hasattr(model, "advance"):
         raise BadInput(f"run '{trained.name}' did not learn to go on with a text", fix="train one: sonde train char_lm")
-    from ...data.tokeniser import check_fits
+    from ...data.tokenizer import check_fits
 
-    check_fits(tokeniser, getattr(model, "vocabulary", tokeniser.size), f"run '{trained.name}'")
+    check_fits(tokenizer, getattr(model, "vocabulary", tokenizer.size), f"run '{trained.name}'")
     print("\n---\n".join(_texts(model, trained.data.reader, values)))
     return 0
 
@@ -70,29 +70,29 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     from ...generate import Sampling, Stop, beam, steps
     from ...generate.sample import places
     from ...generate.stop import no_text
-    from ...generate.text import begun, read_prompt, spelt, written
+    from ...generate.text import begun, read_prompt, spelled, written
 
-    tokeniser: Tokeniser = reader.vocabulary
-    source: Tokeniser = getattr(reader, "source", tokeniser)
+    tokenizer: Tokenizer = reader.vocabulary
+    source: Tokenizer = getattr(reader, "source", tokenizer)
     text, beams = values["prompt"] or "", values["beams"]
     answers = hasattr(model, "begin")
-    rows = read_prompt(source if answers else tokeniser, text, "--prompt").repeat(1 if beams else values["samples"], 1)
+    rows = read_prompt(source if answers else tokenizer, text, "--prompt").repeat(1 if beams else values["samples"], 1)
     state, shown = None, text
     if answers:
-        rows, state = begun(model, [text] * len(rows), source, tokeniser)
+        rows, state = begun(model, [text] * len(rows), source, tokenizer)
         shown = ""
-    ends = tuple(number for name, number in tokeniser.specials.items() if name == "end")
+    ends = tuple(number for name, number in tokenizer.specials.items() if name == "end")
     texts = tuple(one.replace("\\n", "\n") for one in values["stop"])
-    stop = Stop(end=ends, texts=texts, tokeniser=tokeniser, barred=no_text(tokeniser))
+    stop = Stop(end=ends, texts=texts, tokenizer=tokenizer, barred=no_text(tokenizer))
     most = places(model)
     _warn_of_length(rows.shape[1], getattr(reader, "length", None), most)
     new = values["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
     if beams is not None:
         hypotheses = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=values["weights"])
-        return [shown + spelt(tokeniser, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
+        return [shown + spelled(tokenizer, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
     taken = steps(model, rows, new, state=state, stop=stop, weights=values["weights"], **{name: values[name] for name in dials(Sampling)})
     if len(rows) > 1:
-        return [shown + continuation for continuation in written(taken, rows, tokeniser, stop)]
+        return [shown + continuation for continuation in written(taken, rows, tokenizer, stop)]
     waiting = [shown]  # shown with the first new text, so that an error comes alone
 
     def tell(row: int, piece: str) -> None:
@@ -100,7 +100,7 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
         sys.stdout.flush()
         waiting.clear()
 
-    written(taken, rows, tokeniser, stop, tell)
+    written(taken, rows, tokenizer, stop, tell)
     return ["".join(waiting)]
 
 

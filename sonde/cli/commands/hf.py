@@ -44,20 +44,20 @@ def _load(folder: Path, prompt: str | None, length: int) -> int:
     from ...models.published import size
 
     model: Any
-    model, tokeniser = hf.load(folder)
-    words = "no tokeniser" if tokeniser is None else f"a tokeniser of {tokeniser.size:,} tokens ({tokeniser.level})"
+    model, tokenizer = hf.load(folder)
+    words = "no tokenizer" if tokenizer is None else f"a tokenizer of {tokenizer.size:,} tokens ({tokenizer.level})"
     about = f"{type(model).__name__} of {size(model):,} weights, {model.vocabulary:,} tokens, width {model.width}, {words}"
     if prompt is None:
         print(f"{folder.name}: {about}")
         return 0
-    if tokeniser is None or not hasattr(model, "advance"):
+    if tokenizer is None or not hasattr(model, "advance"):
         raise BadInput(f"this {type(model).__name__} with {words} cannot go on with a text", where="--prompt", fix="leave it out")
     from ...generate.text import complete, translate
 
     if hasattr(model, "begin"):
-        print(translate(model, [prompt], (tokeniser, tokeniser), length)[0])
+        print(translate(model, [prompt], (tokenizer, tokenizer), length)[0])
     else:
-        print(prompt + complete(model, tokeniser, [prompt], length, temperature=0)[0])
+        print(prompt + complete(model, tokenizer, [prompt], length, temperature=0)[0])
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.dials import Dial
 from ...core.errors import BadInput, nearest
-from .. import _catalogue
+from .. import _catalog
 from .._options import parse
 from .._text import bold, columns
 
@@ -18,13 +18,13 @@ def options() -> list[Dial]:
 
 def run(words: list[str]) -> int:
     wanted, _ = parse(words, {}, "sonde list", most=1)
-    if wanted and wanted[0] not in _catalogue.KINDS:
-        raise BadInput(f"there is no list of '{wanted[0][:60]}'", fix=nearest(wanted[0], _catalogue.KINDS))
-    catalogue = {kind: _catalogue.entries(kind) for kind in wanted or _catalogue.KINDS}
+    if wanted and wanted[0] not in _catalog.KINDS:
+        raise BadInput(f"there is no list of '{wanted[0][:60]}'", fix=nearest(wanted[0], _catalog.KINDS))
+    catalog = {kind: _catalog.entries(kind) for kind in wanted or _catalog.KINDS}
     if wanted:
-        print(columns((bold(name), summary) for name, summary in catalogue[wanted[0]].items()) or f"  no {wanted[0]} yet")
+        print(columns((bold(name), summary) for name, summary in catalog[wanted[0]].items()) or f"  no {wanted[0]} yet")
         return 0
-    print(bold("recipes"), columns(catalogue.pop("recipes").items()) or "  none yet", "", sep="\n")
-    print(columns((bold(kind), ", ".join(entries) or "none yet") for kind, entries in catalogue.items()))
+    print(bold("recipes"), columns(catalog.pop("recipes").items()) or "  none yet", "", sep="\n")
+    print(columns((bold(kind), ", ".join(entries) or "none yet") for kind, entries in catalog.items()))
     print("\n`sonde list WHAT` says what each one is; `sonde explain NAME` what a network costs; `sonde train NAME` trains a recipe")
     return 0

@@ -1,4 +1,4 @@
-"""Draws a Reading in the house style: quiet, direct labels, colours that colour-blind readers can tell apart.
+"""Draws a Reading in the house style: quiet, direct labels, colors that color-blind readers can tell apart.
 
 Each kind of reading has its painter, a module of its name, which says what it expects beside `title` and `note`.
 Everywhere extra["log"] lists axes with a logarithmic scale ("x", "y", "value").
@@ -36,7 +36,7 @@ def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
 def svg(reading: Reading) -> tuple[bytes, bytes]:
     """A reading as SVG for light and for dark pages, on transparent ground and without title and note, which a page sets itself.
 
-    The dark one is the light one with its colours exchanged, so it is drawn once.
+    The dark one is the light one with its colors exchanged, so it is drawn once.
     """
     import re
 

@@ -31,15 +31,15 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     for index, name in enumerate(names):
         axes = sheet.axes(left + index * (each + gap), 0.3, each, height)
         y, values = list(range(count)), floats(reading.values[name])
-        colour = theme.colour(index)
+        color = theme.color(index)
         if log and any(value > 0 for value in values):  # a bar needs a zero, which a logarithmic axis lacks: points instead
             axes.set_xscale("log")
-            axes.plot(values, y, "o", color=colour, ms=5)
+            axes.plot(values, y, "o", color=color, ms=5)
             axes.hlines(y, 0, 1, color=theme.rule, lw=0.6, transform=axes.get_yaxis_transform(), zorder=0)
             positive = [value for value in values if value > 0 and math.isfinite(value)]
             axes.set_xlim(min(positive) / 2, max(positive) * 2)
         else:
-            axes.barh(y, values, height=0.62, color=colour)
+            axes.barh(y, values, height=0.62, color=color)
             for place in (place for place, value in zip(y, values, strict=False) if math.isnan(value)):  # not a bar of length 0
                 axes.text(0, place, " not measured", size=6.5, va="center", color=theme.muted)
             for place, single in zip(y, reading.extra.get("dots", {}).get(name, []), strict=False):
@@ -52,7 +52,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         axes.grid(axis="x")
         axes.spines["bottom"].set_visible(False)
         ticks(axes.xaxis, log, 4)
-        axes.set_title(short(name, 30), size=8.5, color=colour, loc="left", pad=5)
+        axes.set_title(short(name, 30), size=8.5, color=color, loc="left", pad=5)
 
 
 def _histogram(reading: Reading, theme: Theme, sheet: Sheet) -> None:
@@ -61,7 +61,7 @@ def _histogram(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     axes = sheet.axes(0.62, 0.42, sheet.width - 0.82, 2.2)
     widths = [high - low for low, high in zip(edges, edges[1:], strict=False)]
     for index, series in enumerate(reading.values.values()):
-        axes.bar(edges[:-1], floats(series), widths, align="edge", color=theme.colour(index), edgecolor=theme.paper, linewidth=0.7)
+        axes.bar(edges[:-1], floats(series), widths, align="edge", color=theme.color(index), edgecolor=theme.paper, linewidth=0.7)
     if edges[0] < 0 < edges[-1]:
         axes.axvline(0, color=theme.muted, lw=0.8)
     axes.grid(axis="y")

@@ -39,12 +39,12 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             codes += [Way.CURVE4] * 3
         style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 6, "lw": 0.8, "color": theme.muted, "shrinkA": 0, "shrinkB": 0}
         axes.add_patch(FancyArrowPatch(path=Way(stops, codes), **style))
-    colours = {"input": theme.palette[0], "parameter": theme.palette[1], "output": theme.ink}
+    colors = {"input": theme.palette[0], "parameter": theme.palette[1], "output": theme.ink}
     for x, y, words, kind in boxes:
-        colour = colours.get(kind, theme.muted)
+        color = colors.get(kind, theme.muted)
         rounded = "round,pad=0,rounding_size=6"
-        ground = to_rgba(colour, 0.12 if kind in ("input", "parameter") else 0.0)
-        axes.add_patch(FancyBboxPatch((x - wide / 2, y), wide, high, rounded, fc=ground, ec=colour, lw=1.6 if kind == "output" else 0.8))
+        ground = to_rgba(color, 0.12 if kind in ("input", "parameter") else 0.0)
+        axes.add_patch(FancyBboxPatch((x - wide / 2, y), wide, high, rounded, fc=ground, ec=color, lw=1.6 if kind == "output" else 0.8))
         for row, line in enumerate(words):
             spot = y + high * (row + 1) / (len(words) + 1)
             ink, size = (theme.muted, 6.5) if row else (theme.ink, 7.5)

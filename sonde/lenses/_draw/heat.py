@@ -2,7 +2,7 @@
 
 values {name: [[...], ...]}, one panel each, all of one shape; extra["rows"], extra["columns"] name them;
 extra["share"] = "row" shades each entry by its share of the row; extra["diagonal"] sets what lies off the
-diagonal in a second colour; extra["words"] [[...], ...] are written into the cells instead of their numbers;
+diagonal in a second color; extra["words"] [[...], ...] are written into the cells instead of their numbers;
 where there are no numbers in the cells, a scale beside the panel tells what its shades stand for
 """
 
@@ -95,18 +95,18 @@ def _cells(
     shade = _shades(cells, extra.get("share") == "row")
     off_diagonal = bool(extra.get("diagonal"))
 
-    def colour(i: int, j: int) -> tuple[float, ...]:
+    def color(i: int, j: int) -> tuple[float, ...]:
         second = (i != j) if off_diagonal else cells[i][j] < 0
         return to_rgba(theme.palette[1 if second else 0], shade[i][j])
 
     if edge is None:
-        axes.imshow([[colour(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
+        axes.imshow([[color(i, j) for j in range(columns)] for i in range(rows)], interpolation="nearest", aspect="auto")
     else:
         places = [(i, j) for i in range(rows) for j in range(columns)]
         squares = [[(j + x, i + y) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))] for i, j in places]
         axes.add_collection(PolyCollection(squares, facecolors=[to_rgba(theme.rule, 0.28)] * len(places)), autolim=False)
         axes.add_collection(
-            PolyCollection(squares, facecolors=[colour(i, j) for i, j in places], edgecolors=theme.paper, linewidths=edge), autolim=False
+            PolyCollection(squares, facecolors=[color(i, j) for i, j in places], edgecolors=theme.paper, linewidths=edge), autolim=False
         )
     for i, row in enumerate(texts):
         for j, (text, points) in enumerate(row):

@@ -3,7 +3,7 @@
 values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1, None for a place left free; extra["labels"],
 extra["details"] are captions; extra["across"] pictures stand in a row and extra["rows"] names the rows;
 extra["size"] is the longer side of a picture in inches.  Over each picture: extra["heat"] [matrix or None, ...]
-of any size, clear at 0, in one colour above and another below, strongest at extra["top"], or for the share extra["strong"]
+of any size, clear at 0, in one color above and another below, strongest at extra["top"], or for the share extra["strong"]
 of its own entries, else at its own largest, with a scale below the pictures;
 extra["frames"] [{name: [top, left, height, width]}, ...] are boxes in pixels, named beside the pictures
 """
@@ -57,14 +57,14 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), extra)
         _frames(axes, theme, _at(frames, index) or {}, legend, (x, y, width / wide, height / tall))
         for position, words in enumerate(captions):
-            size, colour = (7.5, theme.ink) if words is extra.get("labels") else (6.5, theme.muted)
+            size, color = (7.5, theme.ink) if words is extra.get("labels") else (6.5, theme.muted)
             text = short(_at(words, index) or "", int((step - gap * 0.3) / (size * 0.0076)))
-            axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=colour)
+            axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=color)
     for name, top in zip(row_names, tops, strict=False):
         axes.text(0, area_height - top - height / 2, name, size=7.5, va="center", color=theme.ink)
     for name, place in legend.items():
         spot = indent + across * step, area_height - 0.2 * place - 0.1
-        axes.text(*spot, short(name), size=7.5, va="center", color=theme.colour(place))
+        axes.text(*spot, short(name), size=7.5, va="center", color=theme.color(place))
     if foot:
         _warmth_scale(axes, theme, [each for each in heat if each is not None], extra, indent)
     axes.set_xlim(0, sheet.width - left)
@@ -76,19 +76,19 @@ def _at(items: Sequence[Any], index: int) -> Any:
 
 
 def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, extra: Mapping[str, Any]) -> None:
-    """One image with an edge; pale and grey where heat lies over it, so that this is seen on black and not taken for paint."""
+    """One image with an edge; pale and gray where heat lies over it, so that this is seen on black and not taken for paint."""
     from matplotlib.patches import Rectangle
 
     x, right, bottom, y = extent
     how = {"extent": extent, "interpolation": "nearest", "aspect": "auto"}
-    under = picture if heat is None else _grey(picture)
+    under = picture if heat is None else _gray(picture)
     axes.imshow(under, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
     if heat is not None:
         axes.imshow(_warmth(heat, _full(heat, extra), theme), **how)
     axes.add_patch(Rectangle((x, bottom), right - x, y - bottom, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
 
 
-def _grey(picture: Any) -> Any:
+def _gray(picture: Any) -> Any:
     """How light each pixel looks (Rec. 601), (H, W)."""
     import numpy as np
 
@@ -107,15 +107,15 @@ def _frames(
     for name, (top, left, height, width) in boxes.items():
         thick = 1.4 + 2.2 * drawn.count([top, left, height, width])
         drawn.append([top, left, height, width])
-        corner, colour = (x + left * across, y - (top + height) * down), theme.colour(places[name])
+        corner, color = (x + left * across, y - (top + height) * down), theme.color(places[name])
         frame = Rectangle(
-            corner, width * across, height * down, fill=False, ec=colour, lw=thick, clip_on=False, zorder=2.4 - 0.01 * places[name]
+            corner, width * across, height * down, fill=False, ec=color, lw=thick, clip_on=False, zorder=2.4 - 0.01 * places[name]
         )
         axes.add_patch(frame)
 
 
 def _full(heat: Any, extra: Mapping[str, Any]) -> float:
-    """The size from which on a number has the full colour."""
+    """The size from which on a number has the full color."""
     cells = [floats(row) for row in heat]
     if extra.get("top"):
         return extra["top"]
@@ -125,7 +125,7 @@ def _full(heat: Any, extra: Mapping[str, Any]) -> float:
 
 
 def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float, ...]]]:
-    """A matrix as colours to lay over a picture: the larger a number, the less is seen through it."""
+    """A matrix as colors to lay over a picture: the larger a number, the less is seen through it."""
     from matplotlib.colors import to_rgb
 
     cells = [floats(row) for row in values]

@@ -2,7 +2,7 @@
 
 values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
 is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
-extra["colours"] {name: place in the palette} keeps a name's colour from picture to picture;
+extra["colors"] {name: place in the palette} keeps a name's color from picture to picture;
 axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most;
 extra["ticks"] are the places marked on the x axis; extra["thin"] draws thin whole lines with open rings, so
 that lines that lie on each other can be seen
@@ -33,12 +33,12 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     log, smooth = set(reading.extra.get("log", ())), reading.extra.get("smooth", {})
     if not any(value > 0 for series in values.values() for value in floats(series)):
         log -= {"y"}
-    colours = reading.extra.get("colours", {})
+    colors = reading.extra.get("colors", {})
     alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
     labels = [] if alone else [short(name, 22) for name in values]
-    places = {name: colours.get(name, index) for index, name in enumerate(values)}
+    places = {name: colors.get(name, index) for index, name in enumerate(values)}
     thin = bool(reading.extra.get("thin"))
-    dashed = not thin and any(place >= len(theme.palette) for place in places.values())  # colours repeat, so labels show their dash
+    dashed = not thin and any(place >= len(theme.palette) for place in places.values())  # colors repeat, so labels show their dash
     right = 0.16 + (inches(labels, 8.5) + 0.06 + DASH * dashed if labels else 0.0)
     upright = {words: x for words, x in reading.extra.get("marks", {}).items() if x is not None}
     y_name = short(reading.axes[1], 30) if len(reading.axes) > 1 else ""
@@ -49,18 +49,18 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     for index, (name, series) in enumerate(values.items()):
         y = floats(series)
         x = floats(x_values[name] if isinstance(x_values, Mapping) else x_values if x_values is not None else range(len(y)))
-        colour, dash = theme.colour(places[name]), "-" if thin else theme.dash(places[name])
+        color, dash = theme.color(places[name]), "-" if thin else theme.dash(places[name])
         window = int(smooth.get(name, 0))
         few = sum(value == value for value in y) <= 14
         width, size = (0.7 if window > 1 or thin else 1.7), (3.2 + 1.4 * (index % 4) if thin else 3.2)
         ring = {"mfc": "none", "mew": 0.7} if thin else {}
-        axes.plot(x, y, dash, color=colour, lw=width, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=size, **ring)
+        axes.plot(x, y, dash, color=color, lw=width, alpha=0.35 if window > 1 else 1.0, marker="o" if few else None, ms=size, **ring)
         if window > 1:
             y = _running_mean(y, window)
-            axes.plot(x, y, dash, color=colour, lw=1.7)
+            axes.plot(x, y, dash, color=color, lw=1.7)
         last = next((i for i in reversed(range(len(y))) if math.isfinite(y[i])), None)
         if last is not None and labels:
-            ends.append((x[last], y[last], labels[index], colour, dash if dashed else ""))
+            ends.append((x[last], y[last], labels[index], color, dash if dashed else ""))
     for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         if axis in log:
             scale("log")
@@ -89,7 +89,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
 
 
 def _running_mean(values: list[float], window: int) -> list[float]:
-    """Mean over a centred window, cut at the ends and blind to NaN."""
+    """Mean over a centered window, cut at the ends and blind to NaN."""
     half, means = window // 2, []
     for i in range(len(values)):
         near = [v for v in values[max(0, i - half) : i + half + 1] if math.isfinite(v)]
@@ -98,7 +98,7 @@ def _running_mean(values: list[float], window: int) -> list[float]:
 
 
 def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> None:
-    """Names beside the last points (x, y, name, colour, dash), pushed apart until none covers another."""
+    """Names beside the last points (x, y, name, color, dash), pushed apart until none covers another."""
     from matplotlib.lines import Line2D
 
     if not ends:
@@ -118,12 +118,12 @@ def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> No
     spots[-1] -= excess
     for i in range(len(spots) - 2, -1, -1):
         spots[i] = min(spots[i], spots[i + 1] - gap)
-    for spot, (_, across, label, colour, dash) in zip(spots, places, strict=True):
+    for spot, (_, across, label, color, dash) in zip(spots, places, strict=True):
         left = across + 0.015
         if dash:
             wide = DASH * axes.figure.dpi / box.width
             axes.add_artist(
-                Line2D([left, left + 0.8 * wide], [spot] * 2, ls=dash, color=colour, lw=1.5, transform=axes.transAxes, clip_on=False)
+                Line2D([left, left + 0.8 * wide], [spot] * 2, ls=dash, color=color, lw=1.5, transform=axes.transAxes, clip_on=False)
             )
             left += wide
-        axes.text(left, spot, label, color=colour, size=8.5, va="center", ha="left", transform=axes.transAxes)
+        axes.text(left, spot, label, color=color, size=8.5, va="center", ha="left", transform=axes.transAxes)

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, the sheet with its title and note, texts that fit, ticks."""
+"""What all pictures share: colors, the sheet with its title and note, texts that fit, ticks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCALE = 1.1
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a picture.  Text on a full palette colour is set in the colour of the paper."""
+    """Colors of a picture.  Text on a full palette color is set in the color of the paper."""
 
     paper: str
     ink: str
@@ -35,11 +35,11 @@ class Theme:
     def all(self) -> tuple[str, ...]:
         return self.paper, self.ink, self.muted, self.rule, *self.palette
 
-    def colour(self, index: int) -> str:
+    def color(self, index: int) -> str:
         return self.palette[index % len(self.palette)]
 
     def dash(self, index: int) -> str:
-        """Of a line: where the colours begin again, another."""
+        """Of a line: where the colors begin again, another."""
         return ("-", "--", ":", "-.")[index // len(self.palette) % 4]
 
 

@@ -2,11 +2,11 @@
 
 a function over a rectangle: values {name: Z} with Z of shape (ny, nx), one panel each, axes [x, y];
 extra["x"], extra["y"] are the coordinates of its columns and rows (y upwards); NaN and None stay blank.
-extra["levels"], how many contour lines or a list of them, over shading that is in one colour, or in two
-where Z changes its sign; extra["classes"], names of the numbers 0, 1, 2, ... in Z, gives flat colours instead.
+extra["levels"], how many contour lines or a list of them, over shading that is in one color, or in two
+where Z changes its sign; extra["classes"], names of the numbers 0, 1, 2, ... in Z, gives flat colors instead.
 On top of every panel: extra["paths"] {name: [[x, y], ...]} with an open ring at the start and a dot at the
 end, extra["points"] {name: [[x, y], ...]}, extra["arrows"] [[x, y, dx, dy], ...], extra["outlines"], a list
-of polygons [[x, y], ...]; extra["colours"] {name: place in the palette} for paths and points
+of polygons [[x, y], ...]; extra["colors"] {name: place in the palette} for paths and points
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         if z.shape != (len(y), len(x)) or min(z.shape) < 2:
             wanted = f"(y, x) = ({len(y)}, {len(x)}), each at least 2"
             raise BadInput(f"panel '{short(name)}' of a plane has shape {z.shape}", where=reading.title, fix=f"give {wanted}")
-    colours = {name: i for i, name in enumerate([*extra.get("paths", {}), *extra.get("points", {})])} | dict(extra.get("colours", {}))
+    colors = {name: i for i, name in enumerate([*extra.get("paths", {}), *extra.get("points", {})])} | dict(extra.get("colors", {}))
     classes = [] if extra.get("classes") is None else list(extra["classes"])
-    legend = {short(name, 20): theme.colour(colours[name]) for name in [*extra.get("paths", {}), *extra.get("points", {})]}
+    legend = {short(name, 20): theme.color(colors[name]) for name in [*extra.get("paths", {}), *extra.get("points", {})]}
     across = 2 if len(panels) == 4 else min(len(panels), 3)
     width = (3.4, 2.75, 2.1)[across - 1]
     height = width * min(1.3, max(0.5, float(np.ptp(y) / np.ptp(x)) if np.ptp(x) and np.ptp(y) else 1.0))
@@ -50,7 +50,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             _flat(axes, theme, x, y, z, classes)
         else:
             _contours(axes, sheet.axes(edge + width + 0.07, base, 0.08, height), theme, x, y, z, extra)
-        _overlay(axes, theme, extra, colours)
+        _overlay(axes, theme, extra, colors)
         axes.set_xlim(x.min(), x.max())
         axes.set_ylim(y.min(), y.max())
         ticks(axes.xaxis, False, 4)
@@ -59,12 +59,12 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         axes.set_ylabel(short(reading.axes[1], 30) if len(reading.axes) > 1 and not column else "", labelpad=1)
         if len(panels) > 1:
             axes.set_title(short(name, int(width * 13)), size=8.5, color=theme.ink, loc="left", pad=5)
-    for index, (label, colour) in enumerate(legend.items()):
-        sheet.text(sheet.width - right + (0.2 if classes else 0.62), sheet.floor + 0.42 + height - 0.1 - 0.2 * index, label, color=colour)
+    for index, (label, color) in enumerate(legend.items()):
+        sheet.text(sheet.width - right + (0.2 if classes else 0.62), sheet.floor + 0.42 + height - 0.1 - 0.2 * index, label, color=color)
 
 
 def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra: Mapping[str, Any]) -> None:
-    """Shaded bands between contour lines, and their scale.  Shading is opacity of one colour, so it suits dark pages too."""
+    """Shaded bands between contour lines, and their scale.  Shading is opacity of one color, so it suits dark pages too."""
     import numpy as np
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
@@ -87,7 +87,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra
     steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]
 
     def shade(value: float, step: float) -> tuple[float, ...]:
-        if extra.get("paths"):  # the paths have the colours
+        if extra.get("paths"):  # the paths have the colors
             return to_rgba(theme.muted, 0.03 + 0.42 * step**1.5)
         if signed:
             return to_rgba(theme.palette[0 if value > 0 else 1], 0.05 + 0.8 * abs(value) / max(-low, high))
@@ -108,7 +108,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra
 
 
 def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[str]) -> None:
-    """One flat colour per class, its name where it is farthest from every other class."""
+    """One flat color per class, its name where it is farthest from every other class."""
     import numpy as np
     from matplotlib.colors import to_rgba
     from scipy.ndimage import distance_transform_edt
@@ -117,14 +117,14 @@ def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[str
         inside = z == index
         if not inside.any():
             continue
-        axes.contourf(x, y, inside.astype(float), levels=[0.5, 1.5], colors=[to_rgba(theme.colour(index), 0.3)])
+        axes.contourf(x, y, inside.astype(float), levels=[0.5, 1.5], colors=[to_rgba(theme.color(index), 0.3)])
         depth = distance_transform_edt(np.pad(inside, 1))[1:-1, 1:-1]
         row, column = np.unravel_index(depth.argmax(), depth.shape)
         if name and depth[row, column] > 0.035 * max(z.shape):
             axes.text(x[column], y[row], short(name, 16), size=8, ha="center", va="center", color=theme.ink)
 
 
-def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping[str, int]) -> None:
+def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colors: Mapping[str, int]) -> None:
     from matplotlib.collections import PolyCollection
 
     if extra.get("outlines"):
@@ -135,12 +135,10 @@ def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colours: Mapping
         axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)
     for name, places in extra.get("points", {}).items():
         x, y = zip(*map(floats, places), strict=True) if places else ((), ())
-        axes.scatter(
-            x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.colour(colours[name]), ec=theme.paper, lw=0.4, zorder=3
-        )
+        axes.scatter(x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.color(colors[name]), ec=theme.paper, lw=0.4, zorder=3)
     for name, places in extra.get("paths", {}).items():
         x, y = zip(*map(floats, places), strict=True) if places else ((), ())
-        colour, few = theme.colour(colours[name]), len(x) <= 40
-        axes.plot(x, y, color=colour, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)
-        axes.plot(x[:1], y[:1], "o", color=colour, mfc=theme.paper, ms=4.5, zorder=5)
-        axes.plot(x[-1:], y[-1:], "o", color=colour, ms=4.5, zorder=5)
+        color, few = theme.color(colors[name]), len(x) <= 40
+        axes.plot(x, y, color=color, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)
+        axes.plot(x[:1], y[:1], "o", color=color, mfc=theme.paper, ms=4.5, zorder=5)
+        axes.plot(x[-1:], y[-1:], "o", color=color, ms=4.5, zorder=5)

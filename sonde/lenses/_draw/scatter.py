@@ -1,6 +1,6 @@
-"""Points in a plane or in space, coloured by group.
+"""Points in a plane or in space, colored by group.
 
-values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colours the points, extra["diagonal"] draws y = x;
+values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colors the points, extra["diagonal"] draws y = x;
 extra["labels"] are written at the points, those that would cover an earlier one left out;
 with three names in axes it is drawn in 3-D, and extra["view"] = [elevation, azimuth] turns it
 """
@@ -35,9 +35,9 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         axes.plot(ends, ends, color=theme.muted, lw=0.9)
     for index, kind in enumerate(kinds or [None]):
         mine = [i for i in range(len(x)) if not kinds or groups[i] == kind]
-        axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=size, color=theme.colour(index), alpha=0.6, linewidths=0)
+        axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=size, color=theme.color(index), alpha=0.6, linewidths=0)
         if kinds:
-            axes.text(1.03, 0.96 - 0.065 * index, labels[index], color=theme.colour(index), transform=axes.transAxes, va="center")
+            axes.text(1.03, 0.96 - 0.065 * index, labels[index], color=theme.color(index), transform=axes.transAxes, va="center")
     for axis, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         if axis in log:
             scale("log")
@@ -79,9 +79,9 @@ def _scatter_in_space(reading: Reading, theme: Theme, sheet: Sheet, names: Seque
     size = max(1.2, min(18.0, 6000 / points.shape[1]))
     for index, kind in enumerate(kinds or [None]):
         mine = points if kind is None else points[:, groups == str(kind)]
-        axes.scatter(*mine, s=size, color=theme.colour(index), alpha=0.75, linewidths=0)
+        axes.scatter(*mine, s=size, color=theme.color(index), alpha=0.75, linewidths=0)
         if kinds:
-            sheet.text(4.1, sheet.floor + 3.1 - 0.2 * index, labels[index], color=theme.colour(index), va="center")
+            sheet.text(4.1, sheet.floor + 3.1 - 0.2 * index, labels[index], color=theme.color(index), va="center")
     for axis, name in zip((axes.xaxis, axes.yaxis, axes.zaxis), names, strict=True):
         axis.pane.fill = False
         axis.pane.set_edgecolor(theme.rule)

@@ -40,9 +40,9 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             sheet.text(x + width - 0.13 if to_right else x + 0.06, y, cell, ha="right" if to_right else "left", va="center", **style)
             x += width
 
-    def rule(colour: str) -> None:
+    def rule(color: str) -> None:
         ends = [0.14 / sheet.width, edge / sheet.width], [(y + ROW / 2) / sheet.height] * 2
-        sheet.figure.add_artist(Line2D(*ends, color=colour, lw=0.7))
+        sheet.figure.add_artist(Line2D(*ends, color=color, lw=0.7))
 
     write(heads, color=theme.muted, size=8)
     for index in range(min(length, MOST_ROWS)):

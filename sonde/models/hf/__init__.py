@@ -2,8 +2,8 @@
 
 Hugging Face: config.json, model.safetensors and tokenizer.json; one file for each family.
 
-    model, tokeniser = load("gpt2-folder")
-    save(model, "other-folder", tokeniser)
+    model, tokenizer = load("gpt2-folder")
+    save(model, "other-folder", tokenizer)
 
 torchvision and timm: one safetensors file with a network's tensors under their own names.
 

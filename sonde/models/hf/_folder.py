@@ -1,8 +1,8 @@
-"""A folder in Hugging Face layout <-> a model and its tokeniser.  All is checked before the first number is read.
+"""A folder in Hugging Face layout <-> a model and its tokenizer.  All is checked before the first number is read.
 
 config.json                    what the model is
 model.safetensors              its tensors, or model.safetensors.index.json and several files it names
-tokenizer.json                 its tokeniser, if it has one
+tokenizer.json                 its tokenizer, if it has one
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from torch import nn
 from ...core import files, shelf
 from ...core.errors import BadInput, DataUnusable, ResourceFault, nearest
 from ...core.tensors import Stored, encode, encoded_size
-from ...data import tokeniser as tokenisers
-from ...data.tokeniser import Tokeniser
+from ...data import tokenizer as tokenizers
+from ...data.tokenizer import Tokenizer
 from ...nn.mixers import Mixer
 from ._layout import Fields, Row, owner
 
 SHELF = "models.hf"
 CONFIG, WEIGHTS, INDEX, WORDS = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-OWN = "sonde_tokeniser"
+OWN = "sonde_tokenizer"
 """field of a config.json with a hash of the tokens the model was saved with"""
 IDS = {"start": "bos_token_id", "end": "eos_token_id", "pad": "pad_token_id"}
 MARKS = {"start": "bos", "end": "eos", "pad": "pad", "unknown": "unk", "mask": "mask", "sep": "sep", "cls": "cls"}
 
 
-def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tokeniser | None]:
-    """The model of a folder, ready for use, and its tokeniser if there is one.
+def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tokenizer | None]:
+    """The model of a folder, ready for use, and its tokenizer if there is one.
 
     fresh: patterns of our tensors that may be missing and then begin with random numbers, such as 'pair_head.*'
     dtype: of the numbers, whatever the file has
@@ -55,9 +55,9 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
     stored = _Files(folder)
     config.tensors = len(stored.home)
     model = build(family, config, "cpu" if fresh else "meta")
-    words = tokenisers.load(folder / WORDS) if (folder / WORDS).is_file() else None
+    words = tokenizers.load(folder / WORDS) if (folder / WORDS).is_file() else None
     if words is not None:
-        tokenisers.check_fits(words, model.vocabulary, str(folder / WORDS))  # type: ignore[arg-type]
+        tokenizers.check_fits(words, model.vocabulary, str(folder / WORDS))  # type: ignore[arg-type]
         _belongs(words, config, folder / WORDS)
     rows = _fitting(family, model, stored, fresh)
     for row in rows:
@@ -69,7 +69,7 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
     return model.to(dtype).eval(), words
 
 
-def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = None) -> None:
+def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder that `load` and the transformers package read; it appears whole or not at all."""
     family = next((one for one in families().values() if one.owns(model)), None)
     if family is None:
@@ -81,11 +81,11 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
         raise BadInput(f"'{folder.name}' is already there", where=str(folder.parent), fix="choose a new folder")
     kind = family.__name__.rpartition(".")[2]
     config = {"model_type": kind, "architectures": [family.ARCHITECTURE], **family.describe(model)}
-    written = {CONFIG: config | _numbers(config, tokeniser)}
-    if tokeniser is not None:
-        tokenisers.check_fits(tokeniser, config["vocab_size"], "save")
-        written[CONFIG][OWN] = _hash(tokeniser)
-        marks = {f"{MARKS[name]}_token": tokeniser.tokens[n] for name, n in tokeniser.specials.items() if name in MARKS}
+    written = {CONFIG: config | _numbers(config, tokenizer)}
+    if tokenizer is not None:
+        tokenizers.check_fits(tokenizer, config["vocab_size"], "save")
+        written[CONFIG][OWN] = _hash(tokenizer)
+        marks = {f"{MARKS[name]}_token": tokenizer.tokens[n] for name, n in tokenizer.specials.items() if name in MARKS}
         written["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **marks}
     own = dict(model.named_parameters())
     rows: list[Row] = family.table(model)
@@ -95,8 +95,8 @@ def save(model: nn.Module, folder: str | Path, tokeniser: Tokeniser | None = Non
         raise BadInput(detail, where="save", fix="merge or remove adapters before saving")
     tensors = {name: part for row in rows for name, part in row.give(own[row.ours].detach()).items()}
     texts = {name: files.dump_json(value) for name, value in written.items()}
-    if tokeniser is not None:
-        texts[WORDS] = tokeniser.to_json().encode()
+    if tokenizer is not None:
+        texts[WORDS] = tokenizer.to_json().encode()
     aside = folder.with_name(f".tmp-{folder.name}-{os.getpid()}")
     files.remove_quietly(aside)
     try:
@@ -264,13 +264,13 @@ def _strange(stored: _Files, row: Row, dtype: torch.dtype) -> DataUnusable:
     return DataUnusable(message, where=stored.where(name), fix="fetch the file again, or save a model that has not diverged")
 
 
-def _hash(tokeniser: Tokeniser) -> str:
+def _hash(tokenizer: Tokenizer) -> str:
     """Of the tokens in their order, which other programs keep when they write a tokenizer.json in their own way."""
-    return hashlib.sha256("\0".join(tokeniser.tokens).encode()).hexdigest()
+    return hashlib.sha256("\0".join(tokenizer.tokens).encode()).hexdigest()
 
 
-def _belongs(words: Tokeniser, config: Fields, path: Path) -> None:
-    """Refuse a tokeniser of another model: other tokens than at saving, or plain ones where config.json has special ones."""
+def _belongs(words: Tokenizer, config: Fields, path: Path) -> None:
+    """Refuse a tokenizer of another model: other tokens than at saving, or plain ones where config.json has special ones."""
     if config.has(OWN) and config.values[OWN] != _hash(words):
         fix = f"restore its own, or remove '{OWN}' from config.json where you changed it on purpose"
         raise DataUnusable("tokenizer.json has other tokens than the model was saved with", where=str(path), fix=fix)
@@ -284,9 +284,9 @@ def _belongs(words: Tokeniser, config: Fields, path: Path) -> None:
             raise DataUnusable(text, where=str(path), fix=f"use the files of one model, or set {field} to {own}")
 
 
-def _numbers(config: dict[str, Any], tokeniser: Tokeniser | None) -> dict[str, Any]:
+def _numbers(config: dict[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Numbers of special tokens, which generation asks for."""
-    specials = {} if tokeniser is None else tokeniser.specials
+    specials = {} if tokenizer is None else tokenizer.specials
     token_ids: dict[str, Any] = {field: specials.get(name) for name, field in IDS.items()}
     if config.get("is_encoder_decoder"):
         token_ids["pad_token_id"] = specials.get("pad", 0)

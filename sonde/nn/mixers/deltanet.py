@@ -1,4 +1,4 @@
-"""DeltaNet: what the state holds under a key is moved towards the new value, instead of added to.
+"""DeltaNet: what the state holds under a key is moved toward the new value, instead of added to.
 
     S_t = (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
 

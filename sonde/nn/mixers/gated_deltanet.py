@@ -1,4 +1,4 @@
-"""Gated DeltaNet: the state is let fade before what it holds under a key is moved towards the new value.
+"""Gated DeltaNet: the state is let fade before what it holds under a key is moved toward the new value.
 
     S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ...core.dials import Range
 from ..features import Fourier
-from ..recurrence import Rule, State, Steps, normalised, with_ones
+from ..recurrence import Rule, State, Steps, normalized, with_ones
 from ._gates import full
 from ._mixer import Recurrent
 from ._parts import Heads, Width, divides, merge, split
@@ -29,12 +29,12 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) ->
     floor: the least denominator, in size
     """
     written = -torch.expm1(log_g).unsqueeze(-1) * k
-    return normalised((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
+    return normalized((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
 
 
 @final
 class GatedRFA(Recurrent):
-    """The layer: Fourier features of normalised queries and keys, one gate for each head.
+    """The layer: Fourier features of normalized queries and keys, one gate for each head.
 
     width: numbers per token
     heads: independent states

@@ -13,7 +13,7 @@ from typing import final
 from torch import Tensor, nn
 
 from ..features import Feature, Name, feature
-from ..recurrence import Rule, State, Steps, normalised, with_ones
+from ..recurrence import Rule, State, Steps, normalized, with_ones
 from ._mixer import Recurrent
 from ._parts import Heads, Width, divides, merge, split
 
@@ -23,7 +23,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> 
 
     floor: the least denominator, in size
     """
-    return normalised((yield Steps(phi(q), phi(k), with_ones(v))), floor)
+    return normalized((yield Steps(phi(q), phi(k), with_ones(v))), floor)
 
 
 @final

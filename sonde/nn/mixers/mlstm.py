@@ -1,4 +1,4 @@
-"""mLSTM: a matrix memory with a forget gate, an exponential input gate and a normaliser that never divides by less than one.
+"""mLSTM: a matrix memory with a forget gate, an exponential input gate and a normalizer that never divides by less than one.
 
     S_t = f_t S_{t-1} + i_t k_t (x) v_t     z_t = f_t z_{t-1} + i_t k_t     o_t = S_t^T q_t / max(1, |z_t . q_t|)
 

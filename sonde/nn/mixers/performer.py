@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ...core.dials import Range
 from ..precision import unrounded
-from ..recurrence import Rule, State, Steps, normalised, with_ones
+from ..recurrence import Rule, State, Steps, normalized, with_ones
 from ._mixer import Recurrent
 from ._parts import Heads, Width, advanced, merge, rotated, split
 from .attention import head_width, whole
@@ -41,7 +41,7 @@ def rule(log_q: Tensor, log_k: Tensor, v: Tensor, state: State | None = None) ->
         m = torch.cat([old.detach(), log_k.detach()], 2).cummax(2).values[:, :, 1:]
         before = torch.cat([old, m[:, :, :-1]], 2)
     out = yield Steps(_read(log_q, m), torch.exp(log_k - m), with_ones(v), log_key=before - m)
-    return normalised(out), {"m": m.mT.flatten(1, 2)}
+    return normalized(out), {"m": m.mT.flatten(1, 2)}
 
 
 def _read(log_q: Tensor, m: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Performer(Recurrent):
         o, after = self.recur(rule(log_q, log_k, v.to(log_k.dtype), state), state, lengths)
         if not self.causal:  # the same recurrence, but all read what it has gathered in the end
             m = after["m"].unflatten(1, (self.heads, -1)).unsqueeze(2).nan_to_num(neginf=0.0)  # -inf: an empty row
-            o, after = normalised(_read(log_q, m) @ after["S0"]), {}
+            o, after = normalized(_read(log_q, m) @ after["S0"]), {}
         else:
             after["position"] = advanced(position, x, lengths)
         return self.out(merge(o).to(x.dtype)), after

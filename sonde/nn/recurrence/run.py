@@ -159,10 +159,10 @@ def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
 
 
 def with_ones(v: Tensor) -> Tensor:
-    """v with one more column of ones: what the recurrence makes of it is the sum of the weights, a normaliser."""
+    """v with one more column of ones: what the recurrence makes of it is the sum of the weights, a normalizer."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], -1)
 
 
-def normalised(out: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
+def normalized(out: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
     """The output of `with_ones` values divided by its last column."""
     return divide(out[..., :-1], out[..., -1:], floor)

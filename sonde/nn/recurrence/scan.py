@@ -29,7 +29,7 @@ def scan(combine: Combine, x: Element, method: Literal["tree", "shallow"] = "tre
 
 
 def _tree(combine: Combine, x: Element) -> Element:
-    """Join neighbours, scan the half as many joined ones, and fill in the places between."""
+    """Join neighbors, scan the half as many joined ones, and fill in the places between."""
     n = len(x[0])
     if n <= 1:
         return x

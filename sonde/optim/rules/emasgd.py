@@ -19,7 +19,7 @@ from ._rule import Rule
 
 @final
 class EmaSGD(Rule):
-    """Also `optimiser("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
+    """Also `optimizer("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
 
     def __init__(self, params, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})

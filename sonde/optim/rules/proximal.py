@@ -3,7 +3,7 @@
 v_t     = theta_{t-1} - (step of SGD or Adam along g_t)
 theta_t = sign(v_t) max(|v_t| - lr wd, 0)
 
-The second line minimises  |theta - v|^2 / 2 + lr wd |theta|_1.  Where a penalty inside the loss would swing around 0 for
+The second line minimizes  |theta - v|^2 / 2 + lr wd |theta|_1.  Where a penalty inside the loss would swing around 0 for
 ever, this stops there.
 """
 

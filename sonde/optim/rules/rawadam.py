@@ -19,7 +19,7 @@ from ._rule import Rule
 
 @final
 class RawAdam(Rule):
-    """Also `optimiser("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
+    """Also `optimizer("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
 
     def __init__(
         self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0

@@ -63,7 +63,7 @@ def test_layer(T: int) -> None:
 
 
 def test_a_constant_gate_weighs_by_age() -> None:
-    """LIN-11: weights g^(t - j) (k_j . q_t), normalised."""
+    """LIN-11: weights g^(t - j) (k_j . q_t), normalized."""
     q, k, v, _ = inputs(17)
     age = torch.arange(17.0, dtype=torch.float64)
     w = (q @ k.mT) * (0.8 ** (age[:, None] - age)).tril()

@@ -1,4 +1,4 @@
-"""Normalised linear attention against explicit weights, and its denominator where it comes near zero."""
+"""Normalized linear attention against explicit weights, and its denominator where it comes near zero."""
 
 from __future__ import annotations
 

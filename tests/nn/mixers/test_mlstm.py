@@ -1,4 +1,4 @@
-"""mLSTM against a loop written here from the formula without any stabiliser, and against xLSTM of the transformers package."""
+"""mLSTM against a loop written here from the formula without any stabilizer, and against xLSTM of the transformers package."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_rule(L: int) -> None:
 
 
 def turned(x: Tensor) -> Tensor:
-    """(T, d): each neighbouring pair, as a complex number, times exp(i t theta)."""
+    """(T, d): each neighboring pair, as a complex number, times exp(i t theta)."""
     T, d = x.shape
     theta = 10000 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     angle = torch.arange(T, dtype=torch.float64)[:, None] * theta

@@ -1,4 +1,4 @@
-"""The catalogue: every data set by its name, and a user's own files by their path.
+"""The catalog: every data set by its name, and a user's own files by their path.
 
 A set is a function with a docstring in one of the modules below; its keyword arguments are its options.  Listing them
 imports nothing.

@@ -1,4 +1,4 @@
-"""Initialisers: sample variances against the formulas, biases zero, norms untouched."""
+"""Initializers: sample variances against the formulas, biases zero, norms untouched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 from sonde.core.errors import BadInput
-from sonde.optim.initialise import initialise, names
+from sonde.optim.initialize import initialize, names
 
 IN, OUT = 700, 300
 VARIANCE = {
@@ -33,7 +33,7 @@ VARIANCE = {
 def test_variance(name):
     torch.manual_seed(0)
     layer = nn.Linear(IN, OUT)
-    initialise(name)(layer)
+    initialize(name)(layer)
     # 210,000 samples: the relative error of a sample variance is about 0.3 %
     assert float(layer.weight.detach().var()) == pytest.approx(VARIANCE[name], rel=0.02, abs=1e-12)
     assert abs(float(layer.weight.detach().mean()) - (0.1 if name == "constant" else 0)) < 5e-4
@@ -49,7 +49,7 @@ def test_the_distribution_changes_the_shape_and_not_the_variance(name, gain):
     weights = {}
     for distribution in ("normal", "uniform"):
         layer = nn.Linear(IN, OUT)
-        initialise(name, gain=gain, distribution=distribution)(layer)
+        initialize(name, gain=gain, distribution=distribution)(layer)
         weights[distribution] = layer.weight.detach()
         assert float(weights[distribution].var()) == pytest.approx(gain**2 * VARIANCE[name], rel=0.02)
     bound = gain * (3 * VARIANCE[name]) ** 0.5
@@ -72,21 +72,21 @@ def test_the_distribution_changes_the_shape_and_not_the_variance(name, gain):
 def test_convolution_counts_its_window(name, variance):
     torch.manual_seed(0)
     layer = nn.Conv2d(30, 50, 3)
-    initialise(name)(layer)
+    initialize(name)(layer)
     assert float(layer.weight.detach().var()) == pytest.approx(variance, rel=0.05)
 
 
 def test_orthogonal_keeps_norms():
     torch.manual_seed(0)
     layer = nn.Linear(40, 90).double()
-    initialise("orthogonal", gain=1.5)(layer)
+    initialize("orthogonal", gain=1.5)(layer)
     weight = layer.weight.detach()
     torch.testing.assert_close(weight.T @ weight, 2.25 * torch.eye(40, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
 def test_whole_model_and_only_dense_and_convolution():
     model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
-    initialise("constant", value=0.5)(model)
+    initialize("constant", value=0.5)(model)
     assert (model[0].weight == 0.5).all() and (model[3].weight == 0.5).all() and (model[1].weight == 1).all()
     assert all(p.requires_grad for p in model.parameters())
 
@@ -96,7 +96,7 @@ def test_every_name_works_and_follows_the_seed(name):
     def first():
         torch.manual_seed(5)
         layer = nn.Linear(6, 8)
-        initialise(name)(layer)
+        initialize(name)(layer)
         return layer.weight.detach().clone()
 
     assert torch.equal(first(), first())
@@ -104,10 +104,10 @@ def test_every_name_works_and_follows_the_seed(name):
 
 def test_bad_names_and_settings():
     for call, words in (
-        (lambda: initialise("he_norml"), "did you mean 'he_normal'?"),
-        (lambda: initialise("normal", sdt=1.0), "did you mean 'std'?"),
-        (lambda: initialise("normal", std=-1.0), "must be >= 0"),
-        (lambda: initialise("xavier", distribution="unifrom"), "did you mean 'uniform'?"),
+        (lambda: initialize("he_norml"), "did you mean 'he_normal'?"),
+        (lambda: initialize("normal", sdt=1.0), "did you mean 'std'?"),
+        (lambda: initialize("normal", std=-1.0), "must be >= 0"),
+        (lambda: initialize("xavier", distribution="unifrom"), "did you mean 'uniform'?"),
     ):
         with pytest.raises(BadInput) as caught:
             call()

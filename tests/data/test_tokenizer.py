@@ -1,4 +1,4 @@
-"""Tokenisers: exact round trips, the same tokens as the `tokenizers` package, the same tokeniser every time it is trained."""
+"""Tokenizers: exact round trips, the same tokens as the `tokenizers` package, the same tokenizer every time it is trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from sonde.core.errors import BadInput, DataUnusable, SondeError
-from sonde.data import tokeniser as t
+from sonde.data import tokenizer as t
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [
@@ -38,7 +38,7 @@ def test_any_text_comes_back_from_bytes_and_byte_level_bpe(kind: str, text: str)
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram"])
-def test_the_text_learnt_from_comes_back(kind: str) -> None:
+def test_the_text_learned_from_comes_back(kind: str) -> None:
     whole = "\n".join(TEXTS)
     assert TRAINED[kind].decode(TRAINED[kind].encode(whole)) == whole
 
@@ -59,16 +59,16 @@ def test_many_at_once_equal_one_by_one(kind: str, many: list[str]) -> None:
     parts=st.lists(st.sampled_from(["cat", " ", "  ", "\n", "wasn't", "é", ",", "12", "\t", " a b", "<pad>", "\u00a0", "▁"]), max_size=40)
 )
 def test_a_text_cut_into_pieces_has_the_same_tokens(kind: str, parts: list[str]) -> None:
-    text, tokeniser = "".join(parts), TRAINED[kind]
-    theirs = Tokenizer.from_str(tokeniser.to_json())
+    text, tokenizer = "".join(parts), TRAINED[kind]
+    theirs = Tokenizer.from_str(tokenizer.to_json())
     theirs.encode_special_tokens = True
-    assert tokeniser._cuts
+    assert tokenizer._cuts
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t, "PIECE", 3)
-        assert tokeniser.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
 
 
-def test_a_tokeniser_that_may_not_be_cut_is_not() -> None:
+def test_a_tokenizer_that_may_not_be_cut_is_not() -> None:
     for normal, split in (
         (None, pre_tokenizers.Metaspace()),
         (None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
@@ -83,21 +83,21 @@ def test_a_tokeniser_that_may_not_be_cut_is_not() -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
-    tokeniser = TRAINED[kind]
-    t.save(tokeniser, tmp_path / "tokenizer.json")
+    tokenizer = TRAINED[kind]
+    t.save(tokenizer, tmp_path / "tokenizer.json")
     again = t.load(tmp_path / "tokenizer.json")
-    assert type(again) is type(tokeniser) and again.level == tokeniser.level == (kind if kind != "wordlevel" else "words")
-    assert again.tokens == tokeniser.tokens and again.specials == tokeniser.specials and t.fingerprint(again) == t.fingerprint(tokeniser)
-    assert torch.equal(again.encode(TEXTS[5]), tokeniser.encode(TEXTS[5]))
-    assert torch.equal(pickle.loads(pickle.dumps(tokeniser)).encode(TEXTS[5]), tokeniser.encode(TEXTS[5]))
+    assert type(again) is type(tokenizer) and again.level == tokenizer.level == (kind if kind != "wordlevel" else "words")
+    assert again.tokens == tokenizer.tokens and again.specials == tokenizer.specials and t.fingerprint(again) == t.fingerprint(tokenizer)
+    assert torch.equal(again.encode(TEXTS[5]), tokenizer.encode(TEXTS[5]))
+    assert torch.equal(pickle.loads(pickle.dumps(tokenizer)).encode(TEXTS[5]), tokenizer.encode(TEXTS[5]))
     theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert theirs.encode(TEXTS[5], add_special_tokens=False).ids == tokeniser.encode(TEXTS[5]).tolist()
-    assert theirs.decode(theirs.encode(TEXTS[5], add_special_tokens=False).ids) == tokeniser.decode(tokeniser.encode(TEXTS[5]))
-    assert theirs.get_vocab_size() == tokeniser.size
+    assert theirs.encode(TEXTS[5], add_special_tokens=False).ids == tokenizer.encode(TEXTS[5]).tolist()
+    assert theirs.decode(theirs.encode(TEXTS[5], add_special_tokens=False).ids) == tokenizer.decode(tokenizer.encode(TEXTS[5]))
+    assert theirs.get_vocab_size() == tokenizer.size
 
 
 def test_training_gives_the_same_numbers_in_every_process() -> None:
-    code = "from tests.data.test_tokeniser import TRAINED, t; print(' '.join(map(t.fingerprint, TRAINED.values())))"
+    code = "from tests.data.test_tokenizer import TRAINED, t; print(' '.join(map(t.fingerprint, TRAINED.values())))"
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert other == " ".join(map(t.fingerprint, TRAINED.values())) + "\n"
 
@@ -137,13 +137,13 @@ def test_words_and_wordpieces_are_those_of_the_formula() -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_nothing_and_one_token(kind: str) -> None:
-    tokeniser = TRAINED[kind]
-    assert len(tokeniser.encode("")) == 0 and tokeniser.decode(tokeniser.encode("")) == ""
-    values, bounds = tokeniser.encode_all([])
+    tokenizer = TRAINED[kind]
+    assert len(tokenizer.encode("")) == 0 and tokenizer.decode(tokenizer.encode("")) == ""
+    values, bounds = tokenizer.encode_all([])
     assert len(values) == 0 and bounds.tolist() == [0]
-    assert tokeniser.encode_all(["", "a", ""])[1].tolist() == [0, 0, 1, 1]
-    with pytest.raises(BadInput, match=f"token {tokeniser.size} is none of the {tokeniser.size}"):
-        tokeniser.decode(torch.tensor([tokeniser.size]))
+    assert tokenizer.encode_all(["", "a", ""])[1].tolist() == [0, 0, 1, 1]
+    with pytest.raises(BadInput, match=f"token {tokenizer.size} is none of the {tokenizer.size}"):
+        tokenizer.decode(torch.tensor([tokenizer.size]))
 
 
 @pytest.mark.parametrize("kind", SIZES)
@@ -159,16 +159,16 @@ def test_what_is_no_character_is_refused(kind: str) -> None:
 
 
 def test_bytes_without_special_tokens_know_their_own() -> None:
-    tokeniser = t.train("byte", [], specials=())
-    assert tokeniser.decode(tokeniser.encode("naïve")) == "naïve" and tokeniser.decode(torch.zeros(0, dtype=torch.long)) == ""
+    tokenizer = t.train("byte", [], specials=())
+    assert tokenizer.decode(tokenizer.encode("naïve")) == "naïve" and tokenizer.decode(torch.zeros(0, dtype=torch.long)) == ""
     for token in (300, -1):
         with pytest.raises(BadInput, match=f"token {token} is none of the 256"):
-            tokeniser.decode(torch.tensor([token]))
+            tokenizer.decode(torch.tensor([token]))
 
 
 def test_wrong_asks_are_answered() -> None:
     for call, message in (
-        (lambda: t.train("bep", TEXTS), "no tokeniser 'bep'"),
+        (lambda: t.train("bep", TEXTS), "no tokenizer 'bep'"),
         (lambda: t.train("bpe", TEXTS, 10), "needs 260 tokens or more, not 10"),
         (lambda: t.train("wordpiece", TEXTS, 20), "different letters need"),
         (lambda: t.train("char", TEXTS, specials=("begin",)), "no special token 'begin'"),
@@ -185,21 +185,21 @@ GOOD = TRAINED["bpe"].to_json().encode()
 
 @settings(max_examples=40, deadline=None)
 @given(where=st.integers(0, len(GOOD) - 1), what=st.binary(max_size=5), cut=st.booleans())
-def test_a_file_that_is_no_tokeniser_is_an_error_of_ours(
+def test_a_file_that_is_no_tokenizer_is_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, where: int, what: bytes, cut: bool
 ) -> None:
     path = tmp_path_factory.mktemp("json") / "tokenizer.json"
     path.write_bytes(GOOD[:where] + what + (b"" if cut else GOOD[where + len(what) :]))
     try:
-        tokeniser = t.load(path)
+        tokenizer = t.load(path)
     except SondeError as error:
         assert isinstance(error, DataUnusable) and "tokenizer.json" in str(error)
     else:
-        assert isinstance(tokeniser.encode("cat"), torch.Tensor)
+        assert isinstance(tokenizer.encode("cat"), torch.Tensor)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"model": {}}', "[" * 5000, json.dumps({"model": {"type": "BPE"}})])
-def test_other_json_is_no_tokeniser(tmp_path: Path, text: str) -> None:
+def test_other_json_is_no_tokenizer(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(DataUnusable, match="'tokenizer.json' is no tokenizer.json"):
         t.load(tmp_path / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""Penalties: totals by hand, minimisers against scikit-learn."""
+"""Penalties: totals by hand, minimizers against scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
-from sonde.objectives.penalised import Penalised, tiny
+from sonde.objectives.penalized import Penalized, tiny
 
 N, D = 23, 4
 
@@ -27,7 +27,7 @@ def problem() -> tuple[nn.Linear, Batch]:
 def test_total_is_data_term_plus_each_penalty():
     model, batch = problem()
     data, w = Gaussian()(model, batch), model.weight.detach()
-    terms = Penalised(Gaussian(), l2=0.3, l1=0.07)(model, batch)
+    terms = Penalized(Gaussian(), l2=0.3, l1=0.07)(model, batch)
     means = terms.means()
     assert means == {
         "nll": data.means()["nll"],
@@ -36,14 +36,14 @@ def test_total_is_data_term_plus_each_penalty():
     }
     assert terms.loss().item() == pytest.approx(means["nll"] + 0.3 * means["l2"] + 0.07 * means["l1"], rel=1e-12)
     assert terms.backward() == pytest.approx(terms.loss().item(), rel=1e-12)
-    both = Penalised(Gaussian(), l2=0.3, biases=True)(model, batch).means()
+    both = Penalized(Gaussian(), l2=0.3, biases=True)(model, batch).means()
     assert both["l2"] == pytest.approx(float((w**2).sum() + model.bias.detach() ** 2), rel=1e-12)
 
 
 def test_factor_zero_is_the_objective_itself():
     model, batch = problem()
-    assert list(Penalised(Gaussian())(model, batch)) == ["nll"]
-    assert Penalised(Gaussian())(model, batch).loss().item() == Gaussian()(model, batch).loss().item()
+    assert list(Penalized(Gaussian())(model, batch)) == ["nll"]
+    assert Penalized(Gaussian())(model, batch).loss().item() == Gaussian()(model, batch).loss().item()
 
 
 def test_parts_add_up_and_counts_need_no_model():
@@ -58,10 +58,10 @@ def test_parts_add_up_and_counts_need_no_model():
 
 
 @pytest.mark.parametrize("shift", [0.0, 100.0])
-def test_minimiser_is_that_of_ridge_and_a_shift_leaves_the_weights(shift):
+def test_minimizer_is_that_of_ridge_and_a_shift_leaves_the_weights(shift):
     model, batch = problem()
     batch = batch.replace(y=batch.y + shift)
-    objective = Penalised(Gaussian(), l2=0.2)
+    objective = Penalized(Gaussian(), l2=0.2)
     solver = torch.optim.LBFGS(model.parameters(), max_iter=200, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe")
 
     def closure():
@@ -78,7 +78,7 @@ def test_minimiser_is_that_of_ridge_and_a_shift_leaves_the_weights(shift):
 
 
 def test_the_rest_is_the_objective_s_own():
-    objective = Penalised(Categorical(3), l1=1.0)
+    objective = Penalized(Categorical(3), l1=1.0)
     output, batch = torch.eye(3), Batch(y=torch.tensor([0, 1, 1]))
     assert objective.measures(output, batch).means() == {"accuracy": pytest.approx(2 / 3)}
     assert torch.equal(objective.predict(output), torch.softmax(output, -1))
@@ -90,8 +90,8 @@ def test_bad_use_is_named():
     model, batch = problem()
     for settings in ({"l2": -1.0}, {"l1": float("nan")}, {"l2": True}, {"l1": "small"}):
         with pytest.raises(BadInput, match="must be a number >= 0"):
-            Penalised(Gaussian(), **settings)
+            Penalized(Gaussian(), **settings)
     with pytest.raises(BadInput, match="the model itself"):
-        Penalised(Gaussian(), l2=1.0)(lambda x: model(x), batch)
+        Penalized(Gaussian(), l2=1.0)(lambda x: model(x), batch)
     with pytest.raises(BadInput, match="no weights"):
-        Penalised(Gaussian(), l2=1.0)(nn.Identity(), Batch(x=batch.y, y=batch.y))
+        Penalized(Gaussian(), l2=1.0)(nn.Identity(), Batch(x=batch.y, y=batch.y))

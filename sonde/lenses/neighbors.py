@@ -1,4 +1,4 @@
-"""Neighbours: the tokens whose vectors point most nearly where a token's own does, by cosine."""
+"""Neighbors: the tokens whose vectors point most nearly where a token's own does, by cosine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
 from ..core.reading import Reading, Subject
-from ._tokens import BLANK, embedding, frequent, named, no_embedding, spelt
+from ._tokens import BLANK, embedding, frequent, named, no_embedding, spelled
 from ._untouched import need
 
 
@@ -23,13 +23,13 @@ def read(
     """For the commonest tokens of the batch, or for some that are named, those of the largest cosine.
 
     tokens: how many to ask about
-    near: how many neighbours to show
+    near: how many neighbors to show
     of: the tokens to ask about, as they are written, with blanks between them
     """
     import torch
 
     need(__name__, subject, tokens=tokens, near=near)
-    names, table = spelt(subject), embedding(subject.model).weight.detach()
+    names, table = spelled(subject), embedding(subject.model).weight.detach()
     which = frequent(subject.batch, tokens) if of is None else torch.tensor([_number(word, names) for word in of.split()])
     cosines, others = closest(table, which, near)
     columns: dict[str, list[Any]] = {"token": named(which, names)}

@@ -1,6 +1,6 @@
 """Batch norm of images in training, y = relu(norm(x) + other), forward and backward in one call each.
 
-torch goes over the images once for the means, once for the variances, and then once each to normalise, to add and to cut;
+torch goes over the images once for the means, once for the variances, and then once each to normalize, to add and to cut;
 here it is two passes for all of it, and two back.  Images must be laid out channels last.  Where somebody watches, or images
 are small, torch's own operations serve, with the same result.
 
@@ -27,7 +27,7 @@ _POINTERS = ("x", "other", "weight", "bias", "dy", "y", "kept", "running_mean", 
 
 
 class _Arguments(ctypes.Structure):
-    """The struct `arguments` of normalise.c."""
+    """The struct `arguments` of normalize.c."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in _POINTERS),
@@ -46,10 +46,10 @@ class Running:
     eps: float
 
 
-def normalise(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool = False, other: Tensor | None = None) -> Tensor:
+def normalize(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool = False, other: Tensor | None = None) -> Tensor:
     """x, other (B, C, H, W), weight, bias (C,) -> the norm of x; with `relu` cut at 0, after `other` has been added."""
     if (relu or other is None) and _serves(x, weight, bias, running, other):
-        return _Normalise.apply(x, weight, bias, other, running, relu)
+        return _Normalize.apply(x, weight, bias, other, running, relu)
     y = F.batch_norm(x, running.mean, running.variance, weight, bias, True, running.momentum, running.eps)
     y = y if other is None else y.add_(other)
     return y.relu_() if relu else y
@@ -84,14 +84,14 @@ def _call(name: str, tensors: dict[str, Tensor | None], kind: int, momentum: flo
 
 
 @final
-class _Normalise(torch.autograd.Function):
+class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, running: Running, relu: bool) -> Tensor:
         y, kept = torch.empty_like(x), x.new_empty(4, x.shape[1])
         ctx.relu, ctx.kind, ctx.eps = relu, int(relu) + (other is not None), running.eps
         averages = {"running_mean": running.mean, "running_variance": running.variance}
         tensors = {"x": x, "weight": weight, "bias": bias, "other": other, "y": y, "kept": kept, **averages}
-        _call("normalise_forward", tensors, ctx.kind, running.momentum, running.eps)
+        _call("normalize_forward", tensors, ctx.kind, running.momentum, running.eps)
         torch.autograd.graph.increment_version((running.mean, running.variance))
         ctx.save_for_backward(x, weight, bias, kept, None if other is None else y)  # without `other`, x says where y is 0
         return y
@@ -115,5 +115,5 @@ class _Normalise(torch.autograd.Function):
         outputs = {"dx": torch.empty_like(x), "dweight": torch.empty_like(weight), "dbias": torch.empty_like(bias)}
         dother = None if y is None else torch.empty_like(x)
         inputs = {"x": x, "dy": channels_last(dy), "y": y, "kept": kept, "dother": dother}
-        _call("normalise_backward", inputs | outputs, ctx.kind)
+        _call("normalize_backward", inputs | outputs, ctx.kind)
         return *outputs.values(), dother, None, None

@@ -1,4 +1,4 @@
-"""The catalogue: every set loads, is seeded, is told in one line; wrong names and options are answered with the right ones."""
+"""The catalog: every set loads, is seeded, is told in one line; wrong names and options are answered with the right ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn import datasets
 
 from sonde.core.dials import dials
 from sonde.core.errors import BadInput
-from sonde.data import catalogue
+from sonde.data import catalog
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
 SEQUENCES = ["recall", "copying", "reset", "parity", "in_context", "tagging"]
@@ -22,28 +22,28 @@ PUZZLES = ["xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "b
 
 def everything(name: str, **options: object) -> tuple[np.ndarray, np.ndarray]:
     """x and y of all parts in the order of the set."""
-    batches = [source[:] for source in catalogue.load(name, **options).splits.values()]
+    batches = [source[:] for source in catalog.load(name, **options).splits.values()]
     x, y, ids = (torch.cat([batch.fields[field] for batch in batches]) for field in ("x", "y", "ids"))
     assert sorted(ids.tolist()) == list(range(len(ids)))
     return x[ids.argsort()].numpy(), y[ids.argsort()].numpy()
 
 
 def test_names_and_summaries_need_no_torch() -> None:
-    code = "import sys; from sonde.data import catalogue as c; print([c.summary(n) for n in c.names()]); assert 'torch' not in sys.modules"
+    code = "import sys; from sonde.data import catalog as c; print([c.summary(n) for n in c.names()]); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60).returncode == 0
-    assert all(10 < len(catalogue.summary(name)) < 120 for name in catalogue.names())
-    assert len(catalogue.names()) == len(set(catalogue.names())) == 39
+    assert all(10 < len(catalog.summary(name)) < 120 for name in catalog.names())
+    assert len(catalog.names()) == len(set(catalog.names())) == 39
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", catalog.names())
 def test_every_option_is_explained(name: str) -> None:
-    options = dials(catalogue.function(name), skip=("seed",))
+    options = dials(catalog.function(name), skip=("seed",))
     assert all(dial.help for dial in options.values())
 
 
 @pytest.mark.parametrize("name", [*TABLES, *PUZZLES, "digits"])
 def test_the_seed_alone_decides(name: str) -> None:
-    first, again, other = (catalogue.load(name, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (catalog.load(name, seed=seed) for seed in (3, 3, 4))
     assert first.train.fingerprint() == again.train.fingerprint() != other.train.fingerprint()
     ids = [source[:].ids for source in first.splits.values()]
     assert len(ids) == 3 and len(torch.cat(ids).unique()) == sum(map(len, ids))
@@ -51,7 +51,7 @@ def test_the_seed_alone_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sequences_are_drawn_from_the_seed_and_name_their_tokens(name: str) -> None:
-    first, again, other = (catalogue.load(name, seed=seed, n=30) for seed in (3, 3, 4))
+    first, again, other = (catalog.load(name, seed=seed, n=30) for seed in (3, 3, 4))
     assert first.train.fingerprint() == again.train.fingerprint() != other.train.fingerprint()
     assert {part: len(source) for part, source in first.splits.items()} == {"train": 30, "valid": 3, "test": 3}
     batch = first.train[:]
@@ -62,10 +62,10 @@ def test_sequences_are_drawn_from_the_seed_and_name_their_tokens(name: str) -> N
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_equal_scikit_learn(name: str) -> None:
     theirs = getattr(datasets, f"load_{name}")()
-    x, y = everything(name, standardise=False)
+    x, y = everything(name, standardize=False)
     np.testing.assert_allclose(x, theirs.data, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(y.reshape(-1), theirs.target)
-    data = catalogue.load(name)
+    data = catalog.load(name)
     assert data.features == tuple(theirs.feature_names)
     assert data.classes == tuple(getattr(theirs, "target_names", ())) and data.task == ("values" if name == "diabetes" else "classes")
     train = data.train[:].x.double()
@@ -74,15 +74,15 @@ def test_tables_equal_scikit_learn(name: str) -> None:
 
 def test_digits_equal_scikit_learn() -> None:
     theirs = datasets.load_digits()
-    x, y = everything("digits", standardise=False)
+    x, y = everything("digits", standardize=False)
     np.testing.assert_allclose(x[:, 0] * 16, theirs.images, atol=1e-5)
     assert np.array_equal(y, theirs.target)
-    train = catalogue.load("digits").train[:].x
+    train = catalog.load("digits").train[:].x
     assert train.shape == (1258, 1, 8, 8) and abs(train.mean()) < 1e-5 and abs(train.std() - 1) < 1e-3
 
 
-def test_a_table_of_the_catalogue_reads_new_rows(tmp_path: Path) -> None:
-    data = catalogue.load("iris")
+def test_a_table_of_the_catalog_reads_new_rows(tmp_path: Path) -> None:
+    data = catalog.load("iris")
     frame = datasets.load_iris(as_frame=True).frame.drop(columns="target")
     frame.to_csv(tmp_path / "new.csv", index=False)
     seen = data.train[:]
@@ -148,11 +148,11 @@ def test_moons_and_swiss_roll_look_like_those_of_scikit_learn() -> None:
 )
 def test_wrong_names_and_options(name: str, options: dict, message: str) -> None:
     with pytest.raises(BadInput, match=message) as caught:
-        catalogue.load(name, **options)
+        catalog.load(name, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_a_path_is_a_data_set_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
     for path in (tmp_path / "a.csv", str(tmp_path / "a.csv")):
-        assert catalogue.load(path, seed=2, target="b").name == "a.csv"
+        assert catalog.load(path, seed=2, target="b").name == "a.csv"

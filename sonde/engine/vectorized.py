@@ -1,7 +1,7 @@
 """Many small runs at once: members that differ in seed and learning rate only, trained as one batched computation.
 
 The parameters of M members are rows of one buffer; `torch.func` gives losses and gradients of all of them at once, one
-optimiser call moves all weights.  A rule of the form  p <- p - lr * f(...)  is linear in its rate, so the common update
+optimizer call moves all weights.  A rule of the form  p <- p - lr * f(...)  is linear in its rate, so the common update
 at rate 1 is scaled row by row to each member's own rate.  Every member has its own run directory and its own data
 order; its figures are those of the run made alone, up to rounding.
 
@@ -79,14 +79,14 @@ def _reason(job: Job) -> str:
         "the layout channels_last": recipe.channels_last,
         f"on_bad='{recipe.on_bad}'": recipe.on_bad != "stop",
         "a device other than the CPU": job.device.type != "cpu",
-        f"optimiser {getattr(recipe.optimiser, 'name', 'of the user')}": getattr(recipe.optimiser, "name", "") not in LINEAR,
+        f"optimizer {getattr(recipe.optimizer, 'name', 'of the user')}": getattr(recipe.optimizer, "name", "") not in LINEAR,
     }
     return next((f"{what} is not done for many members at once" for what, present in checks.items() if present), "")
 
 
 def _settings(job: Job) -> list[Any]:
     """All that must be the same for every member, as something that can be compared."""
-    rule, recipe = job.recipe.optimiser, job.recipe
+    rule, recipe = job.recipe.optimizer, job.recipe
     plain = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     return [
         [(name, tuple(tensor.shape), tensor.requires_grad) for name, tensor in job.model.named_parameters()],
@@ -172,7 +172,7 @@ class Together:
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
-        rule = jobs[0].recipe.optimiser
+        rule = jobs[0].recipe.optimizer
         layouts = [Flat(job.model, rule.decays) if rule.weight_decay else Flat(job.model) for job in jobs]
         self.layout = layouts[0]
         self.values: list[nn.Parameter] = []
@@ -198,10 +198,10 @@ class Together:
             for name, parameter in job.model.named_parameters():
                 if parameter.requires_grad:
                     parameter.data, parameter.grad = self.weights[name][row], None
-        self.optimiser = rule.build(groups)
+        self.optimizer = rule.build(groups)
         self.quick: Any = None
         self.before = [torch.empty_like(values) for values in self.values]
-        self.rates = torch.tensor([job.recipe.optimiser.lr for job in jobs], dtype=self.values[0].dtype)
+        self.rates = torch.tensor([job.recipe.optimizer.lr for job in jobs], dtype=self.values[0].dtype)
         self.model, self.objective = jobs[0].model, jobs[0].recipe.objective
         self.buffers = dict(self.model.named_buffers())
         self.step = 0
@@ -287,15 +287,15 @@ class Together:
         """One step of every member at its own rate; returns the M rates."""
         rates = self.rates * torch.tensor(factors, dtype=self.rates.dtype)
         one_rate = bool((rates == rates[0]).all())
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = float(rates[0]) if one_rate else 1.0
         if not one_rate:
             torch._foreach_copy_(self.before, [values.data for values in self.values])
         if self.quick is not None:
             self.quick()
         else:
-            self.optimiser.step()
-            self.quick = quick_step(self.optimiser)
+            self.optimizer.step()
+            self.quick = quick_step(self.optimizer)
         if not one_rate:
             for values, old in zip(self.values, self.before, strict=True):
                 torch.lerp(old, values, rates.unsqueeze(1), out=values)
@@ -303,11 +303,11 @@ class Together:
         return rates
 
     def moments(self, row: int) -> dict[str, Tensor]:
-        """Optimiser state of one member by `<parameter>.<moment>`."""
+        """Optimizer state of one member by `<parameter>.<moment>`."""
         moments: dict[str, Tensor] = {}
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             values = group["params"][0]
-            for moment, value in self.optimiser.state.get(values, {}).items():
+            for moment, value in self.optimizer.state.get(values, {}).items():
                 if isinstance(value, Tensor) and value.shape == values.shape:
                     moments.update({f"{name}.{moment}": part for name, part in self.layout.split(group["group"], value[row])})
                 elif isinstance(value, Tensor):

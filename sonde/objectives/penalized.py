@@ -1,4 +1,4 @@
-"""Regularised risk: any objective plus lambda * Omega(weights), each reported under its own name.
+"""Regularized risk: any objective plus lambda * Omega(weights), each reported under its own name.
 
 loss = data term + l2 * sum w^2 + l1 * sum |w|          over the weights of the model, biases left alone
 """
@@ -18,17 +18,17 @@ from .gaussian import Gaussian
 
 
 @final
-class Penalised(Around):
+class Penalized(Around):
     """The objective's own terms, and 'l2' and 'l1' where their factors are not 0; means are the bare penalties.
 
     objective: what fits the data
     l2, l1: factors of the sum of squares and of absolute values
-    biases: whether vectors (biases, gains of norms) are penalised like matrices
+    biases: whether vectors (biases, gains of norms) are penalized like matrices
     """
 
     def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:
         self.objective, self.biases = objective, biases
-        factors = {name: factor(value, name, "penalised") for name, value in (("l2", l2), ("l1", l1))}
+        factors = {name: factor(value, name, "penalized") for name, value in (("l2", l2), ("l1", l1))}
         self.factors = {name: value for name, value in factors.items() if value}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
@@ -39,12 +39,12 @@ class Penalised(Around):
         return terms + Terms(**{name: Term(_OMEGA[name](weights), n, factor, n) for name, factor, n in self._parts(batch)})
 
     def weights(self, model: nn.Module) -> list[Tensor]:
-        """What is penalised: trained matrices and filters, with `biases` every trained number."""
+        """What is penalized: trained matrices and filters, with `biases` every trained number."""
         if not hasattr(model, "named_parameters"):
-            raise BadInput("a penalty on weights needs the model itself, not a function", where="penalised")
+            raise BadInput("a penalty on weights needs the model itself, not a function", where="penalized")
         weights: list[Tensor] = [p for _, p in model.named_parameters() if p.requires_grad and (self.biases or p.ndim > 1)]
         if not weights:
-            raise BadInput("the model has no weights to penalise", where="penalised", fix="set l1 and l2 to 0, or biases=True")
+            raise BadInput("the model has no weights to penalize", where="penalized", fix="set l1 and l2 to 0, or biases=True")
         return weights
 
     def counts(self, batch: Batch) -> dict[str, float]:
@@ -61,7 +61,7 @@ _OMEGA = {
 }
 
 
-def tiny() -> tuple[Penalised, nn.Module, Batch]:
+def tiny() -> tuple[Penalized, nn.Module, Batch]:
     """A small working instance with input."""
     x = torch.linspace(-1, 1, 21).reshape(7, 3)
-    return Penalised(Gaussian(), l2=0.1, l1=0.01), nn.Linear(3, 2), Batch(x=x, y=torch.sin(x[:, :2]))
+    return Penalized(Gaussian(), l2=0.1, l1=0.01), nn.Linear(3, 2), Batch(x=x, y=torch.sin(x[:, :2]))

@@ -1,7 +1,7 @@
-"""Tokenisers: text <-> rows of whole numbers.  Characters, bytes, words and sub-words behind one small protocol.
+"""Tokenizers: text <-> rows of whole numbers.  Characters, bytes, words and sub-words behind one small protocol.
 
-    tokeniser = train("bpe", texts, size=8000, specials=("pad", "start", "end"))
-    tokeniser.decode(tokeniser.encode("some text")) == "some text"
+    tokenizer = train("bpe", texts, size=8000, specials=("pad", "start", "end"))
+    tokenizer.decode(tokenizer.encode("some text")) == "some text"
 
 All of them are saved as the tokenizer.json of the `tokenizers` package, which other programs read.  Text never turns
 into a special token, whatever it says: `<pad>` in a text is five characters; `marked` reads it as a token on purpose.
@@ -29,14 +29,14 @@ from ..core.errors import BadInput, DataUnusable
 from ..core.files import JSON_LIMIT, read_file, replace_file
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as Backend
 
 UNKNOWN = "\ufffd"
 Level = Literal["byte", "char"]
 Grain = Literal["byte", "char", "words", "bpe", "wordpiece", "unigram"]
 KINDS: tuple[str, ...] = get_args(Grain)
 
-SPELT = {
+SPELLED = {
     "pad": ("<pad>", "[PAD]"),
     "unknown": ("<unk>", "[UNK]"),
     "start": ("<s>", "[BOS]", "<bos>", "<|begin_of_text|>"),
@@ -54,8 +54,8 @@ PIECE = 1 << 14
 GROUP = 512
 
 
-class Tokeniser(Protocol):
-    """What a model, a lens or a reader may ask of any tokeniser."""
+class Tokenizer(Protocol):
+    """What a model, a lens or a reader may ask of any tokenizer."""
 
     @property
     def level(self) -> str:
@@ -146,17 +146,18 @@ class Vocabulary:
         return "".join(self.tokens[token] for token in tokens.tolist())
 
     def to_json(self) -> str:
-        from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+        from tokenizers import Tokenizer as Backend
 
         plain, last = self.tokens[: self.size - len(self.named)], self.tokens[self.size - len(self.named) :]
         if self.level == "byte":
-            tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
+            tokenizer = Backend(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
             tokenizer.pre_tokenizer, tokenizer.decoder = (
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
                 decoders.ByteLevel(),
             )
         else:
-            tokenizer = Tokenizer(models.WordLevel({char: i for i, char in enumerate(plain)}, unk_token=UNKNOWN))
+            tokenizer = Backend(models.WordLevel({char: i for i, char in enumerate(plain)}, unk_token=UNKNOWN))
             tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Split(Regex(ANY), "isolated"), decoders.Fuse()
         tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in last])
         return tokenizer.to_str(pretty=True)
@@ -167,9 +168,9 @@ ANY = r"[\s\S]"
 
 @final
 class Subwords:
-    """A tokeniser of the `tokenizers` package: BPE, WordPiece, Unigram, whole words, or any other tokenizer.json."""
+    """A tokenizer of the `tokenizers` package: BPE, WordPiece, Unigram, whole words, or any other tokenizer.json."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Backend) -> None:
         self.tokenizer = tokenizer
         tokenizer.encode_special_tokens = True  # what a text says is text
         tokenizer.no_padding()
@@ -180,9 +181,9 @@ class Subwords:
         return self.tokenizer.to_str()
 
     def __setstate__(self, state: str) -> None:
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer as Backend
 
-        self.__init__(Tokenizer.from_str(state))
+        self.__init__(Backend.from_str(state))
 
     @cached_property
     def level(self) -> str:
@@ -201,7 +202,7 @@ class Subwords:
     @cached_property
     def specials(self) -> Mapping[str, int]:
         number = self.tokenizer.token_to_id
-        ids = {name: next((n for n in map(number, spellings) if n is not None), None) for name, spellings in SPELT.items()}
+        ids = {name: next((n for n in map(number, spellings) if n is not None), None) for name, spellings in SPELLED.items()}
         sentinels = {f"sentinel {i}": number(SENTINEL.format(i)) for i in range(100)}
         return {name: n for name, n in (ids | sentinels).items() if n is not None}
 
@@ -245,15 +246,15 @@ class Subwords:
         return self.tokenizer.to_str(pretty=True)
 
 
-def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokeniser:
-    """A tokeniser learnt from texts, which are read once; the same texts give the same one, number for number.
+def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokenizer:
+    """A tokenizer learned from texts, which are read once; the same texts give the same one, number for number.
 
     kind: byte, char, words, bpe (over bytes: every text comes back exactly), wordpiece (small letters) or unigram
     size: most tokens it may have, special ones included
     specials: names of special tokens; 'sentinel 0' and so on are those of span corruption
     """
     if kind not in KINDS:
-        raise BadInput(f"no tokeniser '{kind}'", fix="choose from " + ", ".join(KINDS))
+        raise BadInput(f"no tokenizer '{kind}'", fix="choose from " + ", ".join(KINDS))
     if kind == "byte":
         return Vocabulary.of("", "byte", specials)
     if kind == "char":
@@ -265,25 +266,27 @@ def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[
         return Vocabulary.of("".join(seen), "char", [name for name in specials if name != "unknown"])
     least = 256 + len(specials) if kind == "bpe" else len(specials) + 1
     if size < least:
-        raise BadInput(f"a {kind} tokeniser needs {least} tokens or more, not {size}", fix=f"set its size to {least} or more")
+        raise BadInput(f"a {kind} tokenizer needs {least} tokens or more, not {size}", fix=f"set its size to {least} or more")
     with _one_thread(), _characters():  # sums in another order would give other numbers
         return Subwords(_TRAIN[kind](texts, size, specials))
 
 
-def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers, trainers
 
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
-    tokenizer = Tokenizer(models.WordLevel(unk_token=_spell("unknown")))
+    tokenizer = Backend(models.WordLevel(unk_token=_spell("unknown")))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(vocab_size=size, special_tokens=marks, show_progress=False))
     return tokenizer
 
 
-def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Backend(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     marks = [_spell(name) for name in specials if name != "unknown"]  # every byte is a token: nothing is unknown
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(_byte_letters()), special_tokens=marks, show_progress=False)
@@ -291,8 +294,9 @@ def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
     marks = [_spell(name, brackets=True) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     normal, split = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -308,7 +312,7 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Toke
         raise BadInput(
             f"{len(letters)} different letters need {len(first)} tokens, not {size}", fix=f"set its size to {len(first)} or more"
         )
-    tokenizer = Tokenizer(models.WordPiece(unk_token=marks[0]))
+    tokenizer = Backend(models.WordPiece(unk_token=marks[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     tokenizer.train_from_iterator((" ".join([word] * many) for word, many in words.items()), trainer)
@@ -321,12 +325,13 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Toke
     )
 
 
-def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Tokenizer:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
+    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Backend
 
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     space = pre_tokenizers.Metaspace(prepend_scheme="never")
-    tokenizer = Tokenizer(models.Unigram())
+    tokenizer = Backend(models.Unigram())
     tokenizer.pre_tokenizer = split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\n"), "isolated"), space])
     trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=marks, unk_token=marks[0], show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
@@ -349,23 +354,23 @@ _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
 }
 
 
-def _dressed(model: Any, marks: Sequence[str], **parts: Any) -> Tokenizer:
-    from tokenizers import Tokenizer
+def _dressed(model: Any, marks: Sequence[str], **parts: Any) -> Backend:
+    from tokenizers import Tokenizer as Backend
 
-    tokenizer = Tokenizer(model)
+    tokenizer = Backend(model)
     for name, part in parts.items():
         setattr(tokenizer, name, part)
     tokenizer.add_special_tokens(list(marks))
     return tokenizer
 
 
-def save(tokeniser: Tokeniser, path: str | Path) -> None:
+def save(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write a tokenizer.json, which `load` and other programs read."""
-    replace_file(Path(path), tokeniser.to_json().encode())
+    replace_file(Path(path), tokenizer.to_json().encode())
 
 
-def load(path: str | Path) -> Tokeniser:
-    """The tokeniser of a tokenizer.json."""
+def load(path: str | Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json."""
     try:
         return from_json(read_file(Path(path), 8 * JSON_LIMIT).decode("utf-8"))
     except (OSError, ValueError) as error:
@@ -375,12 +380,12 @@ def load(path: str | Path) -> Tokeniser:
         ) from error
 
 
-def from_json(text: str) -> Tokeniser:
-    """The tokeniser written in a tokenizer.json; ValueError for anything else."""
-    from tokenizers import Tokenizer
+def from_json(text: str) -> Tokenizer:
+    """The tokenizer written in a tokenizer.json; ValueError for anything else."""
+    from tokenizers import Tokenizer as Backend
 
     try:
-        config, tokenizer = json.loads(text), Tokenizer.from_str(text)
+        config, tokenizer = json.loads(text), Backend.from_str(text)
         model, split = config["model"], config["pre_tokenizer"] or {}
         added = {token["content"]: token["id"] for token in config["added_tokens"]}
     except ValueError:
@@ -397,61 +402,61 @@ def from_json(text: str) -> Tokeniser:
     return Subwords(tokenizer)
 
 
-def fingerprint(tokeniser: Tokeniser) -> str:
-    """Hash of a tokeniser: equal for equal ones."""
-    return hashlib.sha256(tokeniser.to_json().encode()).hexdigest()
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """Hash of a tokenizer: equal for equal ones."""
+    return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
 
 
-def check_fits(tokeniser: Tokeniser, known: int, where: str) -> None:
-    """Refuse a tokeniser with more tokens than a model has embeddings for."""
-    if tokeniser.size > known:
+def check_fits(tokenizer: Tokenizer, known: int, where: str) -> None:
+    """Refuse a tokenizer with more tokens than a model has embeddings for."""
+    if tokenizer.size > known:
         raise BadInput(
-            f"the tokeniser has {tokeniser.size} tokens, the model knows {known}", where=where, fix="use the tokeniser it learnt with"
+            f"the tokenizer has {tokenizer.size} tokens, the model knows {known}", where=where, fix="use the tokenizer it learned with"
         )
 
 
-def special(tokeniser: Tokeniser, name: str) -> int:
+def special(tokenizer: Tokenizer, name: str) -> int:
     """Number of a special token, or an error that says which ones there are."""
-    if name not in tokeniser.specials:
-        there = ", ".join(tokeniser.specials) or "none"
-        raise BadInput(f"this tokeniser has no special token '{name}'; it has {there}", fix=f"train one with '{name}' among its specials")
-    return tokeniser.specials[name]
+    if name not in tokenizer.specials:
+        there = ", ".join(tokenizer.specials) or "none"
+        raise BadInput(f"this tokenizer has no special token '{name}'; it has {there}", fix=f"train one with '{name}' among its specials")
+    return tokenizer.specials[name]
 
 
-def sentinels(tokeniser: Tokeniser) -> Tensor:
+def sentinels(tokenizer: Tokenizer) -> Tensor:
     """Numbers of the sentinels, in their order."""
-    ids = [number for name, number in tokeniser.specials.items() if name.startswith("sentinel ")]
+    ids = [number for name, number in tokenizer.specials.items() if name.startswith("sentinel ")]
     if not ids:
-        special(tokeniser, "sentinel 0")
+        special(tokenizer, "sentinel 0")
     return torch.tensor(ids)
 
 
-def marked(tokeniser: Tokeniser, text: str) -> Tensor:
-    """Tokens of a text in which special tokens are spelt out, as in 'Paris is the [MASK] of France'."""
-    special_ids = {tokeniser.tokens[number]: number for name, number in tokeniser.specials.items() if name != "unknown"}
+def marked(tokenizer: Tokenizer, text: str) -> Tensor:
+    """Tokens of a text in which special tokens are spelled out, as in 'Paris is the [MASK] of France'."""
+    special_ids = {tokenizer.tokens[number]: number for name, number in tokenizer.specials.items() if name != "unknown"}
     if not special_ids:
-        return tokeniser.encode(text).long()
+        return tokenizer.encode(text).long()
     parts = re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text)
-    rows = [torch.tensor([special_ids[part]]) if part in special_ids else tokeniser.encode(part).long() for part in parts if part]
+    rows = [torch.tensor([special_ids[part]]) if part in special_ids else tokenizer.encode(part).long() for part in parts if part]
     return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
 
 
-def _heard(tokeniser: Tokeniser, tokens: Tensor) -> Tensor:
+def _heard(tokenizer: Tokenizer, tokens: Tensor) -> Tensor:
     """A row without the special tokens that are no text."""
     tokens = tokens.flatten()
-    silent = [tokeniser.specials[name] for name in SILENT if name in tokeniser.specials]
-    if len(tokens) and (int(tokens.max()) >= tokeniser.size or int(tokens.min()) < 0):
-        wrong = int(tokens.max()) if int(tokens.max()) >= tokeniser.size else int(tokens.min())
-        raise BadInput(f"token {wrong} is none of the {tokeniser.size} of this tokeniser", fix="use the tokeniser the model learnt with")
+    silent = [tokenizer.specials[name] for name in SILENT if name in tokenizer.specials]
+    if len(tokens) and (int(tokens.max()) >= tokenizer.size or int(tokens.min()) < 0):
+        wrong = int(tokens.max()) if int(tokens.max()) >= tokenizer.size else int(tokens.min())
+        raise BadInput(f"token {wrong} is none of the {tokenizer.size} of this tokenizer", fix="use the tokenizer the model learned with")
     return tokens[~torch.isin(tokens.long(), torch.tensor(silent))] if silent else tokens
 
 
 def _spell(name: str, brackets: bool = False) -> str:
     if name.startswith("sentinel ") and name[9:].isdigit():
         return SENTINEL.format(int(name[9:]))
-    if name not in SPELT:
-        raise BadInput(f"no special token '{name}'", fix="choose from " + ", ".join(SPELT) + ", 'sentinel 0', ...")
-    return SPELT[name][1 if brackets else 0]
+    if name not in SPELLED:
+        raise BadInput(f"no special token '{name}'", fix="choose from " + ", ".join(SPELLED) + ", 'sentinel 0', ...")
+    return SPELLED[name][1 if brackets else 0]
 
 
 def _named(token: str) -> str:
@@ -459,11 +464,11 @@ def _named(token: str) -> str:
     match = re.fullmatch(r"<extra_id_(\d+)>", token)
     if match:
         return f"sentinel {match.group(1)}"
-    return next((name for name, spellings in SPELT.items() if token in spellings), token)
+    return next((name for name, spellings in SPELLED.items() if token in spellings), token)
 
 
 def _byte_letters() -> list[str]:
-    """The printable letter that byte-level tokenisers write for each byte [radford2019]."""
+    """The printable letter that byte-level tokenizers write for each byte [radford2019]."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte if byte in plain else next(others)) for byte in range(256)]

@@ -24,16 +24,16 @@ Shape = Literal["normal", "uniform"]
 """the distribution to draw from; its variance is the same"""
 
 
-def initialise(name: str, **settings: Any) -> Callable[[nn.Module], None]:
-    """A function that sets the first weights of a model: `initialise("he_normal")`, `initialise("normal", std=0.02)`."""
+def initialize(name: str, **settings: Any) -> Callable[[nn.Module], None]:
+    """A function that sets the first weights of a model: `initialize("he_normal")`, `initialize("normal", std=0.02)`."""
     if name not in _KNOWN:
-        raise BadInput(f"no initialiser '{name}'", fix=nearest(name, _KNOWN))
-    rule = _KNOWN[name](**resolve(_KNOWN[name], settings, f"initialiser '{name}'"))
+        raise BadInput(f"no initializer '{name}'", fix=nearest(name, _KNOWN))
+    rule = _KNOWN[name](**resolve(_KNOWN[name], settings, f"initializer '{name}'"))
     return partial(_fill, rule)
 
 
 def names() -> list[str]:
-    """Names that `initialise` takes."""
+    """Names that `initialize` takes."""
     return sorted(_KNOWN)
 
 

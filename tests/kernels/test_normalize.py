@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from sonde.kernels import available, why_not
-from sonde.kernels.normalise import Running, _Normalise, normalise
+from sonde.kernels.normalize import Running, _Normalize, normalize
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -21,7 +21,7 @@ FEW_CHANNELS = [(4, 3, 6, 5), (7, 1, 2, 3)]
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch):
     """The kernel serves also where torch's is faster."""
-    monkeypatch.setattr("sonde.kernels.normalise.LEAST", 0)
+    monkeypatch.setattr("sonde.kernels.normalize.LEAST", 0)
 
 
 def last(x: Tensor) -> Tensor:
@@ -69,22 +69,22 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> 
 def test_sizes(size, kind):
     tensors = inputs(size)
     want = run(torchs, tensors, kind)
-    close(run(normalise, tensors, kind), want, 1e-12)
-    close(run(normalise, tensors, kind, torch.float32), want, 1e-5)
+    close(run(normalize, tensors, kind), want, 1e-12)
+    close(run(normalize, tensors, kind, torch.float32), want, 1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_kernel_serves(size, monkeypatch):
-    monkeypatch.setattr(_Normalise, "apply", lambda *tensors: "kernel")
+    monkeypatch.setattr(_Normalize, "apply", lambda *tensors: "kernel")
     tensors = {name: last(value) for name, value in inputs(size).items()}
-    assert normalise(tensors["x"], tensors["weight"], tensors["bias"], Running(tensors["mean"], tensors["variance"], 0.1, 1e-5)) == "kernel"
+    assert normalize(tensors["x"], tensors["weight"], tensors["bias"], Running(tensors["mean"], tensors["variance"], 0.1, 1e-5)) == "kernel"
 
 
 @pytest.mark.parametrize("kind", [RELU, SUM])
 def test_as_exact_as_torch_far_from_zero(kind):
     """A mean a thousand deviations away: no output or gradient is further from the truth than twice what torch's is."""
     tensors = {name: value.float().double() for name, value in inputs((6, 19, 13, 17), far=1000.0).items()}
-    want, ours, theirs = run(torchs, tensors, kind), run(normalise, tensors, kind, torch.float32), run(torchs, tensors, kind, torch.float32)
+    want, ours, theirs = run(torchs, tensors, kind), run(normalize, tensors, kind, torch.float32), run(torchs, tensors, kind, torch.float32)
     for name, truth in want.items():
         error, bound = ((one[name] - truth).abs().mean() for one in (ours, theirs))
         assert error <= 2 * bound + 1e-6 * truth.abs().mean(), name
@@ -98,7 +98,7 @@ def test_outliers_at_the_beginning_cost_no_digits():
     one = torch.ones(16)
     for pixels in (last(x), last(x[:, :, 1:])):
         running = Running(torch.zeros(16), torch.zeros(16), 1.0, 1e-5)
-        normalise(pixels, one, one, running)
+        normalize(pixels, one, one, running)
         exact = pixels.double()
         torch.testing.assert_close(running.mean.double(), exact.mean((0, 2, 3)), rtol=1e-6, atol=0)
         torch.testing.assert_close(running.variance.double(), exact.var((0, 2, 3)), rtol=1e-5, atol=0)
@@ -111,7 +111,7 @@ def test_derivatives(kind):
 
     def call(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None = None) -> Tensor:
         running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-3)
-        return normalise(x, weight, bias, running, kind != PLAIN, other)
+        return normalize(x, weight, bias, running, kind != PLAIN, other)
 
     assert torch.autograd.gradcheck(call, leaves, fast_mode=True)
     assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
@@ -128,7 +128,7 @@ def test_second_gradient_with_frozen_parts(frozen):
         first = torch.autograd.grad((y * tensors["dy"]).square().sum(), free, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), free, allow_unused=True)
 
-    for ours, theirs in zip(twice(normalise), twice(torchs), strict=True):
+    for ours, theirs in zip(twice(normalize), twice(torchs), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -138,7 +138,7 @@ def test_threads_and_runs_change_no_bit():
     try:
         for threads in (1, 2, 3, 3):
             torch.set_num_threads(threads)
-            results.append(run(normalise, tensors, SUM, torch.float32))
+            results.append(run(normalize, tensors, SUM, torch.float32))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
@@ -150,7 +150,7 @@ def test_gradients_of_another_layout():
     tensors = {name: last(value) for name, value in inputs((2, 20, 5, 3)).items()}
     for dy in (tensors["dy"].contiguous(), tensors["dy"].mean((2, 3), keepdim=True).expand_as(tensors["x"])):
         grads = []
-        for call in (normalise, torchs):
+        for call in (normalize, torchs):
             x = tensors["x"].clone(memory_format=torch.preserve_format).requires_grad_()
             running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-5)
             grads += torch.autograd.grad(call(x, tensors["weight"], tensors["bias"], running, True), x, dy)
@@ -161,7 +161,7 @@ def test_not_a_number_is_seen():
     x = last(torch.randn(2, 16, 3, 3))
     x[1, 5, 2, 1] = float("nan")
     x.requires_grad_()
-    y = normalise(x, torch.ones(16), torch.zeros(16), Running(torch.zeros(16), torch.ones(16), 0.1, 1e-5), True)
+    y = normalize(x, torch.ones(16), torch.zeros(16), Running(torch.zeros(16), torch.ones(16), 0.1, 1e-5), True)
     (dx,) = torch.autograd.grad(y.sum(), x)
     for one in (y, dx):
         assert one[:, 5].isnan().all() and one[:, :5].isfinite().all() and one[:, 6:].isfinite().all()
@@ -169,7 +169,7 @@ def test_not_a_number_is_seen():
 
 @pytest.mark.parametrize("case", ["layout", "half precision", "small", "watched", "sum alone"])
 def test_torch_serves_elsewhere(case, monkeypatch):
-    monkeypatch.setattr(_Normalise, "apply", lambda *tensors: pytest.fail("the kernel was called"))
+    monkeypatch.setattr(_Normalize, "apply", lambda *tensors: pytest.fail("the kernel was called"))
     tensors = {name: last(value) for name, value in inputs((2, 16, 3, 4)).items()}
     x, other, relu = tensors["x"], None, True
     if case == "layout":
@@ -178,15 +178,15 @@ def test_torch_serves_elsewhere(case, monkeypatch):
         tensors = {name: value.bfloat16() for name, value in tensors.items()}
         x = tensors["x"]
     elif case == "small":
-        monkeypatch.setattr("sonde.kernels.normalise.LEAST", x.numel() + 1)
+        monkeypatch.setattr("sonde.kernels.normalize.LEAST", x.numel() + 1)
     elif case == "sum alone":
         other, relu = tensors["other"], False
     running = Running(tensors["mean"], tensors["variance"], 0.1, 1e-5)
     if case == "watched":
         with FlopCounterMode(display=False):
-            y = normalise(x, tensors["weight"], tensors["bias"], running, relu, other)
+            y = normalize(x, tensors["weight"], tensors["bias"], running, relu, other)
     else:
-        y = normalise(x, tensors["weight"], tensors["bias"], running, relu, other)
+        y = normalize(x, tensors["weight"], tensors["bias"], running, relu, other)
     fresh = Running(torch.zeros_like(running.mean), torch.ones_like(running.mean), 0.1, 1e-5)
     torch.testing.assert_close(y, torchs(x, tensors["weight"], tensors["bias"], fresh, relu, other))
 
@@ -194,7 +194,7 @@ def test_torch_serves_elsewhere(case, monkeypatch):
 def test_one_value_for_each_channel_is_told_by_torch():
     one = torch.ones(16)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        normalise(torch.ones(1, 16, 1, 1), one, one, Running(one.clone(), one.clone(), 0.1, 1e-5))
+        normalize(torch.ones(1, 16, 1, 1), one, one, Running(one.clone(), one.clone(), 0.1, 1e-5))
 
 
 @pytest.mark.parametrize("kind", [PLAIN, RELU, SUM])
@@ -202,7 +202,7 @@ def test_one_value_for_each_channel_is_told_by_torch():
 def test_what_was_saved_may_come_back_in_another_layout_or_dtype(kind, pack, tolerance):
     def hooked(*args):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-            return normalise(*args)
+            return normalize(*args)
 
     tensors = inputs((3, 17, 7, 2))
     close(run(hooked, tensors, kind), run(torchs, tensors, kind), tolerance)
@@ -219,5 +219,5 @@ def test_batches_of_gradients(kind):
         y = call(*leaves[:3], running, kind != PLAIN, *leaves[3:])
         return torch.autograd.grad(y, leaves, many, is_grads_batched=True)
 
-    for a, b in zip(found(normalise), found(torchs), strict=True):
+    for a, b in zip(found(normalize), found(torchs), strict=True):
         torch.testing.assert_close(a, b)

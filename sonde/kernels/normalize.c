@@ -230,5 +230,5 @@ static int run(const arguments *a, int back) {
     return failed;
 }
 
-int EXPORT(normalise_forward)(const arguments *a) { return run(a, 0); }
-int EXPORT(normalise_backward)(const arguments *a) { return run(a, 1); }
+int EXPORT(normalize_forward)(const arguments *a) { return run(a, 0); }
+int EXPORT(normalize_backward)(const arguments *a) { return run(a, 1); }

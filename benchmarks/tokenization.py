@@ -1,6 +1,6 @@
 """Text to a tensor of tokens, against `tokenizers` called directly: the same tokens, the ratio of the times.
 
-    python benchmarks/tokenise.py [FILE] [--rounds 5]
+    python benchmarks/tokenization.py [FILE] [--rounds 5]
 
 Direct means what one writes without us: `encode` of the whole text, or `encode_batch` of its lines, and a tensor of the ids.
 """
@@ -17,7 +17,7 @@ import torch
 
 from sonde.data import fetch
 from sonde.data.text import SHAKESPEARE, library
-from sonde.data.tokeniser import Subwords, train
+from sonde.data.tokenizer import Subwords, train
 
 
 def seconds(work: Callable[[], torch.Tensor]) -> float:
@@ -32,9 +32,9 @@ def main() -> None:
     ask.add_argument("--rounds", type=int, default=5)
     args = ask.parse_args()
     text = args.file.read_text(encoding="utf-8") if args.file else "\n".join(one for _, one in library())[: 1 << 21]
-    tokeniser = train("bpe", [text], 8000)
-    assert isinstance(tokeniser, Subwords)
-    theirs, lines = tokeniser.tokenizer, text.splitlines(keepends=True)
+    tokenizer = train("bpe", [text], 8000)
+    assert isinstance(tokenizer, Subwords)
+    theirs, lines = tokenizer.tokenizer, text.splitlines(keepends=True)
 
     def one_by_one() -> torch.Tensor:
         return torch.tensor(theirs.encode(text, add_special_tokens=False).ids)
@@ -43,8 +43,8 @@ def main() -> None:
         return torch.cat([torch.tensor(one.ids) for one in theirs.encode_batch(lines, add_special_tokens=False)])
 
     ways = {
-        "whole text": (lambda: tokeniser.encode(text), one_by_one),
-        "many lines": (lambda: tokeniser.encode_all(lines)[0], in_lines),
+        "whole text": (lambda: tokenizer.encode(text), one_by_one),
+        "many lines": (lambda: tokenizer.encode_all(lines)[0], in_lines),
     }
     print(f"{len(text):,} characters, {len(one_by_one()):,} tokens")
     for name, (ours, direct) in ways.items():

@@ -20,12 +20,12 @@ def _on_shelf(name: str) -> Callable[[], dict[str, str]]:
 
 
 def _data() -> dict[str, str]:
-    from ..data.catalogue import names, summary
+    from ..data.catalog import names, summary
 
     return {name: summary(name) for name in names()}
 
 
-def _optimisers() -> dict[str, str]:
+def _optimizers() -> dict[str, str]:
     """The rules of torch.optim but for those the builder refuses, and our own."""
     refused = ast.literal_eval(_assigned(shelf.folder("optim") / "build.py", "_REFUSED"))
     spec = find_spec("torch")
@@ -65,8 +65,8 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "models": _on_shelf("models"),
     "mixers": _on_shelf("nn.mixers"),
     "objectives": _on_shelf("objectives"),
-    "optimisers": _optimisers,
+    "optimizers": _optimizers,
     "schedules": _returning("schedules.py", "Schedule"),
-    "initialisers": _returning("initialise.py", "Rule"),
+    "initializers": _returning("initialize.py", "Rule"),
     "lenses": _on_shelf("lenses"),
 }
