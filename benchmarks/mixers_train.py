@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.live import Live
 from sonde.engine.api import train
 from sonde.recipes import char_lm
@@ -46,7 +46,7 @@ def one(name: str, seed: int, steps: int) -> dict[str, float]:
 def train_all(out: Path, steps: int, seeds: int) -> None:
     results = json.loads(out.read_text()) if out.exists() else {}
     for seed in range(seeds):
-        for name in shelf.names("nn.mixers"):
+        for name in registry.names("nn.mixers"):
             if f"{name} {seed}" in results:
                 continue
             command = [sys.executable, __file__, "one", "--name", name, "--seed", str(seed), "--steps", str(steps)]
@@ -61,7 +61,7 @@ def speed(out: Path, rounds: int = 3) -> None:
     torch.manual_seed(0)
     char_lm._windows = functools.cache(char_lm._windows)  # the same text for all
     calls, figures = {}, {}
-    for name in shelf.names("nn.mixers"):
+    for name in registry.names("nn.mixers"):
         variant = recipe(name, 10)
         model, data = variant.build_model(), variant.build_data()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import SondeError
 from sonde.models.published import PUBLISHED
 
@@ -50,15 +50,15 @@ def test_commands_are_commands(page: Path) -> None:
         words = shlex.split(line, comments=True)
         if words[:1] != ["sonde"] or words[1:2] == ["--help"]:
             continue
-        shelf.check("cli.commands", words[1])
+        registry.check("cli.commands", words[1])
         if words[1] in ("train", "sweep", "explain") and re.fullmatch(r"[a-z]\w+", words[2]):
-            known = {*shelf.names("recipes"), *shelf.names("models"), *shelf.names("nn.mixers"), *PUBLISHED}
+            known = {*registry.names("recipes"), *registry.names("models"), *registry.names("nn.mixers"), *PUBLISHED}
             assert words[2] in known, line
         if words[1] == "look" and len(words) > 3:
-            shelf.check("lenses", words[3])
+            registry.check("lenses", words[3])
 
 
-def test_each_shelf_has_a_guide() -> None:
+def test_each_registry_has_a_guide() -> None:
     guides = {path.stem for path in (ROOT / "docs/how-to").glob("*.md")}
     assert guides >= {"add-a-recipe", "add-an-objective", "add-an-optimizer", "add-a-lens", "add-a-mixer", "add-an-exhibit"}
 
@@ -83,7 +83,7 @@ def test_the_objective_lens_and_exhibit_shown_work(tmp_path: Path) -> None:
     objective = shown("add-an-objective", tmp_path).tiny()
     assert objective[0](*objective[1:]).loss().isfinite()
     lens = shown("add-a-lens", tmp_path)
-    lens.need = lambda *_, **__: None  # it looks the lens up on the shelf, where this one does not stand
+    lens.need = lambda *_, **__: None  # it looks the lens up in the registry, which does not have this one
     reading = lens.read(lens.tiny())
     assert 0 < reading.values["zeros"][0] < 1 and lens.why_not(lens.tiny()) == ""
     from sonde.atlas._exhibit import Exhibit
@@ -98,7 +98,7 @@ def test_the_guide_to_mixers_runs_and_names_each_as_it_is() -> None:
     for block in blocks(page, "python"):
         exec(block, names)
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page.read_text(encoding="utf-8"), re.M)
-    assert sorted(name for name, *_ in rows) == shelf.names("nn.mixers")
+    assert sorted(name for name, *_ in rows) == registry.names("nn.mixers")
     for name, kind, forms, state in rows:
         layer = names["mixer"](name, width=256)
         with names["watching"]() as watch, torch.no_grad():
@@ -113,4 +113,4 @@ def shown(guide: str, folder: Path):
     """The example of a guide, as a module."""
     path = folder / f"{guide.replace('-', '_')}.py"
     path.write_text(blocks(ROOT / f"docs/how-to/{guide}.md", "python")[0])
-    return shelf.load_file(path)
+    return registry.load_file(path)

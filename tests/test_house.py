@@ -10,40 +10,40 @@ from pathlib import Path
 
 import pytest
 
-from sonde.core import shelf
+from sonde.core import registry
 
 ROOT = Path(__file__).resolve().parent.parent
-SHELVES = ("objectives", "optim.rules", "lenses", "recipes", "nn.mixers")
-PLUGINS = [(name, plugin) for name in SHELVES for plugin in shelf.names(name)]
+REGISTRIES = ("objectives", "optim.rules", "lenses", "recipes", "nn.mixers")
+PLUGINS = [(name, plugin) for name in REGISTRIES for plugin in registry.names(name)]
 ENTRY = {"recipes": "recipe", "lenses": "read"}
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "pandas", "scipy", "optuna", "pyarrow")
 
 
-def functions(shelf_name: str, plugin: str) -> set[str]:
+def functions(registry_name: str, plugin: str) -> set[str]:
     """Names of the functions at the top of a plug-in's file, read by parsing."""
-    tree = ast.parse((shelf.folder(shelf_name) / f"{plugin}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((registry.folder(registry_name) / f"{plugin}.py").read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("shelf_name, plugin", PLUGINS)
-def test_a_plugin_says_what_it_is(shelf_name: str, plugin: str) -> None:
-    line = shelf.summary(shelf_name, plugin)
+@pytest.mark.parametrize("registry_name, plugin", PLUGINS)
+def test_a_plugin_says_what_it_is(registry_name: str, plugin: str) -> None:
+    line = registry.summary(registry_name, plugin)
     assert 10 <= len(line) <= 140, f"the docstring of {plugin} must begin with one line that says what it is"
 
 
-@pytest.mark.parametrize("shelf_name, plugin", [pair for pair in PLUGINS if pair[0] != "recipes"])
-def test_a_plugin_ends_with_tiny(shelf_name: str, plugin: str) -> None:
-    assert "tiny" in functions(shelf_name, plugin)
+@pytest.mark.parametrize("registry_name, plugin", [pair for pair in PLUGINS if pair[0] != "recipes"])
+def test_a_plugin_ends_with_tiny(registry_name: str, plugin: str) -> None:
+    assert "tiny" in functions(registry_name, plugin)
 
 
-@pytest.mark.parametrize("shelf_name, plugin", [pair for pair in PLUGINS if pair[0] in ENTRY])
-def test_a_plugin_has_its_entry(shelf_name: str, plugin: str) -> None:
-    assert ENTRY[shelf_name] in functions(shelf_name, plugin)
+@pytest.mark.parametrize("registry_name, plugin", [pair for pair in PLUGINS if pair[0] in ENTRY])
+def test_a_plugin_has_its_entry(registry_name: str, plugin: str) -> None:
+    assert ENTRY[registry_name] in functions(registry_name, plugin)
 
 
 def test_every_module_has_a_docstring() -> None:
     files = [path for path in (ROOT / "sonde").rglob("*.py") if path.name != "__init__.py"]
-    assert [str(path.relative_to(ROOT)) for path in files if not shelf.first_line(path)] == []
+    assert [str(path.relative_to(ROOT)) for path in files if not registry.first_line(path)] == []
 
 
 def machine_names(text: str) -> list[str]:
@@ -87,7 +87,7 @@ def test_import_sonde_is_cheap() -> None:
     assert len(loaded) < 30, sorted(loaded)
 
 
-@pytest.mark.parametrize("module", ["errors", "shelf", "seeds", "dials", "files"])
+@pytest.mark.parametrize("module", ["errors", "registry", "seeds", "dials", "files"])
 def test_light_core_modules_need_no_torch(module: str) -> None:
     assert not modules_after(f"import sonde.core.{module}") & set(HEAVY)
 

@@ -181,7 +181,7 @@ def test_a_wrong_way_import_is_caught(tmp_path: Path, file: str, text: str) -> N
         ("nn/mixers/a.py", "from ...kernels import scan\nfrom ..norms import Norm\nfrom . import b"),
         ("engine/a.py", "from sonde.gradients.mean import gradient\nimport torch"),
         ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import api"),
-        ("cli/commands/a.py", "from ...core import shelf\nfrom .. import main\ndef run():\n    from ...engine.api import train"),
+        ("cli/commands/a.py", "from ...core import registry\nfrom .. import main\ndef run():\n    from ...engine.api import train"),
         ("cli/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sonde.engine.api import Run"),
     ],
 )

@@ -32,7 +32,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core import seeds, shelf
+from ..core import registry, seeds
 from ..core.errors import BadInput, SondeError
 from ..core.reading import Reading, plain
 from ._index import rows
@@ -278,7 +278,7 @@ def _in_order(reading: Reading, names: list[str]) -> Reading:
 
 
 def _chapter(path: Path) -> Any:
-    return importlib.import_module(f"{__package__}.{path.stem}") if path.parent == FOLDER else shelf.load_file(path)
+    return importlib.import_module(f"{__package__}.{path.stem}") if path.parent == FOLDER else registry.load_file(path)
 
 
 @contextmanager

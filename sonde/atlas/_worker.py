@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..core import shelf
+from ..core import registry
 from ..core.files import parse_json
 from ._exhibit import FOLDER, Result, fingerprint, found, run
 
@@ -74,7 +74,7 @@ class _Worker:
         self.log = Path(name)
         # One thread each: the rows share the cores, and sums must not depend on how many there are.
         own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TMPDIR": str(scratch)}
-        path = os.pathsep.join(filter(None, [str(shelf.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(registry.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(folder), str(limit)],
             stdin=subprocess.PIPE,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import shelf
+from ..core import registry
 from ..core.live import Live
 from ..core.reading import Reading
 from ..core.seeds import generator
@@ -737,7 +737,7 @@ def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], dials: dict
         scores[name] = []
         for seed in seeds:
             # Judged once, at the end: new sequences are many and the net is small.
-            variant = shelf.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
+            variant = registry.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
             done = exhibit.train(variant, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
             scores[name].append([row for row in done.metrics if "valid/accuracy" in row][-1]["valid/accuracy"])
     bars = {f"seed {seed}": [scores[name][number] for name in mixers] for number, seed in enumerate(seeds)}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..core import shelf
+from ..core import registry
 from ..core.batch import Batch, Data, ask
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
@@ -48,7 +48,7 @@ from . import _lm_parts as toy
 from ._exhibit import Exhibit, spread
 
 SMOOTHINGS: tuple[Smoothing, ...] = ("none", "add", "backoff", "kneser-ney")
-CAUSAL = [name for name in shelf.names("nn.mixers") if name != "linformer"]
+CAUSAL = [name for name in registry.names("nn.mixers") if name != "linformer"]
 """mixers that see no later token"""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..core import shelf
+from ..core import registry
 
 
 def entries(kind: str) -> dict[str, str]:
@@ -15,8 +15,8 @@ def entries(kind: str) -> dict[str, str]:
     return KINDS[kind]()
 
 
-def _on_shelf(name: str) -> Callable[[], dict[str, str]]:
-    return lambda: {one: shelf.summary(name, one) for one in shelf.names(name)}
+def _in_registry(name: str) -> Callable[[], dict[str, str]]:
+    return lambda: {one: registry.summary(name, one) for one in registry.names(name)}
 
 
 def _data() -> dict[str, str]:
@@ -27,7 +27,7 @@ def _data() -> dict[str, str]:
 
 def _optimizers() -> dict[str, str]:
     """The rules of torch.optim but for those the builder refuses, and our own."""
-    refused = ast.literal_eval(_assigned(shelf.folder("optim") / "build.py", "_REFUSED"))
+    refused = ast.literal_eval(_assigned(registry.folder("optim") / "build.py", "_REFUSED"))
     spec = find_spec("torch")
     home = Path(spec.origin).parent / "optim" / "__init__.py" if spec is not None and spec.origin else None
     kinds = []
@@ -35,14 +35,14 @@ def _optimizers() -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.optim."):
             kinds += [name.name for name in node.names if name.name != "Optimizer"]
     theirs = {kind.lower(): f"torch.optim.{kind}" for kind in kinds if kind[0].isupper() and kind.lower() not in refused}
-    return dict(sorted({**theirs, **_on_shelf("optim.rules")()}.items()))
+    return dict(sorted({**theirs, **_in_registry("optim.rules")()}.items()))
 
 
 def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
     """Functions of a file of `optim` that make one kind of thing, with the first line of their docstrings."""
 
     def found() -> dict[str, str]:
-        body = ast.parse((shelf.folder("optim") / file).read_text(encoding="utf-8")).body
+        body = ast.parse((registry.folder("optim") / file).read_text(encoding="utf-8")).body
         makers = [
             node for node in body if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == kind
         ]
@@ -60,13 +60,13 @@ def _assigned(path: Path, name: str) -> ast.expr:
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "recipes": _on_shelf("recipes"),
+    "recipes": _in_registry("recipes"),
     "data": _data,
-    "models": _on_shelf("models"),
-    "mixers": _on_shelf("nn.mixers"),
-    "objectives": _on_shelf("objectives"),
+    "models": _in_registry("models"),
+    "mixers": _in_registry("nn.mixers"),
+    "objectives": _in_registry("objectives"),
     "optimizers": _optimizers,
     "schedules": _returning("schedules.py", "Schedule"),
     "initializers": _returning("initialize.py", "Rule"),
-    "lenses": _on_shelf("lenses"),
+    "lenses": _in_registry("lenses"),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import shelf
+from ..core import registry
 from ..core.dials import Dial, dials
 from ..core.errors import BadInput, nearest
 from ._options import flag, show, usable
@@ -19,7 +19,7 @@ class Named:
     """Something with dials: a recipe, a model, a lens."""
 
     target: str
-    """what the engine is given: a name on a shelf, or the path of a file"""
+    """what the engine is given: a name in a registry, or the path of a file"""
     owner: str
     make: Callable[..., Any]
     dials: dict[str, Dial]
@@ -29,11 +29,13 @@ class Named:
         return (inspect.getdoc(self.make) or "").split("\n")[0]
 
 
-def needed(words: Sequence[str], command: str, *shelves: str) -> str:
+def needed(words: Sequence[str], command: str, *registries: str) -> str:
     """The first word, or an error that lists what could stand there."""
     if not words:
-        kinds = " or ".join(name.removesuffix("s") for name in shelves)
-        raise BadInput(f"{command} needs the name of a {kinds}", fix=nearest("", [one for name in shelves for one in shelf.names(name)]))
+        kinds = " or ".join(name.removesuffix("s") for name in registries)
+        raise BadInput(
+            f"{command} needs the name of a {kinds}", fix=nearest("", [one for name in registries for one in registry.names(name)])
+        )
     return words[0]
 
 
@@ -45,12 +47,12 @@ def merged(own: Mapping[str, Dial], thing: Named) -> dict[str, Dial]:
 
 
 def recipe(name: str) -> Named:
-    """A recipe on the shelf or in a user's file."""
+    """A recipe in the registry or in a user's file."""
     if name.endswith(".py"):
         path = usable(Path(name), "FILE.py")
-        module, owner = shelf.load_file(path), f"recipe '{path.stem}'"
+        module, owner = registry.load_file(path), f"recipe '{path.stem}'"
     else:
-        module, owner = shelf.load("recipes", name), f"recipe '{name}'"
+        module, owner = registry.load("recipes", name), f"recipe '{name}'"
     make = getattr(module, "recipe", None)
     if not callable(make):
         raise BadInput(f"{show(name)} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
@@ -59,7 +61,7 @@ def recipe(name: str) -> Named:
 
 def model(name: str) -> Named:
     """A model of the library: the network in its file that has the file's name."""
-    module = shelf.load("models", name)
+    module = registry.load("models", name)
     kinds = {kind.__name__.lower(): kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__}
     make = kinds.get(name.replace("_", ""))
     if make is None:
@@ -68,6 +70,6 @@ def model(name: str) -> Named:
 
 
 def lens(name: str) -> Named:
-    """A lens on the shelf."""
-    read = shelf.load("lenses", name).read
+    """A lens in the registry."""
+    read = registry.load("lenses", name).read
     return Named(name, f"lens '{name}'", read, dials(read, f"lens '{name}'", skip=("subject",)))

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from ..core import shelf
+from ..core import registry
 from ..core.errors import Interrupted, ResourceFault, SondeError, clean
 
-SHELF = "cli.commands"
+REGISTRY = "cli.commands"
 ORDER = ("doctor", "list", "data", "explain", "bench", "train", "sweep", "runs", "look", "compare", "predict", "generate", "hf", "atlas")
 """the order of a day's work, for the help text; a command not named here comes last"""
 
@@ -60,7 +60,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("-V", "--version"):
         print(f"sonde {__version__}")
         return 0
-    command = shelf.load(SHELF, words[0])
+    command = registry.load(REGISTRY, words[0])
     if any(word in ("-h", "--help") for word in words[1:]):
         print(_help.of_command(words[0], command, [word for word in words[1:] if word not in ("-h", "--help")]))
         return 0
@@ -69,8 +69,8 @@ def _dispatch(words: list[str]) -> int:
 
 def commands() -> dict[str, str]:
     """Every command with its summary, read by parsing."""
-    names = sorted(shelf.names(SHELF), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-    return {name: shelf.summary(SHELF, name) for name in names}
+    names = sorted(registry.names(REGISTRY), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return {name: registry.summary(REGISTRY, name) for name in names}
 
 
 def _fault(error: BaseException) -> SondeError:

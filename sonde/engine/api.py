@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core import files, shelf
+from ..core import files, registry
 from ..core.batch import Batch, Data, ask
 from ..core.dials import dials, resolve
 from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
@@ -41,7 +41,7 @@ class Plan:
 
     make: Callable[[int], Recipe]
     source: dict[str, Any]
-    """{"name"} of a recipe on the shelf, {"file", "sha256"} of a user's file, or {"object"} made in Python"""
+    """{"name"} of a recipe in the registry, {"file", "sha256"} of a user's file, or {"object"} made in Python"""
     name: str
     dials: dict[str, Any] = field(default_factory=dict)
     file: Path | None = None
@@ -59,13 +59,13 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[st
         function, name, source = recipe, recipe.__name__, {"object": f"{recipe.__module__}.{recipe.__qualname__}"}
     elif str(recipe).endswith(".py"):
         file = Path(recipe)
-        function, name = getattr(shelf.load_file(file), "recipe", None), file.stem
+        function, name = getattr(registry.load_file(file), "recipe", None), file.stem
         if function is None:
             raise BadInput(f"{file.name} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
         source = {"file": str(file.resolve()), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     else:
-        name = shelf.check("recipes", str(recipe))
-        function, source = shelf.load("recipes", name).recipe, {"name": name}
+        name = registry.check("recipes", str(recipe))
+        function, source = registry.load("recipes", name).recipe, {"name": name}
     return Plan(_maker(function, overrides, f"recipe '{name}'"), source, name, _dials(function, overrides, f"recipe '{name}'"), file)
 
 
@@ -130,7 +130,7 @@ def train(
         run = old.path
         run_plan = _plan_of(old, recipe)
     elif recipe is None:
-        raise BadInput("no recipe given", fix="choose from " + ", ".join(shelf.names("recipes")))
+        raise BadInput("no recipe given", fix="choose from " + ", ".join(registry.names("recipes")))
     else:
         run_plan = plan(recipe, overrides)
     world = World.alone()
@@ -262,7 +262,7 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
             )
         run_plan = plan(copy, info["dials"])
         return replace(run_plan, source=source, name=Path(source["file"]).stem)
-    return plan(shelf.check("recipes", str(source["name"])), info["dials"])
+    return plan(registry.check("recipes", str(source["name"])), info["dials"])
 
 
 def execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
@@ -534,7 +534,7 @@ class Run:
 
     def look(self, lens: str, *, split: str | None = None, first: int = 512, **options: Any) -> list[Reading]:
         """Look through a lens at the `first` so many examples of a part of the data."""
-        module = shelf.load("lenses", lens)
+        module = registry.load("lenses", lens)
         readings = module.read(self.subject(split, first), **resolve_lens(module.read, options, lens))
         return readings if isinstance(readings, list) else [readings]
 

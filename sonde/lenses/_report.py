@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import shelf
+from ..core import registry
 from ..core.errors import ResourceFault, SondeError, clean
 from ..core.files import replace_file
 from ..core.reading import Reading, Subject
@@ -102,7 +102,7 @@ class _Look:
             self.refused.append(f"all that needs the model and its data: {error.what}")
 
     def through(self, lens: str, **dials: Any) -> list[Reading]:
-        module = shelf.load("lenses", lens)
+        module = registry.load("lenses", lens)
         try:
             if lens in ("curves", "summary"):  # these need rows only, and so work for a run without a checkpoint too
                 subject = Subject(None, None, metrics=self.run.metrics, name=self.run.name)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..core import shelf
+from ..core import registry
 from ..core.dials import dials
 from ..core.errors import BadInput
 from ..core.reading import Subject
@@ -121,7 +121,7 @@ def predictions(subject: Subject) -> Any:
 def need(lens: str, subject: Subject, **options: Any) -> None:
     """Stop with one line where a dial is wrong, or where a lens does not apply: why, and which lenses do."""
     name = lens.rsplit(".", 1)[-1]
-    module = shelf.load("lenses", name)
+    module = registry.load("lenses", name)
     known = dials(module.read, f"lens '{name}'")
     for dial, value in options.items():
         known[dial].check(value)
@@ -133,7 +133,7 @@ def need(lens: str, subject: Subject, **options: Any) -> None:
 
 def fitting(subject: Subject) -> list[str]:
     """Names of the lenses that apply to a subject.  A lens says so itself by an empty `why_not(subject)`."""
-    return [name for name in shelf.names("lenses") if not shelf.load("lenses", name).why_not(subject)]
+    return [name for name in registry.names("lenses") if not registry.load("lenses", name).why_not(subject)]
 
 
 def no_model(subject: Subject) -> str:

@@ -22,7 +22,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ..core import shelf
+from ..core import registry
 from ..core.errors import BadInput, nearest
 from ..nn.activations import Interval, about
 
@@ -91,7 +91,7 @@ class Head:
 
     def likelihood(self, **settings: Any) -> Any:
         """The objective itself, e.g. `head("classes", 3).likelihood(smoothing=0.1)`."""
-        kind = getattr(shelf.load("objectives", self.objective), self.objective.title().replace("_", ""))
+        kind = getattr(registry.load("objectives", self.objective), self.objective.title().replace("_", ""))
         return kind(**({"classes": self.outputs} if self.objective == "categorical" else {}), **settings)
 
 

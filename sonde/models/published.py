@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core import shelf
+from ..core import registry
 from ..core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def published(name: str, device: str = "meta") -> nn.Module:
 
         file, _, function = maker.partition(".")
         with torch.device(device):
-            return getattr(shelf.load("models", file), function)(**fields)
+            return getattr(registry.load("models", file), function)(**fields)
     from .hf._folder import build, families
     from .hf._layout import Fields
 

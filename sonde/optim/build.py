@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ..core import shelf
+from ..core import registry
 from ..core.dials import Range
 from ..core.errors import BadInput, nearest
 from ._mixed import MuonAdamW
@@ -116,7 +116,7 @@ def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def names() -> list[str]:
     """Names that `optimizer` takes."""
-    return sorted({*_torch_rules(), *shelf.names("optim.rules")} - set(_REFUSED))
+    return sorted({*_torch_rules(), *registry.names("optim.rules")} - set(_REFUSED))
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def _torch_rule(name: str) -> type:
         raise BadInput(f"no optimizer '{name}'", fix=nearest(name, names()))
     if name in _torch_rules():
         return _torch_rules()[name]
-    kinds = vars(shelf.load("optim.rules", name)).values()
+    kinds = vars(registry.load("optim.rules", name)).values()
     return next(kind for kind in kinds if inspect.isclass(kind) and kind.__module__ == f"sonde.optim.rules.{name}")
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_origin
 import pytest
 
 from sonde.cli._options import flag
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.dials import Dial, dials
-from sonde.core.shelf import load_file
+from sonde.core.registry import load_file
 
 BASE = {
     "train": ["{mine}"],
@@ -53,8 +53,8 @@ def fine(command: str, one: Dial) -> set[str]:
 
 OPTIONS = [
     (command, one, fault)
-    for command in shelf.names("cli.commands")
-    for one in shelf.load("cli.commands", command).options()
+    for command in registry.names("cli.commands")
+    for one in registry.load("cli.commands", command).options()
     for fault in FAULTS
     if fault not in fine(command, one)
 ]

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from sonde.cli._readings import text
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.reading import Reading
 from sonde.engine.api import open_run
 
@@ -153,9 +153,9 @@ def test_look_through_a_lens_prints_and_draws(sonde: Callable, mine: str) -> Non
     assert "  --bins N" in sonde("look", "mine-001", "residuals", "--help").out
 
 
-@pytest.mark.parametrize("lens", shelf.names("lenses"))
+@pytest.mark.parametrize("lens", registry.names("lenses"))
 def test_every_lens_can_be_read_in_a_terminal(lens: str) -> None:
-    module = shelf.load("lenses", lens)
+    module = registry.load("lenses", lens)
     readings = module.read(module.tiny())
     for reading in readings if isinstance(readings, list) else [readings]:
         assert text(reading).replace("\n", "").isprintable() and reading.title in text(reading)

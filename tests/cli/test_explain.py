@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sonde.cli.main import main
-from sonde.core import shelf
+from sonde.core import registry
 
 
 def test_a_mixer_by_name(sonde: Callable) -> None:
@@ -21,8 +21,8 @@ def test_a_mixer_has_a_length_of_its_own(sonde: Callable) -> None:
     assert "7 × 64" in sonde("explain", "attention", "--input", "7", "64").out
 
 
-@pytest.mark.parametrize("name", shelf.names("nn.mixers"))
-def test_every_mixer_on_the_shelf(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", registry.names("nn.mixers"))
+def test_every_mixer_in_the_registry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is counted without memory, in whole, and its form is named with a reason."""
     assert main(["explain", name, "--width", "256", "--input", "4096"]) == 0
     costs, _, forms = capsys.readouterr().out.partition("How the mixers are computed")

@@ -6,16 +6,16 @@ import pytest
 
 from sonde.cli import _catalog
 from sonde.cli.main import main
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.data import catalog
 from sonde.optim import build, initialize, schedules
 
 AUTHORITIES = {
-    "recipes": lambda: shelf.names("recipes"),
-    "models": lambda: shelf.names("models"),
-    "mixers": lambda: shelf.names("nn.mixers"),
-    "objectives": lambda: shelf.names("objectives"),
-    "lenses": lambda: shelf.names("lenses"),
+    "recipes": lambda: registry.names("recipes"),
+    "models": lambda: registry.names("models"),
+    "mixers": lambda: registry.names("nn.mixers"),
+    "objectives": lambda: registry.names("objectives"),
+    "lenses": lambda: registry.names("lenses"),
     "data": catalog.names,
     "optimizers": build.names,
     "schedules": schedules.names,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from sonde import __version__
 from sonde.cli import main as cli
-from sonde.core import errors, shelf
+from sonde.core import errors, registry
 
 CODES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 75, 130}
-COMMANDS = shelf.names("cli.commands")
+COMMANDS = registry.names("cli.commands")
 
 
 def test_all_promised_commands_are_there() -> None:
@@ -36,10 +36,10 @@ def test_help_names_every_command_on_one_screen(words: list[str], capsys: pytest
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_on_one_screen(name: str, capsys: pytest.CaptureFixture) -> None:
-    command = shelf.load("cli.commands", name)
+    command = registry.load("cli.commands", name)
     assert cli.main([name, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert shelf.summary("cli.commands", name) in shown
+    assert registry.summary("cli.commands", name) in shown
     assert all(f"  --{one.name.replace('_', '-')} " in shown and one.help for one in command.options())
     assert len(shown.splitlines()) <= 40
 
@@ -55,7 +55,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def run(words: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr(shelf, "load", lambda *_: SimpleNamespace(run=run))
+    monkeypatch.setattr(registry, "load", lambda *_: SimpleNamespace(run=run))
 
 
 OURS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.SondeError)]
@@ -125,7 +125,7 @@ def test_starting_is_light(words: list[str]) -> None:
 
 
 def test_module_entry_and_exit_code(tmp_path: Path) -> None:
-    done = sonde("trian", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(shelf.PACKAGE.parent)})
+    done = sonde("trian", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(registry.PACKAGE.parent)})
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: no command 'trian'; did you mean 'train'?\n")
 
 

@@ -1,4 +1,4 @@
-"""Every lens on the shelf: works on its tiny subject, leaves no trace, gives a Reading that survives JSON and can be drawn."""
+"""Every lens in the registry: works on its tiny subject, leaves no trace, gives a Reading that survives JSON and can be drawn."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from sonde.cli.commands.look import options
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading, Subject
 from sonde.engine.api import Run
 from sonde.lenses._draw import draw, svg
 from sonde.lenses._untouched import fitting
 
-LENSES = shelf.names("lenses")
+LENSES = registry.names("lenses")
 
 
 def look(name: str, subject: Subject) -> list[Reading]:
-    readings = shelf.load("lenses", name).read(subject)
+    readings = registry.load("lenses", name).read(subject)
     return readings if isinstance(readings, list) else [readings]
 
 
@@ -48,13 +48,13 @@ def same(a: object, b: object) -> bool:
 @pytest.mark.parametrize("name", LENSES)
 def test_dials_and_options_of_looking_have_different_names(name: str) -> None:
     own = {option.name for option in options()} | set(inspect.signature(Run.look).parameters)
-    assert not own & set(inspect.signature(shelf.load("lenses", name).read).parameters)
+    assert not own & set(inspect.signature(registry.load("lenses", name).read).parameters)
 
 
 @pytest.mark.parametrize("name", LENSES)
 @pytest.mark.parametrize("training, gradients", [(True, True), (False, False), (True, False)])
 def test_leaves_no_trace(name: str, training: bool, gradients: bool) -> None:
-    subject = shelf.load("lenses", name).tiny()
+    subject = registry.load("lenses", name).tiny()
     subject.model.train(training)
     if training:
         next(subject.model.children()).eval()  # a module in a mode of its own must keep it
@@ -72,20 +72,20 @@ def test_leaves_no_trace(name: str, training: bool, gradients: bool) -> None:
 @pytest.mark.parametrize("name", LENSES)
 def test_tiny_touches_no_random_state(name: str) -> None:
     before = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
-    shelf.load("lenses", name).tiny()
+    registry.load("lenses", name).tiny()
     assert torch.equal(before[0], torch.get_rng_state()) and before[1:] == (str(np.random.get_state()), random.getstate())
 
 
 @pytest.mark.parametrize("name", LENSES)
 def test_says_the_same_twice(name: str) -> None:
-    subject = shelf.load("lenses", name).tiny()
+    subject = registry.load("lenses", name).tiny()
     subject.model.train()
     assert [each.to_json() for each in look(name, subject)] == [each.to_json() for each in look(name, subject)]
 
 
 @pytest.mark.parametrize("name", LENSES)
 def test_reading_survives_json_and_is_drawn(name: str, tmp_path) -> None:
-    for index, reading in enumerate(look(name, shelf.load("lenses", name).tiny())):
+    for index, reading in enumerate(look(name, registry.load("lenses", name).tiny())):
         again = Reading.from_json(reading.to_json())
         assert again.to_json() == reading.to_json()
         assert reading.title and reading.values
@@ -107,8 +107,8 @@ def test_a_subject_without_anything_is_refused_in_one_line(name: str) -> None:
 def test_refusal_names_lenses_that_do_apply(name: str) -> None:
     """Where a lens refuses one of the tiny subjects, it names those that do not."""
     for other in LENSES:
-        subject = shelf.load("lenses", other).tiny()
-        if not shelf.load("lenses", name).why_not(subject):
+        subject = registry.load("lenses", other).tiny()
+        if not registry.load("lenses", name).why_not(subject):
             continue
         with pytest.raises(BadInput, match="; try ") as caught:
             look(name, subject)
@@ -121,9 +121,9 @@ def test_a_lens_that_does_not_refuse_works(name: str) -> None:
     """On the tiny subjects of all lenses, each kind of them once."""
     kinds = {}
     for other in LENSES:
-        subject = shelf.load("lenses", other).tiny()
+        subject = registry.load("lenses", other).tiny()
         kinds.setdefault(f"{subject.model} {subject.batch} {subject.objective is None} {len(subject.metrics)}", subject)
-    fit = [subject for subject in kinds.values() if not shelf.load("lenses", name).why_not(subject)]
+    fit = [subject for subject in kinds.values() if not registry.load("lenses", name).why_not(subject)]
     assert fit
     for subject in fit:
         look(name, replace(subject))

@@ -1,4 +1,4 @@
-"""What every mixer promises, whichever files are on the shelf, and for the file of the tutorial that stands on no shelf.
+"""What every mixer promises, whichever files are in the registry, and for the file of the tutorial, which is in no registry.
 
 The definition is the slowest way: one token after the other through the state.  Everything else must equal it.
 """
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from sonde import kernels
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.core.tensors import decode, encode
 from sonde.nn.mixers import Mixer, Recurrent, mixer
 from sonde.nn.recurrence import FORMS, State, watching
 from sonde.nn.spans import Spans
 
-NAMES = shelf.names("nn.mixers")
+NAMES = registry.names("nn.mixers")
 TUTORIAL = "the tutorial's own"
 LENGTHS = [1, 2, 63, 64, 65, 100, pytest.param(257, marks=pytest.mark.slow)]
 B = 2
@@ -33,10 +33,10 @@ B = 2
 @pytest.fixture(params=[*NAMES, TUTORIAL], scope="module")
 def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     if request.param != TUTORIAL:
-        return shelf.load("nn.mixers", request.param)
+        return registry.load("nn.mixers", request.param)
     mine = tmp_path_factory.mktemp("mine") / "fade.py"
     mine.write_text(shown()[0])
-    return shelf.load_file(mine)
+    return registry.load_file(mine)
 
 
 def shown() -> list[str]:
@@ -133,10 +133,10 @@ def at_once(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
     return lambda x, state: mix.use(form)(x, state)
 
 
-# The shelf ----------------------------------------------------------------------------------------------------------
+# The registry ----------------------------------------------------------------------------------------------------------
 
 
-def test_shelf_is_not_empty() -> None:
+def test_registry_is_not_empty() -> None:
     assert "gla" in NAMES
 
 
@@ -370,7 +370,7 @@ def test_a_state_goes_in_and_out_of_autocast(fresh: Callable[..., Mixer]) -> Non
 @pytest.mark.parametrize("name", ["gla", "gated_deltanet", "mamba"])
 def test_compiled_it_is_one_graph_and_equal(name: str) -> None:
     torch.manual_seed(1)
-    mix, x = shelf.load("nn.mixers", name).tiny(), draw(B, 7, shelf.load("nn.mixers", name).tiny().width).float()
+    mix, x = registry.load("nn.mixers", name).tiny(), draw(B, 7, registry.load("nn.mixers", name).tiny().width).float()
     compiled = torch.compile(mix, fullgraph=True, backend="aot_eager")
     agree(results(mix, x, None, compiled), results(mix, x, None, mix), 1e-5, name)
 

@@ -1,4 +1,4 @@
-"""What every objective promises, whichever files are on the shelf."""
+"""What every objective promises, whichever files are in the registry."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import inspect
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.terms import Terms
 
-NAMES = shelf.names("objectives")
+NAMES = registry.names("objectives")
 
 
 @pytest.fixture(params=NAMES)
 def tiny(request):
     torch.manual_seed(0)
-    return request.param, *shelf.load("objectives", request.param).tiny()
+    return request.param, *registry.load("objectives", request.param).tiny()
 
 
-def test_shelf_is_not_empty():
+def test_registry_is_not_empty():
     assert {"gaussian", "laplace", "bernoulli", "categorical", "poisson"} <= set(NAMES)
 
 
 def test_one_final_class_named_after_the_file(tiny):
     name, objective, _, _ = tiny
-    module = shelf.load("objectives", name)
+    module = registry.load("objectives", name)
     own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     assert [kind.__name__ for kind in own] == [name.title().replace("_", "")]
     assert type(objective) is own[0] and getattr(own[0], "__final__", False) and not inspect.isabstract(own[0])
-    assert shelf.summary("objectives", name) and own[0].__doc__
+    assert registry.summary("objectives", name) and own[0].__doc__
 
 
 def test_gives_finite_sums_whose_counts_do_not_need_the_model(tiny):

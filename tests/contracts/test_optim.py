@@ -1,4 +1,4 @@
-"""What every optimizer rule of ours promises, whichever files are on the shelf."""
+"""What every optimizer rule of ours promises, whichever files are in the registry."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import inspect
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.optim.build import names, optimizer
 
-NAMES = shelf.names("optim.rules")
+NAMES = registry.names("optim.rules")
 
 
 @pytest.fixture(params=NAMES)
 def tiny(request):
-    return request.param, *shelf.load("optim.rules", request.param).tiny()
+    return request.param, *registry.load("optim.rules", request.param).tiny()
 
 
 def set_gradients(params, step):
@@ -33,15 +33,15 @@ def walk(optimizer, params, steps):
 
 def test_one_final_class_and_a_name(tiny):
     name, optimizer, _ = tiny
-    module = shelf.load("optim.rules", name)
+    module = registry.load("optim.rules", name)
     own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     assert len(own) == 1 and getattr(own[0], "__final__", False) and isinstance(optimizer, torch.optim.Optimizer)
-    assert type(optimizer) is own[0] and name in names() and shelf.summary("optim.rules", name)
+    assert type(optimizer) is own[0] and name in names() and registry.summary("optim.rules", name)
 
 
 def test_saved_and_loaded_it_goes_on_bit_for_bit(tiny):
     name, optimizer, params = tiny
-    _, twin, copies = (None, *shelf.load("optim.rules", name).tiny())
+    _, twin, copies = (None, *registry.load("optim.rules", name).tiny())
     walk(optimizer, params, range(3))
     with torch.no_grad():
         for p, q in zip(copies, params, strict=True):

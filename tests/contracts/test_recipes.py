@@ -1,4 +1,4 @@
-"""What every recipe promises, whichever files are on the shelf: it builds, learns two steps, and does so again."""
+"""What every recipe promises, whichever files are in the registry: it builds, learns two steps, and does so again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import sonde
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.dials import dials, resolve
 from sonde.core.recipe import Recipe
 
-NAMES = shelf.names("recipes")
+NAMES = registry.names("recipes")
 DOWNLOADED = {"fashion_cnn": "fashion-mnist", "mnist_cnn": "mnist", "cifar_cnn": "cifar10", "cifar_resnet": "cifar10"}
 """recipe -> folder of SONDE_DATA that must be there"""
 
@@ -46,7 +46,7 @@ def own(tmp_path_factory) -> dict[str, dict]:
 
 
 def function(name: str):
-    return shelf.load("recipes", name).recipe
+    return registry.load("recipes", name).recipe
 
 
 def build(name: str, own: dict[str, dict]) -> Recipe:
@@ -57,13 +57,13 @@ def build(name: str, own: dict[str, dict]) -> Recipe:
     return function(name)(**resolve(function(name), own.get(name, {}), name))
 
 
-def test_shelf_is_not_empty():
+def test_registry_is_not_empty():
     assert {"digits_cnn", "fashion_cnn", "table", "images", "tiny_mlp"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_dial_has_type_and_help(name):
-    assert shelf.summary("recipes", name) and inspect.getdoc(function(name))
+    assert registry.summary("recipes", name) and inspect.getdoc(function(name))
     hints = inspect.get_annotations(function(name), eval_str=True)
     for dial in dials(function(name), name).values():
         assert dial.name in hints

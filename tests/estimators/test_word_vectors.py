@@ -94,7 +94,7 @@ def test_threads_learn_the_same_language():
     assert kinds_are_apart(fit.vectors_) > 0.3
 
 
-def test_two_estimators_outside_the_shelf_of_tables():
+def test_two_estimators_outside_the_registry_of_tables():
     """They read text and not rows of numbers: the contract of tables is not theirs."""
     assert not {"Word2Vec", "GloVe", "WordVectors"} & set(sonde.estimators.homes())
     for cls in (Word2Vec, GloVe):

@@ -1,11 +1,11 @@
-"""Going on from a state gives the log-probabilities of one pass over the whole text, for every mixer on the shelf."""
+"""Going on from a state gives the log-probabilities of one pass over the whole text, for every mixer in the registry."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.generate import generate, logprobs, ranked, sample, score, steps
 from sonde.models.language_model import LanguageModel
@@ -28,7 +28,7 @@ def row(n: int, seed: int = 0) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("mixer", shelf.names("nn.mixers"))
+@pytest.mark.parametrize("mixer", registry.names("nn.mixers"))
 def test_cached_decoding_equals_one_pass(mixer, monkeypatch):
     one, prompts, answers = model(mixer), [row(n) for n in (5, 17, 1)], [row(n, 1) for n in (1, 6, 11)]
     if not one.causal:

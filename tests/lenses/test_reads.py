@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.batch import Batch, Data
 from sonde.core.reading import Subject
 from sonde.lenses import backprop
@@ -34,7 +34,7 @@ def pairs() -> Subject:
     "name, dials", [("cost", {}), ("memory", {}), ("intrinsic", {}), ("spectrum", {"steps": 3}), ("graph", {"examples": 2})]
 )
 def test_a_model_of_pairs_is_asked_for_what_it_reads(name: str, dials: dict[str, Any]) -> None:
-    assert shelf.load("lenses", name).read(pairs(), **dials)
+    assert registry.load("lenses", name).read(pairs(), **dials)
 
 
 def test_a_chain_has_one_input() -> None:
@@ -65,8 +65,8 @@ def test_mixers_with_a_kernel_are_written_out_while_one_looks(mixer: str) -> Non
     batch = Batch(x=x, y=x.roll(-1, 1), ids=torch.arange(6))
     model = LanguageModel(11, 16, 1, mixer=mixer)
     subject = Subject(model, batch, Categorical(), Data(train=_Rows(batch), name="tiny", task="other"), METRICS, "tiny")
-    assert shelf.load("lenses", "graph").read(subject)[-1].extra["gap"] < 1e-6
-    assert shelf.load("lenses", "rate_range").read(subject, steps=10, batch=4).extra["limit"] > 0
+    assert registry.load("lenses", "graph").read(subject)[-1].extra["gap"] < 1e-6
+    assert registry.load("lenses", "rate_range").read(subject, steps=10, batch=4).extra["limit"] > 0
     layer, plain = model.stack.blocks[0].mixer, model(x)
     with written_out(model):
         assert layer.form in ("chunk", "step")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
@@ -109,7 +109,7 @@ def test_outputs_with_names_are_read_by_them(n) -> None:
     subject = named(n, Joint({"label": Part()}))
     actual, wanted = outputs(subject), subject.model(subject.batch.x)
     assert list(actual) == ["label", "tokens"] and all(torch.allclose(actual[name], wanted[name], atol=1e-6) for name in actual)
-    (reading, *_) = shelf.load("lenses", "confusion").read(subject)
+    (reading, *_) = registry.load("lenses", "confusion").read(subject)
     predictions = wanted["label"].argmax(1)
     table = [[int(((subject.batch.y == a) & (predictions == b)).sum()) for b in range(2)] for a in range(2)]
     assert table in reading.values.values()
@@ -125,7 +125,7 @@ def test_outputs_that_are_no_rows_and_outputs_without_a_choice_are_refused_in_on
     }
     for message, subject in calls.items():
         with pytest.raises(BadInput, match=message) as caught:
-            shelf.load("lenses", "confusion").read(subject)
+            registry.load("lenses", "confusion").read(subject)
         assert "\n" not in str(caught.value)
 
 
@@ -133,5 +133,5 @@ def test_outputs_that_are_no_rows_and_outputs_without_a_choice_are_refused_in_on
 def test_a_model_whose_output_is_no_tensor_is_refused_in_one_line(lens) -> None:
     subject = Subject(nn.LSTM(3, 4, batch_first=True), Batch(x=torch.ones(2, 5, 3), y=torch.tensor([0, 1])), images().objective)
     with pytest.raises(BadInput, match=f"lens '{lens}' does not apply: the objective cannot be evaluated") as caught:
-        shelf.load("lenses", lens).read(subject)
+        registry.load("lenses", lens).read(subject)
     assert "\n" not in str(caught.value)

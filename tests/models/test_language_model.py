@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.models.language_model import LanguageModel, begin_small, mixer_of
 from sonde.nn.block import style_of
 from sonde.nn.spans import Spans
 from sonde.nn.stack import Stack
 
-MIXERS = shelf.names("nn.mixers")
+MIXERS = registry.names("nn.mixers")
 CAUSAL = [name for name in MIXERS if mixer_of(name, 24).causal]
 
 

@@ -1,11 +1,11 @@
-"""Weights of examples, for every objective on the shelf: 0 is as if the example were absent, 2 as if it were there twice."""
+"""Weights of examples, for every objective in the registry: 0 is as if the example were absent, 2 as if it were there twice."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.batch import Batch, ask
 from sonde.core.errors import BadInput
 from sonde.objectives.contractive import Contractive
@@ -36,10 +36,10 @@ def doubled(batch: Batch) -> Batch:
     return Batch(**{name: value.double() if value.is_floating_point() else value for name, value in batch.fields.items()})
 
 
-@pytest.mark.parametrize("name", sorted(set(shelf.names("objectives")) - OTHERS))
+@pytest.mark.parametrize("name", sorted(set(registry.names("objectives")) - OTHERS))
 def test_weight_0_is_absent_and_weight_2_is_twice(name):
     torch.manual_seed(0)
-    objective, model, batch = shelf.load("objectives", name).tiny()
+    objective, model, batch = registry.load("objectives", name).tiny()
     same(objective, model.double(), doubled(batch))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.optim.build import names, optimizer
 
@@ -52,7 +52,7 @@ def walk(model, optimizer, steps=20):
 
 
 def test_all_of_torch_is_there():
-    assert set(names()) == {*THEIRS, "muon", *shelf.names("optim.rules")}
+    assert set(names()) == {*THEIRS, "muon", *registry.names("optim.rules")}
 
 
 @pytest.mark.parametrize("name", THEIRS)
@@ -93,8 +93,8 @@ def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
     """The published Mamba, S4 and RWKV-6 exempt these, however many axes they are kept in."""
     rule = optimizer("adamw", lr=1e-3, weight_decay=0.1)
     spared = {}
-    for name in shelf.names("nn.mixers"):
-        model = nn.ModuleDict({"mixer": shelf.load("nn.mixers", name).tiny()})
+    for name in registry.names("nn.mixers"):
+        model = nn.ModuleDict({"mixer": registry.load("nn.mixers", name).tiny()})
         wide = {n.removeprefix("mixer."): rule.decays(n, p) for n, p in model.named_parameters() if p.ndim >= 2}
         assert all(decays for n, decays in wide.items() if n.endswith("weight")), name
         spared[name] = {n for n, decays in wide.items() if not decays}

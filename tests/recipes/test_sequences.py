@@ -1,4 +1,4 @@
-"""Recipes over tokens: every mixer on the shelf trains, and the tasks show what a memory can and cannot do."""
+"""Recipes over tokens: every mixer in the registry trains, and the tasks show what a memory can and cannot do."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import sonde
-from sonde.core import shelf
+from sonde.core import registry
 from sonde.data.sequences import HiddenSource
 from sonde.data.tensors import WindowSource
 from sonde.recipes import char_lm, recall
 from sonde.recipes._sequence import sees_order
 
-MIXERS = shelf.names("nn.mixers")
+MIXERS = registry.names("nn.mixers")
 LINES = "".join(f"{i} and {i + 1} are {2 * i + 1}. " for i in range(400))
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from ...core import shelf
+from ...core import registry
 from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
 from .._options import by_name, option, parse
@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
     values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
         raise BadInput(f"sonde bench cannot measure {plain[0][:40] if plain else 'nothing'}", fix="write: sonde bench mixers")
-    names = [shelf.check("nn.mixers", name) for name in plain[1:]] or shelf.names("nn.mixers")
+    names = [registry.check("nn.mixers", name) for name in plain[1:]] or registry.names("nn.mixers")
     for name, example in (("lengths", "--lengths 128 512 2048"), ("forms", "--forms fused chunk")):
         if values[name] == ():
             raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")

@@ -6,7 +6,7 @@ import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...core import shelf
+from ...core import registry
 from ...core.dials import Dial, Range, dials, resolve
 from ...core.errors import BadInput, DataUnusable, nearest
 from .. import _names
@@ -70,18 +70,18 @@ def run(words: list[str]) -> int:
 
 def _find(name: str) -> _names.Named:
     """A recipe, a model, a mixer or a published model; the first of them that has the name."""
-    if name.endswith(".py") or name in shelf.names("recipes"):
+    if name.endswith(".py") or name in registry.names("recipes"):
         return _names.recipe(name)
-    if name in shelf.names("models"):
+    if name in registry.names("models"):
         return _names.model(name)
-    if name in shelf.names("nn.mixers"):
-        kind, owner = type(shelf.load("nn.mixers", name).tiny()), f"mixer '{name}'"
+    if name in registry.names("nn.mixers"):
+        kind, owner = type(registry.load("nn.mixers", name).tiny()), f"mixer '{name}'"
         return _names.Named(name, owner, kind, dials(kind, owner))
     from ...models.published import PUBLISHED, published
 
     if name in PUBLISHED:
         return _names.Named(name, f"published model '{name}'", lambda: published(name), {})
-    known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in shelf.names(kind))]
+    known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in registry.names(kind))]
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import files, shelf
+from ...core import files, registry
 from ...core.errors import BadInput, DataUnusable, ResourceFault, nearest
 from ...core.tensors import Stored, encode, encoded_size
 from ...data import tokenizer as tokenizers
@@ -29,7 +29,7 @@ from ...data.tokenizer import Tokenizer
 from ...nn.mixers import Mixer
 from ._layout import Fields, Row, owner
 
-SHELF = "models.hf"
+REGISTRY = "models.hf"
 CONFIG, WEIGHTS, INDEX, WORDS = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 OWN = "sonde_tokenizer"
 """field of a config.json with a hash of the tokens the model was saved with"""
@@ -120,7 +120,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
 
 def families() -> dict[str, ModuleType]:
     """The families by name: the files beside this one."""
-    return {name: shelf.load(SHELF, name) for name in shelf.names(SHELF)}
+    return {name: registry.load(REGISTRY, name) for name in registry.names(REGISTRY)}
 
 
 def build(family: ModuleType, config: Fields, device: str = "meta") -> nn.Module:
@@ -151,10 +151,10 @@ def _family(config: Fields) -> ModuleType:
     kind = config.values.get("model_type")
     if not isinstance(kind, str):
         raise DataUnusable("config.json has no 'model_type'", where=config.where, fix="restore the file")
-    known = shelf.names(SHELF)
+    known = registry.names(REGISTRY)
     if kind not in known:
         raise BadInput(f"models of type '{kind[:60]}' are not supported", where=config.where, fix=nearest(kind, known))
-    return shelf.load(SHELF, kind)
+    return registry.load(REGISTRY, kind)
 
 
 class _Files:

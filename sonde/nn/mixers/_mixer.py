@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core import shelf
+from ...core import registry
 from ...core.dials import resolve
 from ...core.errors import BadInput, nearest
 from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
@@ -132,7 +132,7 @@ def _made_equal(x: Tensor, weight: Tensor) -> bool:
 
 def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:
     """A new mixer by name; further dials are those of its class."""
-    module = shelf.load("nn.mixers", name)
+    module = registry.load("nn.mixers", name)
     wanted = name.replace("_", "")
     kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, Mixer)]
     make = next((kind for kind in kinds if kind.__name__.lower() == wanted), None)

@@ -1,6 +1,6 @@
 """The file system is the registry: plug-ins are files in a folder, listed without importing them.
 
-A shelf is a folder of the package, named by its dotted path: "recipes", "lenses", "nn.mixers".  Every file that does
+A registry is a folder of the package, named by its dotted path: "recipes", "lenses", "nn.mixers".  Every file that does
 not start with an underscore is one plug-in; the first line of its docstring is its summary.
 """
 
@@ -19,19 +19,19 @@ from .errors import BadInput, nearest
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def folder(shelf: str) -> Path:
-    """The directory of a shelf."""
-    return PACKAGE.joinpath(*shelf.split("."))
+def folder(registry: str) -> Path:
+    """The folder of a registry."""
+    return PACKAGE.joinpath(*registry.split("."))
 
 
-def names(shelf: str) -> list[str]:
-    """Names on a shelf, sorted; nothing is imported."""
-    return sorted(path.stem for path in folder(shelf).glob("*.py") if not path.stem.startswith("_"))
+def names(registry: str) -> list[str]:
+    """Names in a registry, sorted; nothing is imported."""
+    return sorted(path.stem for path in folder(registry).glob("*.py") if not path.stem.startswith("_"))
 
 
-def summary(shelf: str, name: str) -> str:
+def summary(registry: str, name: str) -> str:
     """First line of a plug-in's docstring, read by parsing."""
-    return first_line(folder(shelf) / f"{name}.py")
+    return first_line(folder(registry) / f"{name}.py")
 
 
 def first_line(path: Path) -> str:
@@ -40,18 +40,18 @@ def first_line(path: Path) -> str:
     return text.strip().split("\n")[0]
 
 
-def check(shelf: str, name: str) -> str:
-    """The name itself if it stands on the shelf, else an error with the nearest one."""
-    known = names(shelf)
+def check(registry: str, name: str) -> str:
+    """The name itself if it is in the registry, else an error with the nearest one."""
+    known = names(registry)
     if name not in known:
-        kind = shelf.split(".")[-1].removesuffix("s").replace("lense", "lens")
+        kind = registry.split(".")[-1].removesuffix("s").replace("lense", "lens")
         raise BadInput(f"no {kind} '{name}'", fix=nearest(name, known))
     return name
 
 
-def load(shelf: str, name: str) -> ModuleType:
+def load(registry: str, name: str) -> ModuleType:
     """Import one plug-in."""
-    return importlib.import_module(f"sonde.{shelf}.{check(shelf, name)}")
+    return importlib.import_module(f"sonde.{registry}.{check(registry, name)}")
 
 
 def load_file(path: Path) -> ModuleType:
