@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 RECIPE ?= digits_cnn
-# Extra words for `sonde train`, such as DIALS="--width 64 --seed 1".
-DIALS ?=
+# Extra words for `sonde train`, such as OPTIONS="--width 64 --seed 1".
+OPTIONS ?=
 WORKERS ?= 2
 # Rows or chapters for `make margins`, such as ROWS="LM-16 CNN"; all where it is empty.
 ROWS ?=
@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
 .PHONY: help train test test-all margins matrix bench lint types format clean
 
 help:
-	@echo "make train     install into $(VENV) and train $(RECIPE); RECIPE=name DIALS='--lr 1e-3' change what is trained"
+	@echo "make train     install into $(VENV) and train $(RECIPE); RECIPE=name OPTIONS='--lr 1e-3' change what is trained"
 	@echo "make test      install the development tools, lint, check types, run the tests that are not slow, then a few under another arithmetic"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make margins   twenty seeds of every exhibit: how far its numbers stay from their thresholds; ROWS='LM-16 CNN' names some"
@@ -29,7 +29,7 @@ help:
 	@echo "make clean     remove caches and build leftovers; keeps $(VENV) and runs/"
 
 train: $(VENV)/.sonde
-	$(BIN)/sonde train $(RECIPE) $(DIALS)
+	$(BIN)/sonde train $(RECIPE) $(OPTIONS)
 
 test: lint types
 	$(PYTEST) -m "not slow"

@@ -97,9 +97,9 @@ def compare(name: str, tokens: int, rounds: int) -> bool:
         return measure
 
     def transformers(marks: Marks) -> Tensor:
-        dials = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
         with torch.no_grad():
-            return theirs.generate(prompt, streamer=marks, **dials)[:, PROMPT:]  # type: ignore[operator]
+            return theirs.generate(prompt, streamer=marks, **options)[:, PROMPT:]  # type: ignore[operator]
 
     best = turns({
         "transformers": rate("transformers", transformers),

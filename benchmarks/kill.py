@@ -255,19 +255,19 @@ def numbers(times: int) -> bool:
     with folder() as home:
         for number in range(times):
             path, step = home / f"run-{number}", dice.randrange(harness.STEPS)
-            dials = {"place": dice.choice(test_numerics.PLACES), "value": dice.choice(("nan", "inf")), "row": dice.randrange(3)}
+            options = {"place": dice.choice(test_numerics.PLACES), "value": dice.choice(("nan", "inf")), "row": dice.randrange(3)}
             steps = test_faults.Steps()
 
-            def act(path: Path = path, step: int = step, dials: dict = dials, steps: test_faults.Steps = steps) -> None:
+            def act(path: Path = path, step: int = step, options: dict = options, steps: test_faults.Steps = steps) -> None:
                 steps.counting()()
-                harness.train(path, test_numerics.spoilt, steps=str(step), **dials)
+                harness.train(path, test_numerics.spoilt, steps=str(step), **options)
 
             outcome = Attempt(act).wait()
             newest = test_numerics.newest(path)
             fine = outcome.code == 5 and steps.done == step and f"step {step}, " in outcome.parts["where"]
             stopped += fine and (newest is None or test_numerics.is_finite(newest))
             if not fine:
-                print(f"  step {step}, {dials}: code {outcome.code} after {steps.done} updates, {dict(outcome.parts)}")
+                print(f"  step {step}, {options}: code {outcome.code} after {steps.done} updates, {dict(outcome.parts)}")
         runs = max(1, times // 2)
         alarms = [_alarm(home / f"bad-{seed}", seed, 100.0) for seed in range(runs)]
         calm = [_alarm(home / f"good-{seed}", seed, 1.0) for seed in range(runs)]

@@ -30,7 +30,7 @@ CELLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "LSTM, peephole": ("lstm", {"output_gate": "peephole"}, 1.2),
     "LSTM, cell only": ("lstm", {"output_gate": "cell_only"}, 1.2),
 }
-"""what is timed -> mixer, dials, and the most time it may take, in times of torch's layer of that name"""
+"""what is timed -> mixer, options, and the most time it may take, in times of torch's layer of that name"""
 
 
 def best(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
@@ -73,7 +73,7 @@ def cells(length: int, rounds: int) -> bool:
     for hidden, batch in SIZES:
         x = torch.randn(batch, length, hidden, requires_grad=True)
         calls = {name: training(getattr(nn, name)(hidden, hidden, batch_first=True), x) for name in ("RNN", "GRU", "LSTM")}
-        calls |= {f"our {label}": training(mixer(name, hidden, **dials), x) for label, (name, dials, _) in CELLS.items()}
+        calls |= {f"our {label}": training(mixer(name, hidden, **options), x) for label, (name, options, _) in CELLS.items()}
         seconds, columns = best(calls, rounds), []
         for label, (name, _, most) in CELLS.items():
             theirs = seconds[name.upper()]
@@ -90,7 +90,7 @@ def decode(rounds: int) -> bool:
     for hidden in (64, 256):
         x = torch.randn(1, 1, hidden)
         calls = {name: decoding(getattr(nn, name)(hidden, hidden, batch_first=True), x) for name in ("RNN", "GRU", "LSTM")}
-        calls |= {f"our {label}": decoding(mixer(name, hidden, **dials), x) for label, (name, dials, _) in CELLS.items()}
+        calls |= {f"our {label}": decoding(mixer(name, hidden, **options), x) for label, (name, options, _) in CELLS.items()}
         seconds = best(calls, rounds)
         for label, (name, _, _) in CELLS.items():
             theirs = seconds[name.upper()]

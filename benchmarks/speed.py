@@ -331,7 +331,7 @@ def tiny() -> bool:
 
 
 def tiny_recipe(lr: float = 1e-3, steps: int = 1000) -> Recipe:
-    """The tiny MLP with a validation part, as a function of its dials."""
+    """The tiny MLP with a validation part, as a function of its options."""
     x, y = surface()
     parts = Data(TensorSource(x[:3072], y[:3072]), TensorSource(x[3072:], y[3072:]), name="bowl")
     return Recipe(model=mlp_unseeded, data=parts, objective=Gaussian(), optimizer=optimizer("adam", lr=lr), steps=steps, batch=32)

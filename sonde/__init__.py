@@ -20,13 +20,13 @@ _HOMES = {
     "Batch": "sonde.core.batch",
     "Terms": "sonde.core.terms",
     "Reading": "sonde.core.reading",
-    "Range": "sonde.core.dials",
+    "Range": "sonde.core.options",
 }
 __all__ = ["Batch", "Callback", "Data", "Range", "Reading", "Recipe", "Run", "Terms", "open_run", "sweep", "train"]
 
 if TYPE_CHECKING:
     from .core.batch import Batch, Data
-    from .core.dials import Range
+    from .core.options import Range
     from .core.reading import Reading
     from .core.recipe import Callback, Recipe
     from .core.terms import Terms

@@ -87,7 +87,7 @@ def test_import_sonde_is_cheap() -> None:
     assert len(loaded) < 30, sorted(loaded)
 
 
-@pytest.mark.parametrize("module", ["errors", "registry", "seeds", "dials", "files"])
+@pytest.mark.parametrize("module", ["errors", "registry", "seeds", "options", "files"])
 def test_light_core_modules_need_no_torch(module: str) -> None:
     assert not modules_after(f"import sonde.core.{module}") & set(HEAVY)
 

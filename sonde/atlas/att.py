@@ -50,10 +50,10 @@ def _softmax(z: Array) -> Array:
 
 
 @torch.no_grad()
-def _layer(exhibit: Exhibit, width: int, heads: int = 1, **dials: Any) -> Attention:
+def _layer(exhibit: Exhibit, width: int, heads: int = 1, **options: Any) -> Attention:
     """An attention layer without positions whose biases, if any, are not zero."""
     torch.manual_seed(exhibit.seed)
-    layer = Attention(width, heads, positions=dials.pop("positions", "none"), **dials).double()
+    layer = Attention(width, heads, positions=options.pop("positions", "none"), **options).double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
     return layer

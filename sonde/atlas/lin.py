@@ -139,8 +139,8 @@ def lin_01(exhibit: Exhibit) -> str:
     full = attention.Attention(width, heads=2, positions="none").double()
     x = torch.randn(2, N, width, generator=exhibit.generator("tokens"), dtype=torch.float64)
 
-    def windowed(**dials: int) -> Array:
-        some = window.Window(width, heads=2, rotary=False, **dials).double()
+    def windowed(**options: int) -> Array:
+        some = window.Window(width, heads=2, rotary=False, **options).double()
         some.load_state_dict(_apart(full))
         return some(x)[0].detach().numpy()
 
@@ -148,10 +148,10 @@ def lin_01(exhibit: Exhibit) -> str:
     gap = exhibit.expect("a window as long as the sequence is full attention", windowed(window=N), whole, 1e-12)
     exhibit.expect("global tokens all along as well", windowed(window=1, global_tokens=N), whole, 1e-12)
     exhibit.above("a window of 4 is something else", np.abs(windowed(window=4) - whole).max(), 1e-3)
-    for dials in ({"window": 4}, {"window": 4, "dilation": 3}, {"window": 4, "global_tokens": 2}):
-        pairs = _pairs_of(dials, N)
+    for options in ({"window": 4}, {"window": 4, "dilation": 3}, {"window": 4, "global_tokens": 2}):
+        pairs = _pairs_of(options, N)
         wanted = _masked(full, x, pairs)
-        exhibit.expect(f"{dials} against a mask written out", windowed(**dials), wanted, 1e-12)
+        exhibit.expect(f"{options} against a mask written out", windowed(**options), wanted, 1e-12)
     lengths = [256, 512, 1024, 2048]
     counts = {
         "full attention": [mixing(attention.Attention(width, heads=2), torch.zeros(1, n, width)) for n in lengths],
@@ -168,12 +168,12 @@ def lin_01(exhibit: Exhibit) -> str:
     return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {summary}"
 
 
-def _pairs_of(dials: dict[str, int], N: int) -> Array:
+def _pairs_of(options: dict[str, int], N: int) -> Array:
     """(N, N) which pairs a window allows, by its definition."""
     i, j = np.arange(N)[:, None], np.arange(N)[None, :]
-    step = dials.get("dilation", 1)
-    near = (i - j >= 0) & (i - j < dials["window"] * step) & ((i - j) % step == 0)
-    return near | ((j < dials.get("global_tokens", 0)) & (j <= i))
+    step = options.get("dilation", 1)
+    near = (i - j >= 0) & (i - j < options["window"] * step) & ((i - j) % step == 0)
+    return near | ((j < options.get("global_tokens", 0)) & (j <= i))
 
 
 def _apart(layer: attention.Attention) -> dict[str, Tensor]:
@@ -717,8 +717,8 @@ def lin_16(exhibit: Exhibit) -> str:
     rate = table_rows_rate(exhibit.seed)
     _, end = run(mamba.rule(head(x.q), head(x.k), head(x.v), still, rate), {"S0": start})
     exhibit.expect("a_t = 0 keeps S and writes nothing", end["S0"], start.numpy(), 0.0)
-    dials = {"length": 24, "items": 3, "symbols": 4, "width": 32, "depth": 1, "steps": 400, "batch": 32, "lr": 1e-2}
-    scores = _trained(exhibit, "copying", ("mamba", "s4"), dials)
+    options = {"length": 24, "items": 3, "symbols": 4, "width": 32, "depth": 1, "steps": 400, "batch": 32, "lr": 1e-2}
+    scores = _trained(exhibit, "copying", ("mamba", "s4"), options)
     exhibit.above("selective copying: Mamba", scores["mamba"], 0.95)
     exhibit.below("selective copying: S4, which treats every token alike", scores["s4"], 0.9)
     return f"a_t = 0 keeps S; selective copying: Mamba {np.mean(scores['mamba']):.0%}, S4 {np.mean(scores['s4']):.0%} of the symbols"
@@ -729,7 +729,7 @@ def table_rows_rate(seed: int) -> Tensor:
     return _static(seed)[2].T.exp()[None]
 
 
-def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], dials: dict[str, Any]) -> dict[str, list[float]]:
+def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], options: dict[str, Any]) -> dict[str, list[float]]:
     """Accuracy on new sequences of a recipe with each mixer, over seeds; shown as bars."""
     scores: dict[str, list[float]] = {}
     seeds = exhibit.seeds()
@@ -737,7 +737,7 @@ def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], dials: dict
         scores[name] = []
         for seed in seeds:
             # Judged once, at the end: new sequences are many and the net is small.
-            variant = registry.load("recipes", recipe).recipe(mixer=name, seed=seed, **dials).replace(evaluate_every=dials["steps"])
+            variant = registry.load("recipes", recipe).recipe(mixer=name, seed=seed, **options).replace(evaluate_every=options["steps"])
             done = exhibit.train(variant, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
             scores[name].append([row for row in done.metrics if "valid/accuracy" in row][-1]["valid/accuracy"])
     bars = {f"seed {seed}": [scores[name][number] for name in mixers] for number, seed in enumerate(seeds)}

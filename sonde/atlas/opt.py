@@ -725,7 +725,7 @@ def opt_15(exhibit: Exhibit) -> str:
             [count, len(seeds)],
         )
         exhibit.expect(f"{name} sweep: ranked by {result.watch}", figures, sorted(figures))
-        settings = {dial: [str(row.setting[dial]) for row in result.rows] for dial in result.rows[0].setting}
+        settings = {option: [str(row.setting[option]) for row in result.rows] for option in result.rows[0].setting}
         exhibit.show(
             Reading(
                 f"{name} sweep of xor".capitalize(),

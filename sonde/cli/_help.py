@@ -1,4 +1,4 @@
-"""Help texts: one screen each, made from summaries, usage lines and dials."""
+"""Help texts: one screen each, made from summaries, usage lines and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import __version__
 from ._text import bold, columns, wide
 
 if TYPE_CHECKING:
-    from ..core.dials import Dial, Range
+    from ..core.options import Option, Range
 
 CODES = (
     "exit codes: 0 done, 2 bad input, 3 data unusable, 4 no checkpoint, 5 numerical stop, 6 disk, memory or permission, "
@@ -34,7 +34,7 @@ def overview(commands: Mapping[str, str]) -> str:
                 (
                     ("sonde list", "what there is to try"),
                     ("sonde train digits_cnn", "train it; give --run DIR and the same command goes on after a stop"),
-                    ("sonde train digits_cnn --help", "the dials of a recipe; your own works too: sonde train ./mine.py"),
+                    ("sonde train digits_cnn --help", "the options of a recipe; your own works too: sonde train ./mine.py"),
                 )
             ),
             "",
@@ -45,11 +45,11 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND --help`.  Where a name given decides which dials there are, the command has `described(words)`."""
+    """`sonde COMMAND --help`.  Where a name given decides which options there are, the command has `described(words)`."""
     parts = [(command.__doc__ or "").split("\n")[0], "", f"  {bold('sonde ' + name)} {command.USAGE}"]
     thing = command.described(list(words)) if hasattr(command, "described") else None
     if thing is not None:
-        parts += ["", bold(thing.owner) + (f": {thing.summary}" if thing.summary else ""), options(thing.dials) or "  no dials"]
+        parts += ["", bold(thing.owner) + (f": {thing.summary}" if thing.summary else ""), options(thing.options) or "  no options"]
         parts += ["", f"and the options of `sonde {name} --help`"] if command.options() else []
         return "\n".join(parts)
     if command.options():
@@ -59,36 +59,36 @@ def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def options(dials: Mapping[str, Dial]) -> str:
-    """One entry per dial: how it is typed, what it is for, range and default."""
-    return columns((_typed(name, dial), _about(dial)) for name, dial in dials.items())
+def options(options: Mapping[str, Option]) -> str:
+    """One entry per option: how it is typed, what it is for, range and default."""
+    return columns((_typed(name, option), _about(option)) for name, option in options.items())
 
 
-def _typed(name: str, dial: Dial) -> str:
+def _typed(name: str, option: Option) -> str:
     """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; a flag that is on by default is shown as `--no-flag`."""
     from dataclasses import replace
     from inspect import Parameter
 
     from ._options import flag
 
-    if dial.type is bool:
-        return flag(f"no_{name}" if dial.default is True else name)
-    kind = replace(dial, range=None, default=Parameter.empty).say().removesuffix(" ...")
+    if option.type is bool:
+        return flag(f"no_{name}" if option.default is True else name)
+    kind = replace(option, range=None, default=Parameter.empty).say().removesuffix(" ...")
     word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
-    return f"{flag(name)} {word}" + (" ..." if dial.many else "")
+    return f"{flag(name)} {word}" + (" ..." if option.many else "")
 
 
-def _about(dial: Dial) -> str:
+def _about(option: Option) -> str:
     """Help text, range and default; a default that says nothing is left out."""
-    facts = [] if dial.range is None else [_bounds(dial.range)]
-    if dial.required:
+    facts = [] if option.range is None else [_bounds(option.range)]
+    if option.required:
         facts.append("needed")
-    elif dial.type is not bool and dial.default not in (None, ()):
-        shown = " ".join(map(str, dial.default)) if isinstance(dial.default, (tuple, list)) else f"{dial.default}"
+    elif option.type is not bool and option.default not in (None, ()):
+        shown = " ".join(map(str, option.default)) if isinstance(option.default, (tuple, list)) else f"{option.default}"
         facts.append(f"default {shown}")
     details = f"({', '.join(facts)})" if facts else ""
-    negated = "turns off: " if dial.type is bool and dial.default is True and dial.help else ""
-    return f"{negated}{dial.help} {details}".strip()
+    negated = "turns off: " if option.type is bool and option.default is True and option.help else ""
+    return f"{negated}{option.help} {details}".strip()
 
 
 def _bounds(range: Range) -> str:

@@ -1,4 +1,4 @@
-"""A name on the command line -> the thing it names, with the dials it can be given."""
+"""A name on the command line -> the thing it names, with the options it can be given."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ..core import registry
-from ..core.dials import Dial, dials
 from ..core.errors import BadInput, nearest
+from ..core.options import Option, options_of
 from ._options import flag, show, usable
 
 
 @dataclass(frozen=True)
 class Named:
-    """Something with dials: a recipe, a model, a lens."""
+    """Something with options: a recipe, a model, a lens."""
 
     target: str
     """what the engine is given: a name in a registry, or the path of a file"""
     owner: str
     make: Callable[..., Any]
-    dials: dict[str, Dial]
+    options: dict[str, Option]
 
     @property
     def summary(self) -> str:
@@ -39,11 +39,11 @@ def needed(words: Sequence[str], command: str, *registries: str) -> str:
     return words[0]
 
 
-def merged(own: Mapping[str, Dial], thing: Named) -> dict[str, Dial]:
-    """Options of a command and dials of what it works on; a name that means both is refused."""
-    for name in own.keys() & thing.dials.keys():
-        raise BadInput(f"{thing.owner} has a dial '{name}', and {flag(name)} already is an option", fix="give the dial another name")
-    return {**own, **thing.dials}
+def merged(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
+    """Options of a command and options of what it works on; a name that means both is refused."""
+    for name in own.keys() & thing.options.keys():
+        raise BadInput(f"{thing.owner} has an option '{name}', and {flag(name)} already is an option", fix="give the option another name")
+    return {**own, **thing.options}
 
 
 def recipe(name: str) -> Named:
@@ -56,7 +56,7 @@ def recipe(name: str) -> Named:
     make = getattr(module, "recipe", None)
     if not callable(make):
         raise BadInput(f"{show(name)} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
-    return Named(name, owner, make, dials(make, owner, skip=("seed",)))
+    return Named(name, owner, make, options_of(make, owner, skip=("seed",)))
 
 
 def model(name: str) -> Named:
@@ -66,10 +66,10 @@ def model(name: str) -> Named:
     make = kinds.get(name.replace("_", ""))
     if make is None:
         raise BadInput(f"models/{name}.py has no class of its name", fix=nearest(name, kinds))
-    return Named(name, f"model '{name}'", make, dials(make, f"model '{name}'"))
+    return Named(name, f"model '{name}'", make, options_of(make, f"model '{name}'"))
 
 
 def lens(name: str) -> Named:
     """A lens in the registry."""
     read = registry.load("lenses", name).read
-    return Named(name, f"lens '{name}'", read, dials(read, f"lens '{name}'", skip=("subject",)))
+    return Named(name, f"lens '{name}'", read, options_of(read, f"lens '{name}'", skip=("subject",)))

@@ -1,4 +1,4 @@
-"""Words of a command line -> checked values.  An option is a `Dial`, so options and a recipe's dials are read alike.
+"""Words of a command line -> checked values.  An option is a `Option`, so options and a recipe's options are read alike.
 
     --name value    --name=value    --several 1 2 3    --flag    --no-flag    --long-name for long_name
 
@@ -13,29 +13,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.dials import Dial, Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Option, Range
 
 
-def option(name: str, kind: Any, default: Any, help: str, bounds: Range | None = None) -> Dial:
+def option(name: str, kind: Any, default: Any, help: str, bounds: Range | None = None) -> Option:
     """Declare one option of a command."""
-    return Dial(name, kind, default, bounds, help)
+    return Option(name, kind, default, bounds, help)
 
 
-def by_name(options: Sequence[Dial], owner: str) -> dict[str, Dial]:
+def by_name(options: Sequence[Option], owner: str) -> dict[str, Option]:
     """Options of a command by name; errors call them as they are typed."""
     return {one.name: replace(one, name=flag(one.name), owner=owner) for one in options}
 
 
 def flag(name: str) -> str:
-    """The way a dial is typed."""
+    """The way an option is typed."""
     return "--" + name.replace("_", "-")
 
 
-def leading(words: Sequence[str], known: Mapping[str, Dial], most: int = 1) -> tuple[list[str], list[str]]:
+def leading(words: Sequence[str], known: Mapping[str, Option], most: int = 1) -> tuple[list[str], list[str]]:
     """Up to `most` plain words from the front, and the words that are left.
 
-    The names among them decide which dials exist, so the search ends at the first option nobody knows yet.
+    The names among them decide which options exist, so the search ends at the first option nobody knows yet.
     """
     plain: list[str] = []
     left: list[str] = []
@@ -51,7 +51,7 @@ def leading(words: Sequence[str], known: Mapping[str, Dial], most: int = 1) -> t
     return plain, left + list(words[start:])
 
 
-def parse(words: Sequence[str], known: Mapping[str, Dial], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
+def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
     """Plain words (at most `most`) and the values of the options that were given."""
     plain: list[str] = []
     flags: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class _Token:
     """a flag without a value"""
 
 
-def _tokens(words: Sequence[str], known: Mapping[str, Dial]) -> Iterator[_Token]:
+def _tokens(words: Sequence[str], known: Mapping[str, Option]) -> Iterator[_Token]:
     at = 0
     while at < len(words):
         word, at = words[at], at + 1
@@ -129,7 +129,7 @@ def _is_option(word: str) -> bool:
     return False
 
 
-def _find(typed: str, known: Mapping[str, Dial]) -> str | None:
+def _find(typed: str, known: Mapping[str, Option]) -> str | None:
     name = typed.removeprefix("--").replace("-", "_") if typed.startswith("--") else ""
     if name in known:
         return name
@@ -137,8 +137,8 @@ def _find(typed: str, known: Mapping[str, Dial]) -> str | None:
     return name if name in known and known[name].type is bool else None
 
 
-def _value(token: _Token, dial: Dial, owner: str) -> Any:
-    if dial.type is bool:
+def _value(token: _Token, option: Option, owner: str) -> Any:
+    if option.type is bool:
         positive = flag(token.name or "").replace("_", "-") == token.typed.replace("_", "-")
         if token.bare:
             return positive
@@ -146,7 +146,8 @@ def _value(token: _Token, dial: Dial, owner: str) -> Any:
             raise BadInput(f"{token.typed} of {owner} takes no value", fix=f"write {token.typed} alone")
     if not token.values:
         raise BadInput(
-            f"{token.typed} of {owner} needs a value", fix=f"it takes {dial.say()}" + (f"; {token.typed}= means none" if dial.many else "")
+            f"{token.typed} of {owner} needs a value",
+            fix=f"it takes {option.say()}" + (f"; {token.typed}= means none" if option.many else ""),
         )
-    value = dial.parse([] if dial.many and token.values == [""] else token.values)  # `--widths=` is the empty list
+    value = option.parse([] if option.many and token.values == [""] else token.values)  # `--widths=` is the empty list
     return usable(value, f"{token.typed} of {owner}") if isinstance(value, Path) else value

@@ -27,7 +27,7 @@ class Glance:
     step: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
-    dials: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -69,7 +69,7 @@ def _read(path: Path) -> Glance:
         step=step,
         figures=_numbers(result.get("figures")) or {name: value for name, value in _numbers(last).items() if name in FIGURES},
         seconds=_seconds(folder.rows("events.jsonl")),
-        dials={**_mapping(info.get("dials")), "seed": info.get("seed")},
+        options={**_mapping(info.get("dials")), "seed": info.get("seed")},
     )
 
 
@@ -111,12 +111,12 @@ def busy(path: Path) -> bool:
 
 
 def differing(seen: Sequence[Glance]) -> list[str]:
-    """For each run, the dials in which the runs of its recipe differ, as text."""
+    """For each run, the options in which the runs of its recipe differ, as text."""
     texts = []
     for one in seen:
-        peers = [other.dials for other in seen if other.recipe == one.recipe]
-        names = [name for name in one.dials if any(peer.get(name) != one.dials[name] for peer in peers)]
-        texts.append(" ".join(f"{name}={one.dials[name]}" for name in names))
+        peers = [other.options for other in seen if other.recipe == one.recipe]
+        names = [name for name in one.options if any(peer.get(name) != one.options[name] for peer in peers)]
+        texts.append(" ".join(f"{name}={one.options[name]}" for name in names))
     return texts
 
 

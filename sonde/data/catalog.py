@@ -49,13 +49,13 @@ def function(name: str) -> Callable[..., Data]:
 
 def load(name: str | Path, seed: int = 0, **options: Any) -> Data:
     """A set by name, or a user's file or folder by path, split into train, valid and test by the seed."""
-    from ..core.dials import dials
+    from ..core.options import options_of
     from .files import load_file, looks_like_path
 
     if isinstance(name, Path) or (name not in names() and looks_like_path(name)):
         return load_file(name, seed=seed, **options)
     make = function(name)
-    known = dials(make, f"data set '{name}'", skip=("seed",))
+    known = options_of(make, f"data set '{name}'", skip=("seed",))
     for option in options:
         if option not in known:
             raise BadInput(f"data set '{name}' has no option '{option}'", fix=nearest(option, known))

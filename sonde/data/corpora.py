@@ -12,8 +12,8 @@ from typing import Annotated, Literal, final
 import torch
 
 from ..core.batch import Batch, Data
-from ..core.dials import Range
 from ..core.errors import BadInput, DataUnusable
+from ..core.options import Range
 from . import fetch
 from .documents import DocumentSource, LineSource, Ragged
 from .formats import contents, decode, reading

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from ..core.batch import Batch, Data
-from ..core.dials import Range
 from ..core.errors import BadInput, DataUnusable, SondeError
 from ..core.files import dump_json, read_json, sha256_file
+from ..core.options import Range
 from .shards import FORMAT
 from .split import size as part_size
 from .text import TextReader

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Data
-from ..core.dials import Dial, dials
 from ..core.errors import BadInput, nearest
+from ..core.options import Option, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .corpus import token_folder
@@ -33,7 +33,7 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
     """Data from a file or folder.
 
     target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
-    options: those of the kind of file, see `options_of`; a wrong one is an error that names it
+    options: those of the kind of file, see `file_options`; a wrong one is an error that names it
     """
     path = Path(path)
     load = _loader(path)
@@ -48,18 +48,18 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
     return load(path, target, seed, **values)
 
 
-def options_of(path: str | Path) -> dict[str, Dial]:
+def file_options(path: str | Path) -> dict[str, Option]:
     """Names, types and defaults of the options a file of this kind takes."""
     own, of_rules = _options(_loader(Path(path)))
     return {**own, **of_rules}
 
 
 @cache
-def _options(load: Callable[..., Data]) -> tuple[dict[str, Dial], dict[str, Dial]]:
+def _options(load: Callable[..., Data]) -> tuple[dict[str, Option], dict[str, Option]]:
     """Options of a loader itself, and those of the rules it works by, if it does."""
     kind = load.__name__.replace("_", " ")
-    own = dials(load, kind, skip=("path", "target", "seed"))
-    return own, dials(Rules, kind) if own.pop("rules", None) else {}
+    own = options_of(load, kind, skip=("path", "target", "seed"))
+    return own, options_of(Rules, kind) if own.pop("rules", None) else {}
 
 
 def looks_like_path(name: str) -> bool:

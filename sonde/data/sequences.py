@@ -13,8 +13,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.batch import Batch, Data, Source
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.seeds import generator
 from .corrupt import hide
 from .tensors import TensorSource, fingerprint

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Data
-from ..core.dials import Range
 from ..core.errors import BadInput, DataUnusable
+from ..core.options import Range
 from .corpora import find
 from .formats import read_columns, reading
 from .split import size

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.seeds import generator
 from .corpora import LinesReader
 from .documents import Ragged

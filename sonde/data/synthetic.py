@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.seeds import generator
 from .table import Rules, table_data
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, final
 
 from ..core.batch import Batch, Data
-from ..core.dials import Range
 from ..core.errors import BadInput, DataUnusable
+from ..core.options import Range
 from . import fetch
 from .formats import contents, decode
 from .split import size

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.seeds import generator
 from .corpora import LinesReader
 from .documents import Ragged

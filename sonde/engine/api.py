@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core import files, registry
 from ..core.batch import Batch, Data, ask
-from ..core.dials import dials, resolve
 from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
+from ..core.options import options_of, resolve
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from . import checkpoint, rundir
@@ -37,21 +37,21 @@ from .world import World
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked: where the recipe comes from, its dials, and how to make it."""
+    """What was asked: where the recipe comes from, its options, and how to make it."""
 
     make: Callable[[int], Recipe]
     source: dict[str, Any]
     """{"name"} of a recipe in the registry, {"file", "sha256"} of a user's file, or {"object"} made in Python"""
     name: str
-    dials: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     file: Path | None = None
 
 
 def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[str, Any]) -> Plan:
-    """Find a recipe and check its dials; nothing is built yet."""
+    """Find a recipe and check its options; nothing is built yet."""
     if isinstance(recipe, Recipe):
         if overrides:
-            raise BadInput(f"a Recipe object has no dial '{next(iter(overrides))}'", fix="change it with recipe.replace(...)")
+            raise BadInput(f"a Recipe object has no option '{next(iter(overrides))}'", fix="change it with recipe.replace(...)")
         return Plan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
     file = None
     function: Any
@@ -66,21 +66,21 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[st
     else:
         name = registry.check("recipes", str(recipe))
         function, source = registry.load("recipes", name).recipe, {"name": name}
-    return Plan(_maker(function, overrides, f"recipe '{name}'"), source, name, _dials(function, overrides, f"recipe '{name}'"), file)
+    return Plan(_maker(function, overrides, f"recipe '{name}'"), source, name, _options(function, overrides, f"recipe '{name}'"), file)
 
 
-def _dials(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> dict[str, Any]:
-    """All dials but the seed, which is an option of the run."""
+def _options(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> dict[str, Any]:
+    """All options but the seed, which is an option of the run."""
     if "seed" in overrides:
-        raise BadInput(f"{owner} has no dial 'seed'", fix="the seed is an option of the run: --seed")
-    known = dials(function, owner)
+        raise BadInput(f"{owner} has no option 'seed'", fix="the seed is an option of the run: --seed")
+    known = options_of(function, owner)
     values = resolve(function, {**({"seed": 0} if "seed" in known else {}), **overrides}, owner)
     return {name: value for name, value in values.items() if name != "seed"}
 
 
 def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> Callable[[int], Recipe]:
-    values = _dials(function, overrides, owner)
-    seeded = "seed" in dials(function, owner)
+    values = _options(function, overrides, owner)
+    seeded = "seed" in options_of(function, owner)
 
     def make(seed: int) -> Recipe:
         with building(owner):
@@ -112,10 +112,10 @@ def train(
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
-    """Train a recipe, by name, file, function or object; other keyword arguments are its dials.
+    """Train a recipe, by name, file, function or object; other keyword arguments are its options.
 
     run        directory of the run; one that exists already is resumed; default: the next free runs/NAME-001
-    resume     go on with a run: True for the latest one, or its directory; its recipe and dials are read from it
+    resume     go on with a run: True for the latest one, or its directory; its recipe and options are read from it
     The rest is described in `sonde.engine.options.Options`.
     """
     loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
@@ -125,7 +125,7 @@ def train(
     options = Options.of({**explicit, **switches})
     if resume:
         if overrides or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
-            raise BadInput("a resumed run keeps its recipe and dials", fix="leave them out, or start a new run")
+            raise BadInput("a resumed run keeps its recipe and options", fix="leave them out, or start a new run")
         old = rundir.latest() if resume is True else rundir.find(resume)
         run = old.path
         run_plan = _plan_of(old, recipe)
@@ -225,7 +225,7 @@ def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explici
             raise BadInput(f"{here} was made with recipe {_say_source(info['recipe'])}, not {_say_source(run_plan.source)}", fix=fix)
     if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
         raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
-    was, now = info["dials"], _jsonable(run_plan.dials)
+    was, now = info["dials"], _jsonable(run_plan.options)
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
@@ -362,7 +362,7 @@ def _about(run_plan: Plan, options: Options, job: Job, marks: dict[str, Any], ha
     return {
         "format": rundir.FORMAT,
         "recipe": run_plan.source,
-        "dials": _jsonable(run_plan.dials),
+        "dials": _jsonable(run_plan.options),
         "seed": options.seed,
         "options": options.record(),
         "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
@@ -555,9 +555,9 @@ class Run:
 
 
 def resolve_lens(read: Callable, options: dict[str, Any], lens: str) -> dict[str, Any]:
-    """Dials of a lens, checked."""
-    known = dials(read, f"lens '{lens}'", skip=("subject",))
+    """Options of a lens, checked."""
+    known = options_of(read, f"lens '{lens}'", skip=("subject",))
     for name in options:
         if name not in known:
-            raise BadInput(f"lens '{lens}' has no dial '{name}'", fix=nearest(name, known))
+            raise BadInput(f"lens '{lens}' has no option '{name}'", fix=nearest(name, known))
     return {name: known[name].check(value) for name, value in options.items()}

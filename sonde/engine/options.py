@@ -1,12 +1,12 @@
-"""Options every run has besides the dials of its recipe."""
+"""Options every run has besides the options of its recipe."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
-from ..core.dials import Range, dials
 from ..core.errors import BadInput, nearest
+from ..core.options import Range, options_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class Options:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Options:
-        """Options from loose values, checked like dials."""
-        known = dials(cls, "train")
+        """Options from loose values, checked like options."""
+        known = options_of(cls, "train")
         for name in values:
             if name not in known:
                 raise BadInput(f"train has no option '{name}'", fix=nearest(name, known))
@@ -59,7 +59,7 @@ class Options:
 
     def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
         """Fill what was left open: from the record of the run being resumed, else from the defaults above."""
-        known = dials(type(self), "run.json")  # a record may have been edited: its values are checked like a user's
+        known = options_of(type(self), "run.json")  # a record may have been edited: its values are checked like a user's
         taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
         new = replace(self, **{name: known[name].check(value) for name, value in taken.items()})
         if new.shards is None:

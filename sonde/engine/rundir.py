@@ -1,6 +1,6 @@
 """The run directory: what was asked, what happened, what was learned.
 
-run.json        what was asked: recipe, dials, seed, options, versions, data hashes; written once, atomically
+run.json        what was asked: recipe, options, seed, options, versions, data hashes; written once, atomically
 metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
 events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
 result.json     the final figures, written when the run is done

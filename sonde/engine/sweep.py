@@ -74,11 +74,11 @@ class Sweep:
             for figure in ("valid/accuracy", "test/accuracy", "test/loss")
             if figure != name and any(figure in row.figures for row in self.rows)
         ]
-        dials = self._varied()
-        head = ["rank", *dials, f"{name} (mean ± spread)", *others, "seeds"]
+        options = self._varied()
+        head = ["rank", *options, f"{name} (mean ± spread)", *others, "seeds"]
         body = []
         for rank, row in enumerate(self.rows, 1):
-            cells = [_say(row.setting[dial]) for dial in dials]
+            cells = [_say(row.setting[option]) for option in options]
             outcome = row.failures[0].split("\n")[0] if row.failures else _pm(row, name)
             body.append([str(rank), *cells, outcome, *(_pm(row, figure) for figure in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
@@ -88,7 +88,7 @@ class Sweep:
         )
 
     def plot(self) -> Path:
-        """Figure against the swept dials, with the spread over seeds, as a PNG."""
+        """Figure against the swept options, with the spread over seeds, as a PNG."""
         from importlib import import_module
 
         path = self.folder / "sweep.png"
@@ -101,15 +101,15 @@ class Sweep:
         name = self.watch.removeprefix("-")
         good = [row for row in self.rows if not row.failures]
         varied = self._varied()
-        labels = ["  ".join(f"{dial} {_say(row.setting[dial])}" for dial in varied) or "all" for row in good]
+        labels = ["  ".join(f"{option} {_say(row.setting[option])}" for option in varied) or "all" for row in good]
         extra = {"labels": labels, "dots": {name: [row.figures.get(name, []) for row in good]}}
         note = "Mean over seeds, best first; a dot is one seed."
         return Reading(self.folder.name, "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
 
     def _varied(self) -> list[str]:
-        """Dials that take more than one value."""
-        dials = list(self.rows[0].setting) if self.rows else []
-        return [dial for dial in dials if len({_say(row.setting[dial]) for row in self.rows}) > 1]
+        """Options that take more than one value."""
+        options = list(self.rows[0].setting) if self.rows else []
+        return [option for option in options if len({_say(row.setting[option]) for row in self.rows}) > 1]
 
 
 def sweep(
@@ -124,17 +124,17 @@ def sweep(
     quiet: bool = False,
     **fixed: Any,
 ) -> Sweep:
-    """Train a recipe for many settings of its dials; `seed` is an axis too, over which figures are averaged.
+    """Train a recipe for many settings of its options; `seed` is an axis too, over which figures are averaged.
 
-    axes       dial -> values; for random and tpe two numbers are the ends of a range, more are choices
+    axes       option -> values; for random and tpe two numbers are the ends of a range, more are choices
     method     grid: all combinations; random: `trials` draws; tpe: `trials` draws that learn from the earlier ones
     folder     where the runs go; a folder that holds this sweep already is continued
-    fixed      dials with one value for all
+    fixed      options with one value for all
     """
     values = {name: list(options) for name, options in axes.items()}
     _check(recipe, values, method, trials, fixed)
     seeds = [int(seed) for seed in values.pop("seed", [0])]
-    name = plan(recipe, {**fixed, **{dial: options[0] for dial, options in values.items()}}).name
+    name = plan(recipe, {**fixed, **{option: options[0] for option, options in values.items()}}).name
     place = Path(folder) if folder is not None else rundir.fresh(f"{name}-sweep")
     place.mkdir(parents=True, exist_ok=True)
     _same_sweep(place, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": _jsonable(fixed)})
@@ -153,7 +153,7 @@ def sweep(
 
 
 def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int | None, fixed: Mapping[str, Any]) -> None:
-    """Refuse a wrong axis before anything is trained: every single value is checked as a dial."""
+    """Refuse a wrong axis before anything is trained: every single value is checked as an option."""
     if method not in METHODS:
         raise BadInput(f"no sweep method '{method}'", fix=nearest(method, METHODS))
     if method != "grid" and not trials:

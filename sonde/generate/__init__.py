@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Parts load when they are asked for: the command line reads the dials of `Sampling` without torch."""
+    """Parts load when they are asked for: the command line reads the options of `Sampling` without torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'sonde.generate' has no attribute '{name}'")
     import importlib

@@ -83,7 +83,7 @@ def generate(
     stop: what ends a row, which then emits pad; and which tokens never come
     stream: given the tokens (B,) of each step as they come
     weights: 'int8' reads a quarter of the memory for each token, at slightly other values
-    sampling: the dials of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
+    sampling: the options of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
     """
     tokens = []
     for step in steps(model, prompts, new, state=state, stop=stop, weights=weights, **sampling):

@@ -1,4 +1,4 @@
-"""How the next token is chosen: the dials of sampling, also those of `sonde generate`."""
+"""How the next token is chosen: the options of sampling, also those of `sonde generate`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, final
 
-from ..core.dials import Range, resolve
+from ..core.options import Range, resolve
 
 
 @final
@@ -31,5 +31,5 @@ class Sampling:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sampling:
-        """From loose values, checked like all dials."""
+        """From loose values, checked like all options."""
         return cls(**resolve(cls, values, "generate"))

@@ -73,7 +73,10 @@ def report(run: Any) -> Path:
             for each in looked.through(lens)
         ),
         *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
-        _section("What was asked", tag("div", _pairs("Dials", info.get("dials", {})), _pairs("Options", _asked(info)), class_="grid")),
+        _section(
+            "What was asked",
+            tag("div", _pairs("Recipe options", info.get("dials", {})), _pairs("Run options", _asked(info)), class_="grid"),
+        ),
         _section("Data", _data(info, looked)),
         _section(
             "Where it ran",
@@ -101,7 +104,7 @@ class _Look:
         except SondeError as error:
             self.refused.append(f"all that needs the model and its data: {error.what}")
 
-    def through(self, lens: str, **dials: Any) -> list[Reading]:
+    def through(self, lens: str, **options: Any) -> list[Reading]:
         module = registry.load("lenses", lens)
         try:
             if lens in ("curves", "summary"):  # these need rows only, and so work for a run without a checkpoint too
@@ -115,7 +118,7 @@ class _Look:
             if reason:
                 self.refused.append(f"{lens}: {reason}")
                 return []
-            readings = module.read(subject, **dials)
+            readings = module.read(subject, **options)
         except SondeError as error:
             self.refused.append(f"{lens}: {error.what}")
             return []
@@ -302,7 +305,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def compare(runs: Sequence[Any], path: str | Path) -> Path:
-    """Overlaid curves, and a table of differing dials and final figures, as a page; a PNG of the curves lies beside it."""
+    """Overlaid curves, and a table of differing options and final figures, as a page; a PNG of the curves lies beside it."""
     path = Path(path)
     panels = compare_curves(runs)
     try:
@@ -316,7 +319,7 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
     page = _page(
         "Comparison · Sonde",
         head,
-        _section("Figures and differing dials", _side_by_side(compare_rows(runs))),
+        _section("Figures and differing options", _side_by_side(compare_rows(runs))),
         _section("Curves", tag("div", *figures, class_="grid")) if figures else "",
     )
     return _write(path, page)
@@ -335,15 +338,16 @@ def compare_curves(runs: Sequence[Any]) -> list[Reading]:
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """One row per run: its name, the dials (and recipe, seed) that differ, and final figures that any run has."""
+    """One row per run: its name, the options (and recipe, seed) that differ, and final figures that any run has."""
     named = _named(runs)
-    dials = {name: _settings(run.info) for name, run in named.items()}
-    every = list(dict.fromkeys(key for settings in dials.values() for key in settings))
-    differing = [key for key in every if len({repr(settings.get(key)) for settings in dials.values()}) > 1]
+    options = {name: _settings(run.info) for name, run in named.items()}
+    every = list(dict.fromkeys(key for settings in options.values() for key in settings))
+    differing = [key for key in every if len({repr(settings.get(key)) for settings in options.values()}) > 1]
     figures = {name: final_figures(run) for name, run in named.items()}
     keys = list(dict.fromkeys(key for mine in figures.values() for key in mine))
     return [
-        {"run": name, **{key: dials[name].get(key) for key in differing}, **{key: figures[name].get(key) for key in keys}} for name in named
+        {"run": name, **{key: options[name].get(key) for key in differing}, **{key: figures[name].get(key) for key in keys}}
+        for name in named
     ]
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..core import registry
-from ..core.dials import dials
 from ..core.errors import BadInput
+from ..core.options import options_of
 from ..core.reading import Subject
 
 CHUNK = 512
@@ -119,12 +119,12 @@ def predictions(subject: Subject) -> Any:
 
 
 def need(lens: str, subject: Subject, **options: Any) -> None:
-    """Stop with one line where a dial is wrong, or where a lens does not apply: why, and which lenses do."""
+    """Stop with one line where an option is wrong, or where a lens does not apply: why, and which lenses do."""
     name = lens.rsplit(".", 1)[-1]
     module = registry.load("lenses", name)
-    known = dials(module.read, f"lens '{name}'")
-    for dial, value in options.items():
-        known[dial].check(value)
+    known = options_of(module.read, f"lens '{name}'")
+    for option, value in options.items():
+        known[option].check(value)
     reason = module.why_not(subject)
     if reason:
         others = fitting(subject)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import hooked, leaves, need, no_gradient, untouched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._tokens import ends, no_tokens, original, spelled
 from ._untouched import need

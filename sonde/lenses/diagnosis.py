@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need
 from ._words import number, percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
 from ._untouched import need, untouched

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import key
 from ._untouched import hooked, need, no_gradient, untouched

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_gradient, untouched
 

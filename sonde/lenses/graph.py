@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_model, untouched, written_out
 

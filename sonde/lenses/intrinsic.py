@@ -10,8 +10,8 @@ import math
 from typing import Annotated, Any
 
 from ..core.batch import Batch, ask
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import hooked, leaves, need, no_model, untouched
 

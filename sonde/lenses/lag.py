@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._tokens import ends
 from ._untouched import hooked, need, no_model, untouched

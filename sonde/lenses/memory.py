@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch, Data, ask
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._tokens import BLANK, embedding, frequent, named, no_embedding, spelled
 from ._untouched import need

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._pictures import chosen, convolved, flat, maps, no_maps, stretched
 from ._untouched import CHUNK, need, untouched

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._untouched import need, no_gradient
 from .landscape import logarithmic

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
 from ._untouched import need, untouched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._codes import codes, decoded, drawn, no_codes
 from ._untouched import CHUNK, need, untouched

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ..core.batch import ask
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._pictures import chosen, convolved, gathering, no_images, picture, sloped
 from ._untouched import need, untouched

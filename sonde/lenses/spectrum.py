@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.batch import ask
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ._codes import codes, decoded, drawn, no_codes
 from ._pictures import check

@@ -16,7 +16,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
+from ..core.options import Range
 from . import _shape
 from .mlp import MLP
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..nn.block import ACTIVATIONS, Style, style_of
 from ..nn.positions import Positions
 from ..nn.recurrence import State
@@ -40,7 +40,7 @@ class Bert(nn.Module):
     reads = ("x", "kinds", "lengths")
     causal = False
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
+    def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 30522,
         width: Count = 768,

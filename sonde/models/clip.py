@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
+from ..core.options import Range
 
 STEEPEST = 100.0
 """largest factor of the scores, as published: beyond it one pair decides a step"""

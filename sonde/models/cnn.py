@@ -9,8 +9,8 @@ from typing import Annotated, Literal, final
 
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.images import through
 from ..nn.residual import Residual
 
@@ -35,7 +35,7 @@ class CNN(nn.Module):
     residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
     """
 
-    def __init__(  # noqa: PLR0913  one dial for each part
+    def __init__(  # noqa: PLR0913  one option for each part
         self,
         channels: Annotated[tuple[int, ...], Range(least=1)] = (1, 32, 64),
         classes: Annotated[int, Range(least=1)] = 10,

@@ -21,8 +21,8 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.positions import sinusoidal
 from ._shape import Shape, fits, noise, numbers, quarters
 from .mlp import MLP

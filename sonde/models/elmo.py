@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.directions import turned
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -33,7 +33,7 @@ class Elmo(nn.Module):
     vocabulary: how many tokens there are
     width: numbers per token and direction
     depth: mixers one after the other in each direction
-    mixer: what moves information along the sequence, by name; its dials may follow
+    mixer: what moves information along the sequence, by name; its options may follow
     """
 
     reads = ("x", "lengths")

@@ -11,8 +11,8 @@ from typing import Annotated, cast, final
 
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.block import Block, Style, style_of
 from ..nn.mixers.attention import Attention
 from ..nn.positions import Kind, Positions, RelativeBias
@@ -44,7 +44,7 @@ class EncoderDecoder(nn.Module):
     reads = ("source", "x", "lengths")
     causal = True
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
+    def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 256,
         width: Count = 128,

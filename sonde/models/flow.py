@@ -25,8 +25,8 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from . import _shape
 from ._shape import Shape
 from .mlp import MLP

@@ -15,8 +15,8 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ._shape import Shape, fits, noise, quarters
 from .mlp import MLP
 

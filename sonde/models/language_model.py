@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.block import FeedForward, Style, style_of
 from ..nn.mixers import Mixer, mixer
 from ..nn.mixers.attention import Attention, CrossAttention
@@ -35,7 +35,7 @@ class LanguageModel(nn.Module):
     vocabulary: how many tokens there are
     width: numbers per token
     depth: blocks
-    mixer: what moves information along the sequence, by name; its dials may follow: 'gla heads=8 rank=4'
+    mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
     ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
     positions: how tokens are told their places, which a mixer that does not see their order needs
     places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
@@ -45,7 +45,7 @@ class LanguageModel(nn.Module):
     style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
+    def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 256,
         width: Count = 128,
@@ -169,15 +169,15 @@ def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one th
 
 
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:
-    """A mixer from its name and any dials after it: 'gla', 'gla heads=8 rank=4'; `more` dials stand where the text has none."""
+    """A mixer from its name and any options after it: 'gla', 'gla heads=8 rank=4'; `more` options stand where the text has none."""
     name, *words = text.split() or [""]
-    dials: dict[str, Any] = dict(more)
+    options: dict[str, Any] = dict(more)
     for word in words:
-        dial, equals, value = word.partition("=")
-        if not (dial and equals and value):
-            raise BadInput(f"'{word}' after mixer '{name}' is no dial", where=f"mixer '{text}'", fix=f"write '{name} heads=4'")
+        option, equals, value = word.partition("=")
+        if not (option and equals and value):
+            raise BadInput(f"'{word}' after mixer '{name}' is no option", where=f"mixer '{text}'", fix=f"write '{name} heads=4'")
         try:
-            dials[dial] = json.loads(value)
+            options[option] = json.loads(value)
         except ValueError:
-            dials[dial] = value
-    return mixer(name, width, **dials)
+            options[option] = value
+    return mixer(name, width, **options)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, final
 
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.activations import activation as make_activation
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ._recent import checked, going_on

@@ -22,8 +22,8 @@ from typing import Annotated, Literal, final, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ..nn.images import convolved, normalized, through
 
 Activation = Literal["post", "pre"]
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
     zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
     """
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which published residual networks differ
+    def __init__(  # noqa: PLR0913  an option for each way in which published residual networks differ
         self,
         blocks: Annotated[tuple[int, ...], Range(least=1)] = (2, 2, 2, 2),
         classes: Count = 1000,

@@ -20,8 +20,8 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
@@ -68,7 +68,7 @@ class Seq2Seq(nn.Module):
     vocabulary: how many target tokens there are
     width: numbers inside
     depth: mixers one after the other, on each side
-    mixer: what moves information along both sequences, by name, and looks at no later token; its dials may follow: 'gla heads=8'
+    mixer: what moves information along both sequences, by name, and looks at no later token; its options may follow: 'gla heads=8'
     attention: how the decoder looks at the encoder's states; none leaves it the summary alone
     feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
     bidirectional: the encoder reads in both directions
@@ -79,7 +79,7 @@ class Seq2Seq(nn.Module):
     reads = ("source", "x", "lengths")
     causal = True
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which such models differ
+    def __init__(  # noqa: PLR0913  an option for each way in which such models differ
         self,
         vocabulary: Count = 256,
         width: Count = 128,

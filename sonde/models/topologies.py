@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import named
@@ -40,7 +40,7 @@ class Vec2Vec(nn.Module):
     outputs: raw numbers that come out
     width: numbers inside
     depth: mixers one after the other
-    mixer: what moves information along a sequence, by name; its dials may follow: 'gla heads=8'
+    mixer: what moves information along a sequence, by name; its options may follow: 'gla heads=8'
     """
 
     def __init__(self, inputs: Count, outputs: Count, width: Count = 64, depth: Count = 1, mixer: str = "gru") -> None:
@@ -118,7 +118,7 @@ class Seq2Vec(nn.Module):
 
     reads = ("x", "lengths")
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which readers of a sequence differ
+    def __init__(  # noqa: PLR0913  an option for each way in which readers of a sequence differ
         self,
         inputs: Count,
         outputs: Count,
@@ -161,7 +161,7 @@ class Tagger(nn.Module):
 
     reads = ("x", "lengths")
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which readers of a sequence differ
+    def __init__(  # noqa: PLR0913  an option for each way in which readers of a sequence differ
         self,
         inputs: Count,
         outputs: Count,
@@ -191,8 +191,8 @@ TOPOLOGIES: dict[str, type[nn.Module]] = {
 }
 
 
-def topology(name: str, **dials: Any) -> nn.Module:
+def topology(name: str, **options: Any) -> nn.Module:
     """A network of one of the shapes, by name: `topology("many-one", inputs=20, outputs=2, mixer="lstm")`."""
     if name not in TOPOLOGIES:
         raise BadInput(f"no topology '{name}'", fix=nearest(name, TOPOLOGIES))
-    return TOPOLOGIES[name](**dials)
+    return TOPOLOGIES[name](**options)

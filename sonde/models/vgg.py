@@ -13,8 +13,8 @@ from typing import Annotated, Literal, final
 
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.images import through
 
 Count = Annotated[int, Range(least=1)]

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..nn.block import Style, style_of
 from ..nn.positions import Positions
 from ..nn.stack import Stack
@@ -60,7 +60,7 @@ class ViT(nn.Module):
     style: norms and activation: a name such as gpt2, or a Style
     """
 
-    def __init__(  # noqa: PLR0913  a dial for each way in which models of one size differ
+    def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         image: Annotated[tuple[int, ...], Range(least=1)] = (224, 224),
         patch: Count = 16,

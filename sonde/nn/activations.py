@@ -20,8 +20,8 @@ from typing import Annotated, Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range, resolve
 from ..core.errors import BadInput, nearest
+from ..core.options import Range, resolve
 from .threshold import Step
 
 Slope = Callable[[Tensor], Tensor]

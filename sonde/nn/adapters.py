@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from .spans import Spans, State
 
 Count = Annotated[int, Range(least=1)]

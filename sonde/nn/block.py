@@ -19,8 +19,8 @@ from typing import Annotated, Literal, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ..kernels.activate import activate
 from .mixers import Mixer
 from .mixers.attention import CrossAttention

@@ -20,8 +20,8 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from .spans import State
 
 Kind = Literal["none", "learned", "sinusoidal", "binary"]

@@ -31,7 +31,7 @@ class Stack(nn.Module):
 
     @classmethod
     def of(cls, mixers: Iterable[Mixer], ffn: float, style: Style, dropout: float = 0.0, **cross: Any) -> Stack:
-        """One block for each mixer, all in one style; `cross` holds the dials of cross-attention where blocks have it."""
+        """One block for each mixer, all in one style; `cross` holds the options of cross-attention where blocks have it."""
 
         def block(mixer: Mixer) -> Block:
             network = FeedForward(mixer.width, ffn, style.activation, style.bias) if ffn else None

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 
 CODES = ("01", "pm1")
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch, ask
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ..core.terms import Terms
 
 

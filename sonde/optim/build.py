@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..core import registry
-from ..core.dials import Range
 from ..core.errors import BadInput, nearest
+from ..core.options import Range
 from ._mixed import MuonAdamW
 
 _REFUSED = {

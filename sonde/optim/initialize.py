@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.nn.modules.conv import _ConvNd
 
-from ..core.dials import Range, resolve
 from ..core.errors import BadInput, nearest
+from ..core.options import Range, resolve
 
 Rule = Callable[[Tensor], Any]
 Scale = Annotated[float, Range(least=0)]

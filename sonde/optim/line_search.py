@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from ..core.dials import Range
 from ..core.errors import BadInput, NumericalStop, nearest
+from ..core.options import Range
 
 Line = Callable[[float], tuple[float, float]]
 """eta -> phi(eta), phi'(eta)"""

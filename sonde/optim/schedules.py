@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from ..core.dials import Range, resolve
 from ..core.errors import BadInput, nearest
+from ..core.options import Range, resolve
 
 Schedule = Callable[[int, int], float]
 Share = Annotated[float, Range(least=0, most=1)]
@@ -20,7 +20,7 @@ _KNOWN: dict[str, Callable[..., Schedule]] = {}
 
 
 def _named(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    """Check the settings as dials, and make the function known by its name."""
+    """Check the settings as options, and make the function known by its name."""
 
     @functools.wraps(function)
     def checked(**settings: Any) -> Schedule:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ..core.batch import Data
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalog import load

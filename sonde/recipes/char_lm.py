@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, final
 
 from ..core.batch import Data, Source
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Callback, Recipe
 from ..data import fetch
 from ..data.catalog import load
@@ -38,7 +38,7 @@ def recipe(
     A mixer that looks at later characters cannot predict the next one.  It is given hidden characters to predict instead,
     from both sides; that loss is not comparable with the others, and the run says so.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     depth: blocks
     width: numbers per character
     context: characters of a training window

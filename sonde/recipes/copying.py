@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import copying
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
@@ -25,7 +25,7 @@ def recipe(
 ) -> Recipe:
     """Name the symbols of a sequence in their order; accuracy counts the answers alone.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     selective: the symbols stand at random places; otherwise at the beginning, and a fixed delay is enough
     length: places before the answers
     items: symbols to remember

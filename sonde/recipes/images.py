@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load

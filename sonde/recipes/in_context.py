@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import in_context
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
@@ -24,7 +24,7 @@ def recipe(
 ) -> Recipe:
     """Name the value of each key that came before in the same sequence; accuracy counts these answers alone.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     shots: pairs of a key and its value in a sequence
     keys: different keys
     values: different values

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, masking
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed

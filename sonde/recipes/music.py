@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ..core.batch import Data
-from ..core.dials import Range
 from ..core.files import replace_file
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.melody import Note, intervals, midi, notes
@@ -40,7 +40,7 @@ def recipe(
 ) -> Recipe:
     """A language model over tunes in ABC; the run's folder then holds a new one, as text and to be played.
 
-    mixer: what moves information along a tune; its dials may follow: "gla heads=8"
+    mixer: what moves information along a tune; its options may follow: "gla heads=8"
     depth: blocks
     width: numbers per sign
     context: signs of a training window

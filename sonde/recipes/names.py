@@ -36,7 +36,7 @@ def recipe(
 ) -> Recipe:
     """A language model over the letters of names; the run shows names it made up, and the loss of an n-gram model beside its own.
 
-    mixer: what moves information along a name; its dials may follow: "gla heads=8"
+    mixer: what moves information along a name; its options may follow: "gla heads=8"
     depth: blocks
     width: numbers per letter
     batch: names per update

@@ -1,4 +1,4 @@
-"""Thirty noisy points of a sine wave and a net that can learn them by heart; every remedy against it is a dial."""
+"""Thirty noisy points of a sine wave and a net that can learn them by heart; every remedy against it is an option."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 from typing import Annotated, Literal
 
 from ..core.batch import Data
-from ..core.dials import Range
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import parity
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
@@ -26,7 +26,7 @@ def recipe(
 
     A gate between 0 and 1 cannot flip a sign.  The delta rule with its strength up to 2 can: I - 2 k k^T is a reflection.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "deltanet negative=true"
+    mixer: what moves information along the sequence, by name; its options may follow: "deltanet negative=true"
     length: tokens of a training sequence
     longer: test sequences are so many times as long
     modulus: 2 is parity

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load
@@ -45,7 +45,7 @@ def recipe(
 
     data: digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
     levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
-    mixer: what carries information from pixel to pixel; its dials may follow: "attention heads=4"
+    mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
     width: numbers per pixel inside
     depth: blocks
     dropout: share of numbers set to 0 while training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import recall
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
@@ -23,7 +23,7 @@ def recipe(
 ) -> Recipe:
     """Look up values by their keys; accuracy counts the questions alone.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     pairs: how many have to be remembered at once
     keys: different keys, and as many different values
     depth: blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import reset
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
@@ -24,7 +24,7 @@ def recipe(
 ) -> Recipe:
     """Count ones since the last reset; one block, so that the mixer has to do it.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     length: tokens of a sequence
     top: the largest answer; from there on it stays
     chance: share of resets

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..models.unet import UNet

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 
 from ..core import batch as fields
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalog import load
@@ -58,7 +58,7 @@ def recipe(
 
     The weights that are kept are those with the best accuracy on the validation part.
 
-    mixer: what reads the tokens; its dials may follow: "gla heads=8"
+    mixer: what reads the tokens; its options may follow: "gla heads=8"
     depth: mixers one after the other
     width: numbers per token and direction
     bidirectional: a second mixer reads from the end

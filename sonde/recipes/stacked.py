@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load

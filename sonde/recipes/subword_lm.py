@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed
 
@@ -25,7 +25,7 @@ def recipe(
 ) -> Recipe:
     """A language model over sub-words that were learned from the training text; its loss is in nats per token.
 
-    mixer: what moves information along the sequence, by name; its dials may follow: "gla heads=8"
+    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
     depth: blocks
     width: numbers per token
     context: tokens of a training window

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..optim.build import optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corpora import LinesReader
 from ..data.documents import DocumentSource, Ragged
@@ -32,7 +32,7 @@ def recipe(
 ) -> Recipe:
     """Sentences of a small grammar, made up, with the kind of each word; in one direction only a third of them stays unsure.
 
-    mixer: what reads the words; its dials may follow: "gla heads=8"
+    mixer: what reads the words; its options may follow: "gla heads=8"
     depth: mixers one after the other
     width: numbers per word and direction
     bidirectional: a second mixer reads from the end, and so knows the next word

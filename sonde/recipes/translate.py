@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalog import load
@@ -59,7 +59,7 @@ def recipe(
         English); auto takes multi30k where a data folder has it
     model: rnn has a recurrent encoder and decoder, transformer a stack of blocks for each
     mixer: what moves information along both sequences of an rnn, by default gru, or along the target of a transformer, by
-        default attention; by name, its dials may follow: "lstm hidden=400"
+        default attention; by name, its options may follow: "lstm hidden=400"
     attention: how the decoder of an rnn looks at the source; none leaves it one vector
     feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
     width: numbers per token

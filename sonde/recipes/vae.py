@@ -12,7 +12,7 @@ import torch
 from torch import Generator
 
 from ..core.batch import Batch, Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms

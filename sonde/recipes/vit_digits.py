@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..core.batch import Data
-from ..core.dials import Range
+from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
@@ -24,7 +24,7 @@ IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4),
 """channels, side, and a good side of a patch"""
 
 
-def recipe(  # noqa: PLR0913  dials of a run, each by name
+def recipe(  # noqa: PLR0913  options of a run, each by name
     data: Literal["digits", "mnist", "fashion_mnist", "cifar10"] = "digits",
     patch: Annotated[int, Range(1, 32)] | None = None,
     width: Annotated[int, Range(1, 4096)] = 64,

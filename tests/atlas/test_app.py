@@ -52,7 +52,7 @@ def test_app_05_notices_captions_without_pictures(monkeypatch) -> None:
 
 def test_app_05_notices_a_tagger_of_one_direction_and_one_that_always_sees_ahead(monkeypatch) -> None:
     right = app.tagging.recipe
-    monkeypatch.setattr(app.tagging, "recipe", lambda **dials: right(**{**dials, "bidirectional": not dials["bidirectional"]}))
+    monkeypatch.setattr(app.tagging, "recipe", lambda **options: right(**{**options, "bidirectional": not options["bidirectional"]}))
     names = wrong("APP-05")
     assert any_of(names, "with both directions") and any_of(names, "is not seen")
 
@@ -66,5 +66,5 @@ def test_app_06_notices_a_midi_file_of_other_notes(monkeypatch) -> None:
 
 def test_app_06_notices_a_model_that_learned_nothing(monkeypatch) -> None:
     right = app.music.recipe
-    monkeypatch.setattr(app.music, "recipe", lambda **dials: right(**{**dials, "lr": 1e-6}))
+    monkeypatch.setattr(app.music, "recipe", lambda **options: right(**{**options, "lr": 1e-6}))
     assert not run("APP-06").passed

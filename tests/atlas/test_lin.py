@@ -15,7 +15,7 @@ from tests.atlas.mistakes import any_of, wrong
 @pytest.fixture
 def quick(monkeypatch):
     """Training takes most of the time and is not what these mistakes are about."""
-    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: {mixers[0]: [0.99, 0.98], mixers[1]: [0.3, 0.31]})
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, options: {mixers[0]: [0.99, 0.98], mixers[1]: [0.3, 0.31]})
 
 
 def test_lin_01_notices_a_window_that_is_one_too_long(monkeypatch):
@@ -135,7 +135,7 @@ def test_lin_25_notices_a_state_that_grows(monkeypatch, quick):
 
 
 def test_lin_25_notices_models_that_do_not_differ(monkeypatch):
-    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: dict.fromkeys(mixers, [0.5, 0.6]))
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.5, 0.6]))
     names = wrong("LIN-25")
     assert any_of(names, "recall: DeltaNet less") and any_of(names, "reset: a gated model less")
 
@@ -147,7 +147,7 @@ def test_lin_16_notices_time_that_passes_anyway(monkeypatch, quick):
 
 
 def test_lin_16_notices_models_that_do_not_differ(monkeypatch):
-    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, dials: dict.fromkeys(mixers, [0.92, 0.93]))
+    monkeypatch.setattr(lin, "_trained", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.92, 0.93]))
     assert len(wrong("LIN-16")) == 2
 
 

@@ -34,7 +34,7 @@ def test_s2s_01_notices_a_network_that_learned_nothing() -> None:
 
 def test_s2s_01_notices_another_activation(monkeypatch) -> None:
     right = s2s.Tagger
-    monkeypatch.setattr(s2s, "Tagger", lambda *args, mixer, **dials: right(*args, mixer="rnn", **dials))
+    monkeypatch.setattr(s2s, "Tagger", lambda *args, mixer, **options: right(*args, mixer="rnn", **options))
     assert "states on paper" in wrong("S2S-01")
 
 
@@ -110,8 +110,8 @@ def test_s2s_08_notices_padding_that_is_read(monkeypatch) -> None:
 def test_s2s_09_notices_a_network_that_learned_nothing(monkeypatch) -> None:
     right = s2s.translate.recipe
 
-    def short(**dials):
-        recipe = right(**{**dials, "steps": 3})
+    def short(**options):
+        recipe = right(**{**options, "steps": 3})
         return recipe.replace(data=replace(recipe.data, test=recipe.data.test.subset(torch.arange(40))))
 
     monkeypatch.setattr(s2s.translate, "recipe", short)
@@ -121,8 +121,8 @@ def test_s2s_09_notices_a_network_that_learned_nothing(monkeypatch) -> None:
 def test_s2s_09_notices_a_test_that_was_trained_on(monkeypatch) -> None:
     right = s2s.translate.recipe
 
-    def leaky(**dials):
-        recipe = right(**{**dials, "steps": 3})
+    def leaky(**options):
+        recipe = right(**{**options, "steps": 3})
         return recipe.replace(data=replace(recipe.data, test=recipe.data.train.subset(torch.arange(30))))
 
     monkeypatch.setattr(s2s.translate, "recipe", leaky)

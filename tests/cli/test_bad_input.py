@@ -1,4 +1,4 @@
-"""Every option of every command and every kind of dial x every way to get it wrong: exit code 2, one line, no trace on disk."""
+"""Every option of every command and every kind of option x every way to get it wrong: exit code 2, one line, no trace on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sonde.cli._options import flag
 from sonde.core import registry
-from sonde.core.dials import Dial, dials
+from sonde.core.options import Option, options_of
 from sonde.core.registry import load_file
 
 BASE = {
@@ -35,8 +35,8 @@ FINE: dict[Any, set[str]] = {Path: {"wrong type", "negative", "NaN", "unicode"},
 """faults that are none: nearly everything is a path, and a flag needs no value"""
 
 
-def kind_of(dial: Dial) -> Any:
-    kind = dial.type
+def kind_of(option: Option) -> Any:
+    kind = option.type
     return next((one for one in (Path, bool, int, float, str) if kind in (one, one | None)), get_origin(kind))
 
 
@@ -44,7 +44,7 @@ TEXTS = {("data", "specials"), ("generate", "stop"), ("hf", "prompt")}
 """options that take any text"""
 
 
-def fine(command: str, one: Dial) -> set[str]:
+def fine(command: str, one: Option) -> set[str]:
     """Faults that are none for an option."""
     if (command, one.name) in TEXTS:
         return FAULTS.keys() - {"missing"}
@@ -65,7 +65,7 @@ def test_the_generator_reaches_every_kind_of_option() -> None:
     assert {kind_of(one) for _, one, _ in OPTIONS} >= {int, float, bool, str, Path, Literal}
 
 
-def typed(one: Dial, fault: str) -> list[str]:
+def typed(one: Option, fault: str) -> list[str]:
     value = FAULTS[fault]
     if value is None:
         return [flag(one.name)]
@@ -80,20 +80,23 @@ def refused(answer: Any, here: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("command, one, fault", OPTIONS, ids=[f"{c} {flag(o.name)} {f}" for c, o, f in OPTIONS])
-def test_a_wrong_option_is_refused(command: str, one: Dial, fault: str, sonde, here: Path, mine: str) -> None:
+def test_a_wrong_option_is_refused(command: str, one: Option, fault: str, sonde, here: Path, mine: str) -> None:
     words = [word.format(mine=mine) for word in BASE.get(command, [])]
     refused(sonde(command, *words, *typed(one, fault)), here, one.name.replace("_", "-"))
 
 
-FINE_DIALS = {"text": FINE[Path], "bias": FINE[bool], "widths": {"negative", "empty"}}  # any whole numbers, even none
-DIALS = [
-    (name, fault) for name in ("width", "lr", "widths", "bias", "way", "text") for fault in FAULTS if fault not in FINE_DIALS.get(name, ())
+FINE_RECIPE_OPTIONS = {"text": FINE[Path], "bias": FINE[bool], "widths": {"negative", "empty"}}  # any whole numbers, even none
+RECIPE_OPTIONS = [
+    (name, fault)
+    for name in ("width", "lr", "widths", "bias", "way", "text")
+    for fault in FAULTS
+    if fault not in FINE_RECIPE_OPTIONS.get(name, ())
 ]
 
 
-@pytest.mark.parametrize("name, fault", DIALS)
-def test_a_wrong_dial_is_refused(name: str, fault: str, sonde, here: Path, mine: str) -> None:
-    refused(sonde("train", mine, *typed(dials(load_file(Path(mine)).recipe)[name], fault)), here, name)
+@pytest.mark.parametrize("name, fault", RECIPE_OPTIONS)
+def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Path, mine: str) -> None:
+    refused(sonde("train", mine, *typed(options_of(load_file(Path(mine)).recipe)[name], fault)), here, name)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_wrong_dial_is_refused(name: str, fault: str, sonde, here: Path, mine:
         (["train", "--resume", "gone", "--run", "other"], "not both"),
         (["train", "--resume", "x" * 300], "a shorter one"),
         (["sweep"], "needs the name of a recipe"),
-        (["sweep", "{mine}"], "at least one dial"),
+        (["sweep", "{mine}"], "at least one option"),
         (["sweep", "{mine}", "--lr", "1", "-2"], "must be > 0"),
         (["sweep", "{mine}", "--lr", "1", "1.0"], "the same value twice"),
         (["sweep", "{mine}", "--seed", "0", "-1"], "must be >= 0"),
@@ -157,8 +160,8 @@ BROKEN = {
     "fails when built": "def recipe():\n    raise KeyError('odd')",
     "returns something else": "def recipe():\n    return 3",
     "annotation unknown": "def recipe(x: Nowhere = 3):\n    pass".replace("def", "from __future__ import annotations\ndef"),
-    "a dial that is an option": "def recipe(device: str = 'x'):\n    pass",
-    "a dial without a value": "def recipe(x: int):\n    pass",
+    "an option that is an option": "def recipe(device: str = 'x'):\n    pass",
+    "an option without a value": "def recipe(x: int):\n    pass",
     "bytes": "\udcff\udcfe",
 }
 
@@ -166,7 +169,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_recipe_file_is_refused(fault: str, sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN[fault], encoding="utf-8", errors="surrogateescape")
-    message = "already is an option" if fault == "a dial that is an option" else "broken"
+    message = "already is an option" if fault == "an option that is an option" else "broken"
     refused(sonde("train", str(tmp_path / "broken.py")), here, message)
 
 

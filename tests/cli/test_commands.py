@@ -62,7 +62,7 @@ def test_a_name_may_stand_after_options(sonde: Callable, mine: str) -> None:
     assert open_run("mine-001").info["seed"] == 5
 
 
-def test_help_of_a_recipe_shows_its_dials(sonde: Callable, mine: str) -> None:
+def test_help_of_a_recipe_shows_its_options(sonde: Callable, mine: str) -> None:
     shown = sonde("train", mine, "--help").out
     assert "recipe 'mine': A line through points." in shown
     for line in (
@@ -78,7 +78,7 @@ def test_help_of_a_recipe_shows_its_dials(sonde: Callable, mine: str) -> None:
 
 
 @pytest.mark.usefixtures("plain_report")
-def test_resume_goes_on_with_a_run_and_keeps_its_dials(sonde: Callable, mine: str) -> None:
+def test_resume_goes_on_with_a_run_and_keeps_its_options(sonde: Callable, mine: str) -> None:
     assert sonde("train", mine, "--run", "kept", "--width", "3", "--quiet").code == 0
     whole = Path("kept/metrics.jsonl").read_bytes()
     Path("kept/result.json").unlink()  # as if it had been stopped after its last checkpoint
@@ -337,9 +337,9 @@ def directory(path: Path, **files: object) -> Path:
     return path
 
 
-def record(**dials: object) -> dict:
+def record(**options: object) -> dict:
     empty: dict = {"options": {}, "fingerprint": {}, "data": {}}
-    return {"format": 1, "recipe": {"name": "toy"}, "dials": dials, "seed": 0, **empty}
+    return {"format": 1, "recipe": {"name": "toy"}, "dials": options, "seed": 0, **empty}
 
 
 def test_runs_says_how_far_each_came(sonde: Callable, here: Path) -> None:

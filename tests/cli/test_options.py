@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.cli._options import by_name, flag, leading, option, parse
-from sonde.core.dials import Range
 from sonde.core.errors import BadInput, SondeError
+from sonde.core.options import Range
 
 KNOWN = by_name(
     [
@@ -98,7 +98,7 @@ def test_plain_words_are_counted() -> None:
         ("", [], ""),
     ],
 )
-def test_leading_words_are_found_before_all_dials_are_known(words: str, plain: list[str], left: str) -> None:
+def test_leading_words_are_found_before_all_options_are_known(words: str, plain: list[str], left: str) -> None:
     assert leading(words.split(), KNOWN) == (plain, left.split())
 
 

@@ -46,7 +46,7 @@ def same(a: object, b: object) -> bool:
 
 
 @pytest.mark.parametrize("name", LENSES)
-def test_dials_and_options_of_looking_have_different_names(name: str) -> None:
+def test_options_and_options_of_looking_have_different_names(name: str) -> None:
     own = {option.name for option in options()} | set(inspect.signature(Run.look).parameters)
     assert not own & set(inspect.signature(registry.load("lenses", name).read).parameters)
 

@@ -453,7 +453,7 @@ def test_an_input_it_cannot_read_is_named(fresh: Callable[..., Mixer]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [0, -4])
 def test_a_width_must_be_positive(name: str, width: int) -> None:
-    with pytest.raises(BadInput, match=f"dial 'width' of mixer '{name}' must be >= 1, not {width}"):
+    with pytest.raises(BadInput, match=f"option 'width' of mixer '{name}' must be >= 1, not {width}"):
         mixer(name, width)
 
 
@@ -484,7 +484,7 @@ def test_a_state_of_other_sizes_is_refused_by_axis(fresh: Callable[..., Mixer]) 
 
 
 @pytest.mark.parametrize(
-    ("name", "dials", "other", "message"),
+    ("name", "options", "other", "message"),
     [
         ("mamba2", {"taps": 4}, {"taps": 3}, "'tail' has 3 along axis 1; Mamba2 keeps 2"),
         ("attention", {"heads": 4}, {"heads": 2}, "'k' has 4 along axis 1; Attention keeps 2"),
@@ -495,9 +495,9 @@ def test_a_state_of_other_sizes_is_refused_by_axis(fresh: Callable[..., Mixer]) 
         ("s4", {"states": 4, "kind": "real"}, {"states": 8}, "'S0' is real; S4 keeps a complex one"),
     ],
 )
-def test_a_state_made_with_other_dials_is_refused(name: str, dials: dict, other: dict, message: str) -> None:
+def test_a_state_made_with_other_options_is_refused(name: str, options: dict, other: dict, message: str) -> None:
     x = draw(B, 3, 16).float()
-    _, state = mixer(name, 16, **dials)(x)
+    _, state = mixer(name, 16, **options)(x)
     with pytest.raises(BadInput, match=message):
         mixer(name, 16, **other)(x, state)
 

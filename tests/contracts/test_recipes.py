@@ -14,7 +14,7 @@ import torch
 
 import sonde
 from sonde.core import registry
-from sonde.core.dials import dials, resolve
+from sonde.core.options import options_of, resolve
 from sonde.core.recipe import Recipe
 
 NAMES = registry.names("recipes")
@@ -24,7 +24,7 @@ DOWNLOADED = {"fashion_cnn": "fashion-mnist", "mnist_cnn": "mnist", "cifar_cnn":
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory) -> dict[str, dict]:
-    """Dials that have no default, or a dear one: small files as a user might bring them."""
+    """Options that have no default, or a dear one: small files as a user might bring them."""
     from PIL import Image
 
     random = np.random.default_rng(0)
@@ -62,14 +62,14 @@ def test_registry_is_not_empty():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_dial_has_type_and_help(name):
+def test_every_option_has_type_and_help(name):
     assert registry.summary("recipes", name) and inspect.getdoc(function(name))
     hints = inspect.get_annotations(function(name), eval_str=True)
-    for dial in dials(function(name), name).values():
-        assert dial.name in hints
-        assert dial.help or dial.name == "seed", f"'{dial.name}' has no help line"
-        if not dial.required:
-            assert dial.check(dial.default) == dial.default
+    for option in options_of(function(name), name).values():
+        assert option.name in hints
+        assert option.help or option.name == "seed", f"'{option.name}' has no help line"
+        if not option.required:
+            assert option.check(option.default) == option.default
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"table", "images"}))

@@ -11,8 +11,8 @@ import pytest
 import torch
 from sklearn import datasets
 
-from sonde.core.dials import dials
 from sonde.core.errors import BadInput
+from sonde.core.options import options_of
 from sonde.data import catalog
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
@@ -37,8 +37,8 @@ def test_names_and_summaries_need_no_torch() -> None:
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_option_is_explained(name: str) -> None:
-    options = dials(catalog.function(name), skip=("seed",))
-    assert all(dial.help for dial in options.values())
+    options = options_of(catalog.function(name), skip=("seed",))
+    assert all(option.help for option in options.values())
 
 
 @pytest.mark.parametrize("name", [*TABLES, *PUZZLES, "digits"])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from sonde.core.errors import BadInput
 from sonde.data import catalog
-from sonde.data.files import load_file, looks_like_path, options_of
+from sonde.data.files import file_options, load_file, looks_like_path
 from sonde.data.formats import read_columns, read_idx, read_npy, read_npz, read_picture, suffix
 from sonde.data.table import parse
 
@@ -436,5 +436,5 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
 
 
 def test_options_tell_their_types() -> None:
-    known = options_of(Path(__file__).parent)
+    known = file_options(Path(__file__).parent)
     assert set(known) == {"valid", "test", "size", "color", "skip_corrupt"} and known["size"].help

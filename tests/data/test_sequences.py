@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sonde.core.batch import Data
-from sonde.core.dials import dials
 from sonde.core.errors import BadInput
+from sonde.core.options import options_of
 from sonde.data import sequences
 from sonde.data.sequences import HiddenSource, copying, parity, recall, reset
 from sonde.data.tensors import WindowSource
@@ -67,7 +67,7 @@ def test_the_seed_alone_decides_and_parts_differ(make):
     assert not torch.equal(first.train[:5].x, first.valid[:5].x) and [len(part) for part in first.splits.values()] == [50, 5, 5]
     batch = first.train[:]
     assert max(int(batch.x.max()), int(batch.y.max())) < len(first.classes)
-    assert all(dial.help for dial in dials(make, skip=("seed",)).values()) and make.__doc__
+    assert all(option.help for option in options_of(make, skip=("seed",)).values()) and make.__doc__
     assert not (set(batch.y[batch.mask].tolist()) & set(batch.x[batch.mask].tolist()))  # no answer where it is asked for
 
 

@@ -342,8 +342,8 @@ def changed_data(change: Callable[[TensorSource], TensorSource]) -> Callable[...
         data = pictures()
         return Data(change(data.train), data.valid, data.test, name=data.name, task=data.task)
 
-    def other(**dials: Any) -> Recipe:
-        return trial(**dials).replace(data=build)
+    def other(**options: Any) -> Recipe:
+        return trial(**options).replace(data=build)
 
     other.__module__, other.__qualname__, other.__name__ = trial.__module__, trial.__qualname__, trial.__name__
     other.__signature__ = __import__("inspect").signature(trial)  # type: ignore[attr-defined]
@@ -408,7 +408,7 @@ def test_a_recipe_file_that_changed_since_the_start(recipe_file: Path, memory: P
     assert differences(digest(train(memory / "run", recipe_file).path), reference) == []
 
 
-def test_dials_that_changed_since_the_start(run: Path) -> None:
+def test_options_that_changed_since_the_start(run: Path) -> None:
     with pytest.raises(BadInput, match="lr=0.01, not 0.02"):
         train(run, lr=0.02)
     with pytest.raises(BadInput, match="seed 0, not 4"):

@@ -213,14 +213,14 @@ WHEN = ("9", "7,8", "0", "4", "11", "22", "0,1,2,3,4,5")
 @pytest.mark.parametrize("when", WHEN)
 def test_a_run_without_its_bad_steps_is_reproducible(policy: str, when: str, memory: Path, reference: dict[str, str]) -> None:
     """Bit for bit: run again, and killed on the way.  Bad input also spoils running means, which must not stay so."""
-    dials = {"recipe": spoilt, "on_bad": policy, "steps": when}
+    options = {"recipe": spoilt, "on_bad": policy, "steps": when}
     bad = [int(step) for step in when.split(",")]
     paths = [memory / name for name in ("first", "second", "killed")]
-    finished(paths[0], **dials)
-    finished(paths[1], **dials)
+    finished(paths[0], **options)
+    finished(paths[1], **options)
     for save in (1, 1):
-        attempt(paths[2], kill_in_save(save, 12), **dials).wait()
-    finished(paths[2], **dials)
+        attempt(paths[2], kill_in_save(save, 12), **options).wait()
+    finished(paths[2], **options)
     for path in paths:
         ran_through(path, bad)
         assert differences(digest(path), digest(paths[0])) == [], path.name
@@ -254,10 +254,10 @@ def plain() -> nn.Module:
     return nn.Sequential(*body, nn.Dropout(0.2), nn.Linear(32, 4))
 
 
-def alarm(path: Path, seed: int, **dials: Any) -> int | None:
+def alarm(path: Path, seed: int, **options: Any) -> int | None:
     """The step at which a run was stopped, or None."""
     try:
-        train(path, shaken, seed=seed, checkpoint_every=1000, **dials)
+        train(path, shaken, seed=seed, checkpoint_every=1000, **options)
     except NumericalStop as error:
         match = re.search(r"step (\d+)", error.where)
         assert match is not None
@@ -277,9 +277,9 @@ def test_a_healthy_run_raises_no_alarm(seed: int, memory: Path) -> None:
 
 
 def test_going_back_from_an_explosion(memory: Path, reference: dict[str, str]) -> None:
-    dials = {"recipe": shaken, "last": 85, "on_bad": "rollback", "checkpoint_every": 20}
-    finished(memory / "one", **dials)
-    finished(memory / "two", **dials)
+    options = {"recipe": shaken, "last": 85, "on_bad": "rollback", "checkpoint_every": 20}
+    finished(memory / "one", **options)
+    finished(memory / "two", **options)
     assert differences(digest(memory / "one"), digest(memory / "two")) == []
     last = newest(memory / "one")
     assert last is not None and is_finite(last) and last.step == 120

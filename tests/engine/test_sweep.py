@@ -34,7 +34,7 @@ def test_members_trained_together_equal_members_trained_alone(tmp_path):
 
 
 def restrained(l2: float = 0.0, variance: float = 1.0, seed: int = 0):
-    """A recipe whose dials reach the objective."""
+    """A recipe whose options reach the objective."""
     plain = Gaussian(variance=variance)
     return line(seed=seed).replace(objective=Penalized(plain, l2=l2) if l2 else plain)
 
@@ -72,7 +72,7 @@ def shaken(batch, dice):
 
 
 def other(kind: str = "", value: float = 0.0, seed: int = 0):
-    """A recipe in which a dial reaches a place other than the learning rate."""
+    """A recipe in which an option reaches a place other than the learning rate."""
     plain = line(seed=seed)
     width = nn.Linear
     return plain.replace(
@@ -170,7 +170,7 @@ def test_drawn_settings_stay_in_range_and_repeat(tmp_path, method):
     "axes, options, words",
     [
         ({"lr": []}, {}, "has no values"),
-        ({"rate": [1]}, {}, "has no dial 'rate'"),
+        ({"rate": [1]}, {}, "has no option 'rate'"),
         ({"lr": ["fast"]}, {}, "must be a number"),
         ({"lr": [1e-3]}, {"method": "gird"}, "did you mean 'grid'"),
         ({"lr": [1e-3]}, {"method": "tpe"}, "needs a number of trials"),

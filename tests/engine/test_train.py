@@ -278,7 +278,7 @@ def test_what_cannot_be_kept_exact_is_said_and_exact_refuses(tmp_path):
 
 MISTAKES = {
     "unknown recipe": (lambda tmp: sonde.train("digit_cnn", run=tmp / "r"), "did you mean 'digits_cnn'"),
-    "unknown dial": (lambda tmp: sonde.train(line, run=tmp / "r", stepz=3), "did you mean 'steps'"),
+    "unknown option": (lambda tmp: sonde.train(line, run=tmp / "r", stepz=3), "did you mean 'steps'"),
     "wrong type": (lambda tmp: sonde.train(line, run=tmp / "r", steps="many"), "must be a whole number"),
     "bad option": (lambda tmp: sonde.train(line, run=tmp / "r", seed=-1), "'seed'.*>= 0"),
     "more processes than shards": (lambda tmp: sonde.train(line, run=tmp / "r", processes=3, shards=2), "use --shards 3"),

@@ -23,7 +23,7 @@ def theirs(logits: torch.Tensor, how: Sampling, rows: torch.Tensor) -> torch.Ten
 
 @pytest.mark.parametrize("head", [4, 32, 1024])
 @pytest.mark.parametrize(
-    "dials",
+    "options",
     [
         {},
         {"temperature": 0.7},
@@ -41,24 +41,24 @@ def theirs(logits: torch.Tensor, how: Sampling, rows: torch.Tensor) -> torch.Ten
         {"temperature": 0.4, "top_p": 0.7, "repetition": 1.1},
     ],
 )
-def test_the_same_tokens_stay_as_in_transformers(dials, head, monkeypatch):
+def test_the_same_tokens_stay_as_in_transformers(options, head, monkeypatch):
     monkeypatch.setattr(module, "HEAD", head)
     g = torch.Generator().manual_seed(2)
     logits, rows = 3 * torch.randn(7, 101, generator=g), torch.randint(101, (7, 30), generator=g)
-    how = Sampling(**dials)
+    how = Sampling(**options)
     seen = torch.zeros(7, 101, dtype=torch.bool).scatter(1, rows, True)
     actual, want = shaped(logits, how, seen), theirs(logits, how, rows)
     assert torch.equal(actual.isinf(), want.isinf())
     torch.testing.assert_close(actual, want, atol=1e-5, rtol=1e-5)
     assert torch.equal(
-        choose(logits, Sampling(temperature=0, **{k: v for k, v in dials.items() if k != "temperature"}), None, seen), want.argmax(-1)
+        choose(logits, Sampling(temperature=0, **{k: v for k, v in options.items() if k != "temperature"}), None, seen), want.argmax(-1)
     )
 
 
-@pytest.mark.parametrize("dials", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.2}])
-def test_draws_follow_the_probabilities(dials):
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.2}])
+def test_draws_follow_the_probabilities(options):
     logits, n = torch.tensor([[0.5, -1.0, 2.0, 0.0]]), 20_000
-    how = Sampling(**dials)
+    how = Sampling(**options)
     rolls = torch.rand(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     want = shaped(logits, how)[0].double().exp()
     want /= want.sum()

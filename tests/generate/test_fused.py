@@ -31,9 +31,9 @@ MODELS = {
 }
 
 
-def model(dtype=torch.float32, **dials):
+def model(dtype=torch.float32, **options):
     torch.manual_seed(5)
-    network = LanguageModel(vocabulary=37, width=24, depth=2, **dials).to(dtype).eval()
+    network = LanguageModel(vocabulary=37, width=24, depth=2, **options).to(dtype).eval()
     with torch.no_grad():
         for weight in network.parameters():  # biases and norms that are not 0 and 1
             weight += 0.1 * torch.randn_like(weight)

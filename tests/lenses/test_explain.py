@@ -98,11 +98,11 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize("name, dials", CELLS)
-def test_flops_of_a_cell_are_those_of_its_steps(name: str, dials: dict) -> None:
+@pytest.mark.parametrize("name, options", CELLS)
+def test_flops_of_a_cell_are_those_of_its_steps(name: str, options: dict) -> None:
     """The fused op counts what the definition does, written out with torch."""
     with torch.device("meta"):
-        cell = mixer(name, 6, hidden=5, **dials)
+        cell = mixer(name, 6, hidden=5, **options)
     fused = counted(lambda: cell.use("fused")(meta(2, 7, 6)))
     assert fused == counted(lambda: cell.use("step")(meta(2, 7, 6))) > 0
 

@@ -121,7 +121,7 @@ def test_every_activation_there_is():
 
 
 @pytest.mark.parametrize(
-    "dials, words",
+    "options, words",
     [
         ({"activation": "sigmod"}, "did you mean 'sigmoid'"),
         ({"compare": ("relu", "rellu")}, "no activation 'rellu'"),
@@ -129,9 +129,9 @@ def test_every_activation_there_is():
         ({"depth": 1}, "must be >= 2"),
     ],
 )
-def test_bad_dials(dials, words):
+def test_bad_options(options, words):
     with pytest.raises(BadInput, match=words):
-        flow.read(images(), **dials)
+        flow.read(images(), **options)
 
 
 def test_bad_remedy_and_models_without_layers():

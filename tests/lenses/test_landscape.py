@@ -96,8 +96,8 @@ def test_a_loss_that_is_not_finite_is_left_blank():
     assert "null" in reading.to_json() and "themselves is not finite" in reading.note
 
 
-def test_bad_dials():
-    for dials, words in (({"points": 2}, "'points'"), ({"reach": 0.0}, "'reach'")):
+def test_bad_options():
+    for options, words in (({"points": 2}, "'points'"), ({"reach": 0.0}, "'reach'")):
         with pytest.raises(BadInput, match=words):
-            landscape.read(values(), **dials)
+            landscape.read(values(), **options)
     assert "no matrix" in landscape.why_not(Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3), y=torch.ones(2, 3)), values().objective))

@@ -213,7 +213,7 @@ def test_filters_scale_zero_to_gray_and_keep_color() -> None:
 
 
 @pytest.mark.parametrize(
-    "lens, dials",
+    "lens, options",
     [
         (mistakes, {"n": 0}),
         (filters, {"n": -1}),
@@ -222,9 +222,9 @@ def test_filters_scale_zero_to_gray_and_keep_color() -> None:
         (gradient_norms, {"factor": math.nan}),
     ],
 )
-def test_dials_out_of_range_are_refused(lens, dials) -> None:
-    with pytest.raises(BadInput, match=f"dial '{next(iter(dials))}' of lens"):
-        lens.read(lens.tiny(), **dials)
+def test_options_out_of_range_are_refused(lens, options) -> None:
+    with pytest.raises(BadInput, match=f"option '{next(iter(options))}' of lens"):
+        lens.read(lens.tiny(), **options)
 
 
 ROWS = [

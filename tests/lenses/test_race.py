@@ -180,7 +180,7 @@ def test_a_model_too_large_for_a_hessian_is_raced_without_newton() -> None:
     assert table.values["optimizer"] == ["sgd"] and "damped_newton left out" in table.note
 
 
-def test_bad_dials_in_one_line() -> None:
+def test_bad_options_in_one_line() -> None:
     with pytest.raises(BadInput, match="did you mean 'adam'"):
         race.read(values(), rules=("adm",))
     with pytest.raises(BadInput, match="at least one"):

@@ -78,7 +78,7 @@ class _Constant:
         return Terms(nll=(0 * model(batch.x).sum() + 1.0 + batch.y.sum(), len(batch)))
 
 
-def test_bad_dials_in_one_line() -> None:
+def test_bad_options_in_one_line() -> None:
     with pytest.raises(BadInput, match="below the highest"):
         rate_range.read(values(), lowest=1.0, highest=0.1)
     with pytest.raises(BadInput, match="finds its own rate"):

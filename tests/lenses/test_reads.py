@@ -31,10 +31,10 @@ def pairs() -> Subject:
 
 
 @pytest.mark.parametrize(
-    "name, dials", [("cost", {}), ("memory", {}), ("intrinsic", {}), ("spectrum", {"steps": 3}), ("graph", {"examples": 2})]
+    "name, options", [("cost", {}), ("memory", {}), ("intrinsic", {}), ("spectrum", {"steps": 3}), ("graph", {"examples": 2})]
 )
-def test_a_model_of_pairs_is_asked_for_what_it_reads(name: str, dials: dict[str, Any]) -> None:
-    assert registry.load("lenses", name).read(pairs(), **dials)
+def test_a_model_of_pairs_is_asked_for_what_it_reads(name: str, options: dict[str, Any]) -> None:
+    assert registry.load("lenses", name).read(pairs(), **options)
 
 
 def test_a_chain_has_one_input() -> None:

@@ -132,7 +132,7 @@ def test_report_of_a_classifier_has_every_part(tmp_path) -> None:
     for words in (
         *("tiny-001", "Recipe tiny, seed 3, finished after 12 steps.", "93.00 %", "239", "Learning curves", "Loss", "Accuracy"),
         *("Learning rate", "Gradient norm", "Final model", "Over the run", "Confusion matrix", "Precision and recall", "Mistakes"),
-        *("Gradients by layer", "First-layer filters", "Cost of one example", "Conv2d", "8 × 6", "Dials", "widths", "4, 5", "cores"),
+        *("Gradients by layer", "First-layer filters", "Cost of one example", "Conv2d", "8 × 6", "Options", "widths", "4, 5", "cores"),
         *(
             "Versions",
             "0.1.0",

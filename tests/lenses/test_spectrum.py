@@ -149,6 +149,6 @@ def test_verdicts(low, high, words):
     assert words in spectrum.verdict(low, high)
 
 
-def test_bad_dials():
+def test_bad_options():
     with pytest.raises(BadInput, match="'steps'"):
         spectrum.read(values(), steps=1)

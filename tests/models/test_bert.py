@@ -7,9 +7,9 @@ import torch
 from sonde.models.bert import Bert
 
 
-def count(**dials) -> int:
+def count(**options) -> int:
     with torch.device("meta"):
-        return sum(p.numel() for p in Bert(**dials).parameters())
+        return sum(p.numel() for p in Bert(**options).parameters())
 
 
 def test_published_sizes():

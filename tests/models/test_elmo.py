@@ -19,8 +19,8 @@ from sonde.optim.build import optimizer
 MIXER = "lstm"
 
 
-def model(**dials) -> Elmo:
-    return Elmo(**{"vocabulary": 9, "width": 8, "depth": 2, "mixer": MIXER, **dials}).double()
+def model(**options) -> Elmo:
+    return Elmo(**{"vocabulary": 9, "width": 8, "depth": 2, "mixer": MIXER, **options}).double()
 
 
 @torch.no_grad()

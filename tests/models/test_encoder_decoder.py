@@ -20,9 +20,9 @@ STYLES = [
 ]
 
 
-def model(**dials) -> EncoderDecoder:
+def model(**options) -> EncoderDecoder:
     torch.manual_seed(0)
-    net = EncoderDecoder(vocabulary=19, width=24, depth=2, heads=4, ffn=2.0, **dials).double().eval()
+    net = EncoderDecoder(vocabulary=19, width=24, depth=2, heads=4, ffn=2.0, **options).double().eval()
     for p in net.parameters():
         nn.init.normal_(p, std=0.3)
     return net
@@ -36,9 +36,9 @@ def test_t5_base_is_as_large_as_published():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dials", STYLES)
-def test_decoding_equals_one_pass_and_padding_changes_nothing(dials):
-    net = model(**dials)
+@pytest.mark.parametrize("options", STYLES)
+def test_decoding_equals_one_pass_and_padding_changes_nothing(options):
+    net = model(**options)
     source, x = torch.randint(13, (3, 7)), torch.randint(19, (3, 9))
     lengths = torch.tensor([7, 3, 1])
     whole = net(source, x, lengths)
@@ -52,9 +52,9 @@ def test_decoding_equals_one_pass_and_padding_changes_nothing(dials):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dials", STYLES)
-def test_the_future_is_hidden_and_the_source_seen(dials):
-    net = model(**dials)
+@pytest.mark.parametrize("options", STYLES)
+def test_the_future_is_hidden_and_the_source_seen(options):
+    net = model(**options)
     source, x = torch.randint(13, (2, 7)), torch.randint(19, (2, 9))
     whole, other = net(source, x), x.clone()
     other[:, 5] = (other[:, 5] + 1) % 19

@@ -112,11 +112,11 @@ def test_mixers_that_look_ahead_are_refused_unless_asked_for():
         one.advance(tokens(1, 3))
 
 
-def test_dials_follow_the_name_of_a_mixer():
+def test_options_follow_the_name_of_a_mixer():
     layer = mixer_of("gla heads=2 rank=3", 24)
     assert layer.heads == 2 and layer.forget[0].out_features == 3
     for text, message in {
-        "gla heads": "'heads' after mixer 'gla' is no dial",
+        "gla heads": "'heads' after mixer 'gla' is no option",
         "gla head=2": "did you mean 'heads'",
         "atention": "did you mean 'attention'",
         "": "no mixer ''",

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sonde.core.dials import dials, resolve
 from sonde.core.errors import BadInput
+from sonde.core.options import options_of, resolve
 from sonde.models.cnn import CNN
 from sonde.models.mlp import MLP
 from sonde.nn.activations import activation
@@ -149,9 +149,9 @@ def test_errors_name_the_layer(case):
 
 
 @pytest.mark.parametrize("kind", [MLP, CNN])
-def test_dials_have_types_and_help(kind):
-    for dial in dials(kind).values():
-        assert dial.help and dial.type is not None and not dial.required
+def test_options_have_types_and_help(kind):
+    for option in options_of(kind).values():
+        assert option.help and option.type is not None and not option.required
     kind(**resolve(kind, {}, kind.__name__))
     with pytest.raises(BadInput, match="must be"):
         resolve(kind, {"dropout": 1.5}, kind.__name__)

@@ -19,8 +19,8 @@ from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
 
 
-def model(**dials) -> FeedForwardLM:
-    return FeedForwardLM(**{"vocabulary": 11, "order": 4, "width": 5, "hidden": 6, **dials}).double()
+def model(**options) -> FeedForwardLM:
+    return FeedForwardLM(**{"vocabulary": 11, "order": 4, "width": 5, "hidden": 6, **options}).double()
 
 
 @pytest.mark.parametrize(("n", "d", "h", "vocabulary"), [(2, 3, 4, 5), (4, 5, 6, 11), (5, 60, 100, 17_964)])

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sonde.core.dials import dials, resolve
 from sonde.core.errors import BadInput, DataUnusable
+from sonde.core.options import options_of, resolve
 from sonde.models.hf._weights import load_weights, save_weights
 from sonde.models.resnet import Block, ResNet, cifar, imagenet, padded
 from tests.models.timm_peer import lived, timm
@@ -170,8 +170,8 @@ def test_errors_name_the_layer(case):
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_dials_have_types_and_help():
-    assert all(dial.help and dial.type is not None for dial in dials(ResNet).values())
+def test_options_have_types_and_help():
+    assert all(option.help and option.type is not None for option in options_of(ResNet).values())
     ResNet(**resolve(ResNet, {"width": 2}, "ResNet"))
 
 

@@ -16,9 +16,9 @@ KINDS = [("none", False), ("dot", False), ("general", False), ("additive", False
 MIXERS = ("rnn", "lstm", "gru", "gla heads=2")
 
 
-def made(attention: str, feeding: bool, mixer: str = "gla heads=2", **dials: object) -> Seq2Seq:
+def made(attention: str, feeding: bool, mixer: str = "gla heads=2", **options: object) -> Seq2Seq:
     torch.manual_seed(0)
-    return Seq2Seq(W, D, mixer=mixer, attention=attention, feeding=feeding, sources=V, **dials).double()
+    return Seq2Seq(W, D, mixer=mixer, attention=attention, feeding=feeding, sources=V, **options).double()
 
 
 def pair() -> tuple[Tensor, Tensor]:

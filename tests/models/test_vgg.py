@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.core.dials import dials, resolve
 from sonde.core.errors import BadInput
+from sonde.core.options import options_of, resolve
 from sonde.models.published import published, size
 from sonde.models.vgg import VGG
 from tests.models.timm_peer import lived, timm
@@ -62,7 +62,7 @@ def test_errors_name_the_layer(case):
     assert words in str(caught.value)
 
 
-def test_dials_have_types_and_help():
-    assert all(dial.help and dial.type is not None for dial in dials(VGG).values())
+def test_options_have_types_and_help():
+    assert all(option.help and option.type is not None for option in options_of(VGG).values())
     with torch.device("meta"):
         VGG(**resolve(VGG, {}, "VGG"))

@@ -20,10 +20,10 @@ from sonde.nn.block import Style
 SIZES = dict(image=(12, 8), patch=4, width=24, depth=2, heads=3, classes=7, channels=2, ffn=1.5)
 
 
-def made(**dials) -> ViT:
+def made(**options) -> ViT:
     """With random numbers everywhere."""
     torch.manual_seed(0)
-    model = ViT(**{**SIZES, **dials}).double().eval()
+    model = ViT(**{**SIZES, **options}).double().eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.3)
@@ -215,7 +215,7 @@ def test_a_config_that_describes_no_such_model(field, value, message, stored):
 
 
 @pytest.mark.parametrize(
-    "dials, message",
+    "options, message",
     [
         (dict(pool="mean"), "the mean of all patches"),
         (dict(positions="sinusoidal"), "'sinusoidal' positions"),
@@ -223,6 +223,6 @@ def test_a_config_that_describes_no_such_model(field, value, message, stored):
         (dict(style=Style("layer", activation="gelu")), "without bias"),
     ],
 )
-def test_what_a_checkpoint_has_no_place_for(dials, message, tmp_path):
+def test_what_a_checkpoint_has_no_place_for(options, message, tmp_path):
     with pytest.raises(BadInput, match=message):
-        hf.save(ViT(**{**SIZES, **dials}), tmp_path / "ours")
+        hf.save(ViT(**{**SIZES, **options}), tmp_path / "ours")

@@ -127,7 +127,7 @@ def nothing():
     "call, words",
     [
         (lambda: activation("rleu"), "did you mean 'relu'"),
-        (lambda: activation("relu", slope=0.1), "has no dial 'slope'"),
+        (lambda: activation("relu", slope=0.1), "has no option 'slope'"),
         (lambda: activation("elu", alpha=-1), "must be > 0"),
         (lambda: activation("leaky_relu", slope=2), "must be >= 0 and <= 1"),
         (lambda: activation("leaky_relu", slope="x"), "must be a number"),

@@ -128,10 +128,10 @@ def test_freezing_by_name():
 
 
 @pytest.mark.parametrize(
-    "dials", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}]
+    "options", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}]
 )
-def test_a_prompt_of_tokens_is_as_if_they_had_been_there(dials):
-    body = model(**dials)
+def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
+    body = model(**options)
     first = torch.tensor([3, 1, 4, 1])
     prompted = Prompted(body, tokens=first)
     assert learning(prompted) == ["prompt"] and count(prompted) == 4 * D

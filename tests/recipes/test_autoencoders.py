@@ -43,8 +43,8 @@ def test_sparse_codes(penalty, tmp_path):
     """A price means fewer numbers in use, whatever it is put on."""
     used = []
     for price in (0.0, 0.3):
-        dials: dict = {"kind": "sparse", "penalty": penalty, "price": price, "code": 40, "rate": 0.02, "epochs": 6}
-        run = sonde.train("autoencoder", run=tmp_path / f"run{price}", threads=1, quiet=True, **dials)
+        options: dict = {"kind": "sparse", "penalty": penalty, "price": price, "code": 40, "rate": 0.02, "epochs": 6}
+        run = sonde.train("autoencoder", run=tmp_path / f"run{price}", threads=1, quiet=True, **options)
         used.append(float(told(run, "code").split()[0]))
     assert used[1] < 0.8 * used[0] and f"PCA of {max(round(used[1]), 1)} " in told(run, "squared error")
 

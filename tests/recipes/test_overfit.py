@@ -8,8 +8,8 @@ import sonde
 from sonde.core.errors import BadInput
 
 
-def run_of(where, **dials):
-    return sonde.train("overfit", run=where, threads=1, quiet=True, **{"steps": 1000, "width": 64, **dials})
+def run_of(where, **options):
+    return sonde.train("overfit", run=where, threads=1, quiet=True, **{"steps": 1000, "width": 64, **options})
 
 
 def train_error(run):
@@ -32,9 +32,9 @@ def test_without_a_remedy_it_learns_by_heart(bare):
     assert [len(source) for source in bare.data.splits.values()] == [30, 45, 45]
 
 
-@pytest.mark.parametrize("dials", [{"penalty": "l2"}, {"penalty": "decoupled"}, {"dropout": 0.1}, {"jitter": 0.05}])
-def test_a_remedy_raises_the_training_error_and_lowers_the_other(bare, dials, tmp_path):
-    run = run_of(tmp_path / "run", **dials)
+@pytest.mark.parametrize("options", [{"penalty": "l2"}, {"penalty": "decoupled"}, {"dropout": 0.1}, {"jitter": 0.05}])
+def test_a_remedy_raises_the_training_error_and_lowers_the_other(bare, options, tmp_path):
+    run = run_of(tmp_path / "run", **options)
     assert train_error(run) > train_error(bare)
     assert run.result["figures"]["valid/squared_error"] < bare.result["figures"]["valid/squared_error"]
 

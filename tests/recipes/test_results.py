@@ -16,8 +16,8 @@ from sonde.recipes import table
 from sonde.recipes._parts import sometimes
 
 
-def figures(name: str, where, seed: int = 0, **dials) -> dict[str, float]:
-    return sonde.train(name, run=where, seed=seed, threads=1, quiet=True, **dials).result["figures"]
+def figures(name: str, where, seed: int = 0, **options) -> dict[str, float]:
+    return sonde.train(name, run=where, seed=seed, threads=1, quiet=True, **options).result["figures"]
 
 
 @pytest.mark.slow

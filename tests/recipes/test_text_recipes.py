@@ -156,8 +156,10 @@ def test_hidden_tokens_are_a_share_and_follow_the_generator():
 
 def test_tagging_needs_the_next_word(tmp_path):
     def accuracy(bidirectional: bool) -> float:
-        dials = {"n": 600, "steps": 80, "lr": 1e-2, "bidirectional": bidirectional}
-        return sonde.train("tagging", run=tmp_path / str(bidirectional), threads=1, quiet=True, **dials).result["figures"]["test/accuracy"]
+        options = {"n": 600, "steps": 80, "lr": 1e-2, "bidirectional": bidirectional}
+        return sonde.train("tagging", run=tmp_path / str(bidirectional), threads=1, quiet=True, **options).result["figures"][
+            "test/accuracy"
+        ]
 
     assert accuracy(True) > 0.99 and accuracy(False) < 0.92
 

@@ -51,7 +51,7 @@ def test_word_for_word_by_hand() -> None:
     assert translate.word_for_word(data, ["ein mann", "der hund !"]) == ["a man", "the dog !"]
 
 
-def test_scheduled_sampling_is_a_dial() -> None:
+def test_scheduled_sampling_is_a_option() -> None:
     recipe = translate.recipe(**{**SMALL, "sampling": 0.5})
     assert isinstance(recipe.objective, Scheduled)
     assert recipe.objective.fraction(120) == 0.5 and recipe.objective.fraction(0) == 0

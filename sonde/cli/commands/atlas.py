@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.dials import Dial, Range
 from ...core.errors import BadInput
+from ...core.options import Option, Range
 from .._options import by_name, option, parse
 
 USAGE = "[ID | CHAPTER ...] [--check | --seeds N]"
 EXAMPLES = ("sonde atlas", "sonde atlas CNN-12", "sonde atlas PAR CNN --check", "sonde atlas LM-16 --seeds 20")
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("check", bool, False, "run the exhibits and compare what they measure with what is claimed; exit 1 where one fails"),
         option(

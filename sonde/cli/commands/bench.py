@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from ...core import registry
-from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
+from ...core.options import Option, Range
 from .._options import by_name, option, parse
 from .._text import bold, wide
 
@@ -25,7 +25,7 @@ EXAMPLES = (
 LENGTHS = (128, 512, 2048)
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("forms", tuple[str, ...] | None, None, "forms to measure; default: all a mixer has"),
         option("lengths", tuple[int, ...], LENGTHS, "lengths of the sequence", Range(1, 2**20)),

@@ -1,11 +1,11 @@
-"""Put runs side by side: final figures, dials that differ, and curves."""
+"""Put runs side by side: final figures, options that differ, and curves."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.dials import Dial
 from ...core.errors import BadInput
+from ...core.options import Option
 from .._options import by_name, option, parse, usable
 from .._text import table
 
@@ -13,7 +13,7 @@ USAGE = "RUN RUN ... [--out FILE.html]"
 EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [option("out", Path | None, None, "page to write, with a PNG beside it; default: runs/compare.html")]
 
 

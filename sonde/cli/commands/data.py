@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
+from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
 USAGE = "tokens FILE ... --out DIR [--tokenizer KIND] [--size N] [--documents WHAT]"
@@ -18,7 +18,7 @@ EXAMPLES = (
 )
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("out", Path | None, None, "folder for the shards; give the same command again and it goes on where it stopped"),
         option("tokenizer", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
@@ -36,7 +36,7 @@ def run(words: list[str]) -> int:
     if not args or args[0] != "tokens":
         fix = nearest(args[0], ["tokens"]) if args else f"sonde data {USAGE}"
         raise BadInput(f"sonde data has nothing called '{args[0]}'" if args else "sonde data needs to know what to make", fix=fix)
-    values = {name: flags.get(name, dial.default) for name, dial in known.items()}
+    values = {name: flags.get(name, option.default) for name, option in known.items()}
     files = [usable(Path(word), "FILE") for word in args[1:]]
     if not files or values["out"] is None:
         raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")

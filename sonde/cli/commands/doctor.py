@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 
 from ... import __version__
-from ...core.dials import Dial
 from ...core.errors import BadInput, clean
+from ...core.options import Option
 from .._options import by_name, parse
 from .._text import columns
 
@@ -16,7 +16,7 @@ USAGE = ""
 EXAMPLES = ("sonde doctor",)
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return []
 
 

@@ -7,15 +7,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...core import registry
-from ...core.dials import Dial, Range, dials, resolve
 from ...core.errors import BadInput, DataUnusable, nearest
+from ...core.options import Option, Range, options_of, resolve
 from .. import _names
 from .._options import by_name, leading, option, parse
 
 if TYPE_CHECKING:
     from torch import nn
 
-USAGE = "RECIPE | MODEL | MIXER | PUBLISHED | FILE.py [--dial value ...] [--input N ...]"
+USAGE = "RECIPE | MODEL | MIXER | PUBLISHED | FILE.py [--option value ...] [--input N ...]"
 EXAMPLES = (
     "sonde explain digits_cnn",
     "sonde explain cnn --channels 3 64 128 --image 32 32",
@@ -27,7 +27,7 @@ STEPS = 1024
 """length of a sequence where nothing says another"""
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option(
             "input",
@@ -76,7 +76,7 @@ def _find(name: str) -> _names.Named:
         return _names.model(name)
     if name in registry.names("nn.mixers"):
         kind, owner = type(registry.load("nn.mixers", name).tiny()), f"mixer '{name}'"
-        return _names.Named(name, owner, kind, dials(kind, owner))
+        return _names.Named(name, owner, kind, options_of(kind, owner))
     from ...models.published import PUBLISHED, published
 
     if name in PUBLISHED:
@@ -123,14 +123,16 @@ def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[i
 def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
     import torch
 
-    if size and "max_len" in thing.dials:  # a mixer with a table of lines for each place is made long enough
+    if size and "max_len" in thing.options:  # a mixer with a table of lines for each place is made long enough
         overrides = {"max_len": size[0], **overrides}
     values = resolve(thing.make, overrides, thing.owner)
     try:
         with torch.device("meta"):
             model = thing.make(**values)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor can have
-        raise BadInput(f"{thing.owner} cannot be built with these dials: {str(error).splitlines()[0]}", fix="give smaller sizes") from error
+        raise BadInput(
+            f"{thing.owner} cannot be built with these options: {str(error).splitlines()[0]}", fix="give smaller sizes"
+        ) from error
     return model, _example(model, size or _input_size(model, thing.owner))
 
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.dials import Dial, Range, dials
 from ...core.errors import BadInput
+from ...core.options import Option, Range, options_of
 from .._options import by_name, flag, option, parse, usable
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ EXAMPLES = (
 LENGTH = 400
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     from ...generate.sampling import Sampling
 
     return [
         option("prompt", str | None, None, "text to begin with, or to answer"),
         option("length", int | None, None, f"tokens to add at most; default {LENGTH}, or as many as the model has places for", Range(1)),
-        *dials(Sampling).values(),
+        *options_of(Sampling).values(),
         option("stop", tuple[str, ...], (), r"end before one of these texts; \n is a new line"),
         option("samples", int, 1, "so many different texts", Range(1, 10_000)),
         option("beams", int | None, None, "search for the likeliest text with so many beams; nothing is drawn", Range(1, 1000)),
@@ -43,8 +43,8 @@ def run(words: list[str]) -> int:
     args, flags = parse(words, known, "sonde generate", most=1)
     if not args:
         raise BadInput("sonde generate needs a run", fix=f"sonde generate {USAGE}")
-    values = {name: flags.get(name, dial.default) for name, dial in known.items()}
-    drawing = {name: value for name, value in flags.items() if name in dials(Sampling)}
+    values = {name: flags.get(name, option.default) for name, option in known.items()}
+    drawing = {name: value for name, value in flags.items() if name in options_of(Sampling)}
     beams, samples = values["beams"], values["samples"]
     if beams is not None and drawing:
         raise BadInput("--beams draws nothing", where=flag(next(iter(drawing))), fix="leave one of them out")
@@ -90,7 +90,9 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     if beams is not None:
         hypotheses = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=values["weights"])
         return [shown + spelled(tokenizer, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
-    taken = steps(model, rows, new, state=state, stop=stop, weights=values["weights"], **{name: values[name] for name in dials(Sampling)})
+    taken = steps(
+        model, rows, new, state=state, stop=stop, weights=values["weights"], **{name: values[name] for name in options_of(Sampling)}
+    )
     if len(rows) > 1:
         return [shown + continuation for continuation in written(taken, rows, tokenizer, stop)]
     waiting = [shown]  # shown with the first new text, so that an error comes alone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...core.dials import Dial, Range
 from ...core.errors import BadInput, nearest
+from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
 USAGE = "load FOLDER [--prompt TEXT] | save RUN FOLDER"
@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("prompt", str | None, None, "text that a loaded model goes on with, always by the likeliest token"),
         option("length", int, 40, "tokens to add at most", Range(1)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.dials import Dial
 from ...core.errors import BadInput, nearest
+from ...core.options import Option
 from .. import _catalog
 from .._options import parse
 from .._text import bold, columns
@@ -12,7 +12,7 @@ USAGE = "[WHAT]"
 EXAMPLES = ("sonde list", "sonde list data")
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return []
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ...core.dials import Dial, Range
 from ...core.errors import BadInput
+from ...core.options import Option, Range
 from .. import _names
 from .._options import by_name, flag, leading, option, parse, usable
 
-USAGE = "RUN [LENS] [--split PART] [--first N] [--dial value ...]"
+USAGE = "RUN [LENS] [--split PART] [--first N] [--option value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
     "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
-    "sonde look - mistakes --help            the dials of a lens",
+    "sonde look - mistakes --help            the options of a lens",
 )
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
         option("first", int, 512, "examples a lens looks at: the first so many of the part", Range(1)),
@@ -38,7 +38,7 @@ def run(words: list[str]) -> int:
     if not names:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
     lens = _names.lens(names[1]) if len(names) == 2 else None
-    _, flags = parse(rest, {**own, **lens.dials}, lens.owner) if lens else parse(rest, own, "sonde look")
+    _, flags = parse(rest, {**own, **lens.options}, lens.owner) if lens else parse(rest, own, "sonde look")
     folder = find(usable(Path(names[0]), "RUN"))
     if lens:
         return _show(folder.path, lens.target, flags)

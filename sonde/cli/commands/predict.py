@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.dials import Dial
 from ...core.errors import BadInput, clean
+from ...core.options import Option
 from .._options import by_name, option, parse, usable
 
 USAGE = "RUN FILE ... [--out FILE.csv] [--skip-corrupt]"
@@ -21,7 +21,7 @@ EXAMPLES = (
 )
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [
         option("out", Path | None, None, "write there instead of printing"),
         option("skip_corrupt", bool, False, "leave out pictures that cannot be read, and name them"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.dials import Dial
 from ...core.errors import BadInput
+from ...core.options import Option
 from .. import _runs
 from .._options import by_name, option, parse
 from .._text import table
@@ -14,7 +14,7 @@ USAGE = "[--under DIR]"
 EXAMPLES = ("sonde runs", "sonde runs --under runs/digits_cnn-sweep-001")
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     return [option("under", Path | None, None, "folder that holds the runs; default: runs")]
 
 
@@ -34,5 +34,5 @@ def run(words: list[str]) -> int:
         (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)
         for one, text in zip(seen, _runs.differing(seen), strict=True)
     ]
-    print(table(("run", "recipe", "status", "steps", "figure", "time", "dials that differ"), rows))
+    print(table(("run", "recipe", "status", "steps", "figure", "time", "options that differ"), rows))
     return 0

@@ -1,4 +1,4 @@
-"""Train a recipe for every combination of some dials, and rank them."""
+"""Train a recipe for every combination of some options, and rank them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.dials import Dial, Range, dials
 from ...core.errors import BadInput
+from ...core.options import Option, Range, options_of
 from .. import _names
 from .._options import by_name, flag, leading, option, parse
 
-USAGE = "NAME | FILE.py --dial value value ... [--seed 0 1 2] [options]"
+USAGE = "NAME | FILE.py --option value value ... [--seed 0 1 2] [options]"
 EXAMPLES = (
     "sonde sweep digits_cnn --lr 1e-3 3e-3 --seed 0 1 2",
     "sonde sweep digits_mlp --widths 64,64 128 --method random --trials 8",
 )
-SEED = Dial("seed", int, 0, Range(0, 2**63 - 1), "seeds each combination is repeated with", "sonde sweep")
+SEED = Option("seed", int, 0, Range(0, 2**63 - 1), "seeds each combination is repeated with", "sonde sweep")
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     from ...engine.options import Options
 
-    shared = dials(Options)
+    shared = options_of(Options)
     return [
         option("method", Literal["grid", "random", "tpe"], "grid", "all combinations; or draws, where two numbers are the ends of a range"),
         option("trials", int | None, None, "how many to draw, for random and tpe", Range(1, 1_000_000)),
@@ -39,21 +39,21 @@ def described(words: list[str]) -> _names.Named | None:
     if not names:
         return None
     recipe = _names.recipe(names[0])
-    return replace(recipe, dials={**recipe.dials, "seed": SEED})
+    return replace(recipe, options={**recipe.options, "seed": SEED})
 
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde sweep")
     names, rest = leading(words, own)
     recipe = _names.recipe(_names.needed(names, "sonde sweep", "recipes"))
-    recipe = replace(recipe, dials={**recipe.dials, "seed": SEED})
-    # An axis is read as plain words first: each word is then one value of the dial, `64,64` one list of values.
-    raw = {name: replace(dial, type=tuple[str, ...], range=None) for name, dial in recipe.dials.items()}
-    _, flags = parse(rest, _names.merged(own, replace(recipe, dials=raw)), recipe.owner)
-    axes = {name: _values(dial, flags[name]) for name, dial in recipe.dials.items() if name in flags}
+    recipe = replace(recipe, options={**recipe.options, "seed": SEED})
+    # An axis is read as plain words first: each word is then one value of the option, `64,64` one list of values.
+    raw = {name: replace(option, type=tuple[str, ...], range=None) for name, option in recipe.options.items()}
+    _, flags = parse(rest, _names.merged(own, replace(recipe, options=raw)), recipe.owner)
+    axes = {name: _values(option, flags[name]) for name, option in recipe.options.items() if name in flags}
     if not axes:
         raise BadInput(
-            "sonde sweep needs at least one dial with its values", fix=f"such as {flag(next(iter(recipe.dials)))} with several values"
+            "sonde sweep needs at least one option with its values", fix=f"such as {flag(next(iter(recipe.options)))} with several values"
         )
     from ...engine.sweep import sweep
 
@@ -63,8 +63,8 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _values(dial: Dial, words: tuple[str, ...]) -> list[Any]:
-    values = [dial.parse(word.split(",") if dial.many else [word]) for word in words]
+def _values(option: Option, words: tuple[str, ...]) -> list[Any]:
+    values = [option.parse(word.split(",") if option.many else [word]) for word in words]
     if not values or any(value in values[:i] for i, value in enumerate(values)):
-        raise BadInput(f"{flag(dial.name)} of {dial.owner} has the same value twice, or none", fix="give each value once")
+        raise BadInput(f"{flag(option.name)} of {option.owner} has the same value twice, or none", fix="give each value once")
     return values

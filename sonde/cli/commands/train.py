@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.dials import Dial, dials
 from ...core.errors import BadInput
+from ...core.options import Option, options_of
 from .. import _names
 from .._options import by_name, leading, option, parse, usable
 from .._text import columns
@@ -16,22 +16,22 @@ from .._text import columns
 if TYPE_CHECKING:
     from ...engine.api import Run
 
-USAGE = "NAME | FILE.py | --resume [RUN]  [--dial value ...] [options]"
+USAGE = "NAME | FILE.py | --resume [RUN]  [--option value ...] [options]"
 EXAMPLES = (
     "sonde train digits_cnn --lr 3e-3 --run runs/fast",
-    "sonde train digits_cnn --help     the dials of a recipe",
+    "sonde train digits_cnn --help     the options of a recipe",
     "sonde train ./mine.py             a recipe of your own",
     "sonde train --resume runs/fast    go on with a run; without a name, with the latest",
 )
 
 
-def options() -> list[Dial]:
+def options() -> list[Option]:
     from ...engine.options import Options
 
     return [
         option("run", Path | None, None, "directory of the run; one that exists is gone on with; default: runs/NAME-001, -002, ..."),
-        option("resume", bool, False, "go on with a run; its recipe and dials are read from it"),
-        *dials(Options).values(),
+        option("resume", bool, False, "go on with a run; its recipe and options are read from it"),
+        *options_of(Options).values(),
     ]
 
 

@@ -31,7 +31,7 @@ def build(config: Fields) -> LanguageModel:
     width, heads, expand = config.whole("hidden_size"), config.whole("num_heads"), config.whole("expand", 2)
     config.only(head_dim=width * expand // heads)
     least, most = _limits(config)
-    dials = {
+    options = {
         "heads": heads,
         "states": config.whole("state_size"),
         "groups": config.whole("n_groups"),
@@ -45,7 +45,7 @@ def build(config: Fields) -> LanguageModel:
         vocabulary=config.whole("vocab_size"),
         width=width,
         depth=config.depth("num_hidden_layers"),
-        mixer="mamba2 " + " ".join(f"{name}={value}" for name, value in dials.items()),
+        mixer="mamba2 " + " ".join(f"{name}={value}" for name, value in options.items()),
         ffn=0,
         tied=config.flag("tie_word_embeddings", False),
         style=Style(eps=eps, scaled=False),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import kernels
-from ...core.dials import Range
+from ...core.options import Range
 from ..precision import unrounded
 from ..recurrence import State
 from ._gates import full

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core import registry
-from ...core.dials import resolve
 from ...core.errors import BadInput, nearest
+from ...core.options import resolve
 from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
 from ..spans import Spans
 from ._states import Marks, marks, mistaken
@@ -67,7 +67,7 @@ class Mixer(nn.Module, ABC):
             raise BadInput(f"x is {actual}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
 
     def _check_state(self, state: State, x: Tensor) -> None:
-        """Refuse the state of another mixer, or of one with other dials."""
+        """Refuse the state of another mixer, or of one with other options."""
         if self._kept is None:
             with torch.no_grad():
                 self._kept = marks(self.mix(torch.zeros_like(x[:1, :1]), None, None)[1], self.grows)
@@ -130,13 +130,13 @@ def _made_equal(x: Tensor, weight: Tensor) -> bool:
     return floats and torch.is_autocast_enabled(x.device.type)
 
 
-def mixer(name: str, width: int, *, form: str = "auto", **dials: Any) -> Mixer:
-    """A new mixer by name; further dials are those of its class."""
+def mixer(name: str, width: int, *, form: str = "auto", **options: Any) -> Mixer:
+    """A new mixer by name; further options are those of its class."""
     module = registry.load("nn.mixers", name)
     wanted = name.replace("_", "")
     kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, Mixer)]
     make = next((kind for kind in kinds if kind.__name__.lower() == wanted), None)
     if make is None:
         raise BadInput(f"nn/mixers/{name}.py has no class of its name", fix=f"name it like {name.title().replace('_', '')}")
-    new_mixer: Mixer = make(**resolve(make, {"width": width, **dials}, f"mixer '{name}'"))
+    new_mixer: Mixer = make(**resolve(make, {"width": width, **options}, f"mixer '{name}'"))
     return new_mixer if form == "auto" else new_mixer.use(form)

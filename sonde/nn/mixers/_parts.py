@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
 from ...core.errors import BadInput
+from ...core.options import Range
 
 Width = Annotated[int, Range(1)]
 Heads = Annotated[int, Range(1, 4096)]

@@ -1,4 +1,4 @@
-"""Whether a state is one that a mixer with these dials can go on from."""
+"""Whether a state is one that a mixer with these options can go on from."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
+from ...core.options import Range
 from ..recurrence import Rule, State
 from . import gsa
 from ._gates import full

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ...core.dials import Range
 from ...core.errors import BadInput
+from ...core.options import Range
 from ...kernels.attend import attend as fused
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
+from ...core.options import Range
 from ..features import Fourier
 from ..recurrence import Rule, State, Steps, normalized, with_ones
 from ._gates import full

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ...core.dials import Range
 from ...core.errors import BadInput
+from ...core.options import Range
 from ..recurrence import State
 from ._mixer import Mixer
 from ._parts import Heads, Width, divides, merge, split

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
+from ...core.options import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_bias
 from ._mixer import Recurrent

@@ -21,7 +21,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ...core.dials import Range
+from ...core.options import Range
 from ..precision import unrounded
 from ..recurrence import Rule, State, Steps, normalized, with_ones
 from ._mixer import Recurrent

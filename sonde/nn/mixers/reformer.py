@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
 from ...core.errors import BadInput
+from ...core.options import Range
 from ..precision import unrounded
 from ..recurrence import State
 from ._mixer import Mixer

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.dials import Range
+from ...core.options import Range
 from ..recurrence import State
 from ._mixer import Mixer
 from ._parts import Heads, Width, advanced, merge, rotated, split

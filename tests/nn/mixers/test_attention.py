@@ -224,16 +224,16 @@ def test_large_scores_stay_finite() -> None:
 
 
 @pytest.mark.parametrize(
-    "dials, message",
+    "options, message",
     [
         (dict(width=12, heads=5), "cannot be cut into 5 heads"),
         (dict(width=12, heads=6, groups=4), "4 groups of keys do not divide 6 heads"),
         (dict(width=15, heads=5), "heads of width 3 have no pairs to rotate"),
     ],
 )
-def test_sizes_that_do_not_fit(dials: dict, message: str) -> None:
+def test_sizes_that_do_not_fit(options: dict, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        mixer("attention", **dials)
+        mixer("attention", **options)
 
 
 def test_a_missing_form() -> None:

@@ -73,5 +73,5 @@ def test_resets_differ() -> None:
 
 
 def test_an_unknown_convention_is_refused() -> None:
-    with pytest.raises(BadInput, match="dial 'update'.*keep_old, take_new"):
+    with pytest.raises(BadInput, match="option 'update'.*keep_old, take_new"):
         mixer("gru", 8, update="keep_new")

@@ -86,8 +86,8 @@ def test_starts_as_published() -> None:
     assert layer.step.weight.shape == (64, 2) and bool((layer.skip == 1).all())
 
 
-def test_dials_are_checked() -> None:
-    with pytest.raises(BadInput, match="dial 'states' of mixer 'mamba' must be >= 1, not 0"):
+def test_options_are_checked() -> None:
+    with pytest.raises(BadInput, match="option 'states' of mixer 'mamba' must be >= 1, not 0"):
         mixer("mamba", 8, states=0)
 
 

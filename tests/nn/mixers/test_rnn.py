@@ -1,4 +1,4 @@
-"""The vanilla RNN against torch's, and its dials."""
+"""The vanilla RNN against torch's, and its options."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_starts_as_published() -> None:
     assert not layer.blend_in.any() and not layer.decay_in.any()
 
 
-def test_wrong_dials_are_named() -> None:
+def test_wrong_options_are_named() -> None:
     with pytest.raises(BadInput, match="a width of 10 cannot be cut into 4 heads"):
         RWKV6(width=10, heads=4)
     with pytest.raises(BadInput, match="did you mean 'key'"):

@@ -117,7 +117,7 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
         assert float(y[0, -1]) == pytest.approx(float(F.gelu(held)) / 2, abs=1e-12)
 
 
-def test_wrong_dials_are_named() -> None:
+def test_wrong_options_are_named() -> None:
     with pytest.raises(BadInput, match="7 complex states are no conjugate pairs"):
         S4(width=4, states=7)
     with pytest.raises(BadInput, match="did you mean 'real'"):

@@ -54,10 +54,10 @@ def test_forms_pieces_padding_and_causality(window: int, dilation: int, global_t
     check_all(m)
 
 
-@pytest.mark.parametrize("dials", [dict(window=30), dict(window=2, global_tokens=30)])
-def test_a_window_over_everything_is_full_attention(dials: dict) -> None:
+@pytest.mark.parametrize("options", [dict(window=30), dict(window=2, global_tokens=30)])
+def test_a_window_over_everything_is_full_attention(options: dict) -> None:
     torch.manual_seed(2)
-    m, full = Window(12, 3, **dials).double(), Attention(12, 3).double()
+    m, full = Window(12, 3, **options).double(), Attention(12, 3).double()
     full.qkv.weight.data, full.out.weight.data = torch.cat([m.q.weight, m.k.weight, m.v.weight]).data, m.out.weight.data
     x = tokens(m, 2, 30)
     for form in m.forms():

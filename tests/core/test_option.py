@@ -1,4 +1,4 @@
-"""Dials: one signature, every way to give a value, and never an error a user cannot read."""
+"""Options: one signature, every way to give a value, and never an error a user cannot read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.core.dials import Dial, Range, dials, help_texts, resolve
 from sonde.core.errors import BadInput
+from sonde.core.options import Option, Range, help_texts, options_of, resolve
 
 KINDS: list[Any] = [
     int,
@@ -52,13 +52,13 @@ def example(
     *,
     steps: int,
 ) -> None:
-    """A function with a dial of every sort.
+    """A function with an option of every sort.
 
     width: channels of the first convolution
     lr: step size
       of the first step
     act: the bend
-    not a dial
+    not an option
     """
 
 
@@ -66,16 +66,16 @@ def example(
 
 
 def test_a_signature_is_read() -> None:
-    options = dials(example, "example")
+    options = options_of(example, "example")
     assert list(options) == ["width", "lr", "widths", "act", "text", "depth", "shifts", "bias", "steps"]
-    assert options["width"] == Dial("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
+    assert options["width"] == Option("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
     assert options["lr"].help == "step size of the first step" and options["bias"].type is bool
     assert options["steps"].required and not options["width"].required
     assert options["widths"].many and not options["text"].many
 
 
 def test_a_range_is_found_inside_unions_and_tuples() -> None:
-    options = dials(example)
+    options = options_of(example)
     assert options["depth"].range == Range(1) and options["depth"].check(3) == 3 and options["depth"].check(None) is None
     assert options["shifts"].check([0.5, -1]) == (0.5, -1.0)
     with pytest.raises(BadInput, match=">= 1"):
@@ -85,7 +85,7 @@ def test_a_range_is_found_inside_unions_and_tuples() -> None:
 
 
 def test_what_help_says() -> None:
-    options = dials(example)
+    options = options_of(example)
     assert options["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
     assert options["widths"].say() == "a whole number ..., default 64 64"
     assert options["act"].say() == "one of relu, gelu, default relu"
@@ -95,7 +95,7 @@ def test_what_help_says() -> None:
 def test_resolve_fills_checks_and_refuses() -> None:
     full = resolve(example, {"steps": 1e4, "widths": [8], "text": "a.txt"}, "example")
     assert full["steps"] == 10_000 and full["widths"] == (8,) and full["text"] == Path("a.txt") and full["width"] == 32
-    with pytest.raises(BadInput, match="^example has no dial 'widht'; did you mean 'width'"):
+    with pytest.raises(BadInput, match="^example has no option 'widht'; did you mean 'width'"):
         resolve(example, {"steps": 1, "widht": 3}, "example")
     with pytest.raises(BadInput, match="needs a value for 'steps'; add --steps VALUE"):
         resolve(example, {}, "example")
@@ -107,14 +107,14 @@ def test_an_annotation_that_cannot_be_read_is_the_users_mistake(annotation: str)
 
     broken.__annotations__["width"] = annotation
     with pytest.raises(BadInput, match="annotation that cannot be read"):
-        dials(broken)
+        options_of(broken)
 
 
-def test_a_constructor_has_dials_too() -> None:
+def test_a_constructor_has_options_too() -> None:
     class Net:
         def __init__(self, width: int = 3, **rest: int) -> None: ...
 
-    assert list(dials(Net, skip=("self",))) == ["width"]
+    assert list(options_of(Net, skip=("self",))) == ["width"]
 
 
 def test_help_texts_of_a_docstring() -> None:
@@ -155,7 +155,7 @@ def test_help_texts_of_a_docstring() -> None:
     ],
 )
 def test_words_become_values(kind: Any, words: list[str], value: Any) -> None:
-    got = Dial("d", kind, None).parse(words)
+    got = Option("d", kind, None).parse(words)
     assert got == value and type(got) is type(value)
     if isinstance(value, tuple):
         assert [type(item) for item in got] == [type(item) for item in value]
@@ -185,8 +185,8 @@ def test_words_become_values(kind: Any, words: list[str], value: Any) -> None:
 )
 def test_wrong_words_are_named(kind: Any, words: list[str], message: str) -> None:
     with pytest.raises(BadInput) as caught:
-        Dial("d", kind, None, owner="recipe 'x'").parse(words)
-    assert message in str(caught.value) and "dial 'd' of recipe 'x'" in str(caught.value) and len(str(caught.value)) < 250
+        Option("d", kind, None, owner="recipe 'x'").parse(words)
+    assert message in str(caught.value) and "option 'd' of recipe 'x'" in str(caught.value) and len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,18 @@ def test_wrong_words_are_named(kind: Any, words: list[str], message: str) -> Non
 )
 def test_wrong_values_are_refused(kind: Any, value: Any) -> None:
     with pytest.raises(BadInput):
-        Dial("d", kind, None).check(value)
+        Option("d", kind, None).check(value)
 
 
 @given(st.sampled_from(KINDS), st.sampled_from(BOUNDS), st.lists(st.text(), max_size=3))
 def test_any_text_gives_a_value_or_bad_input(kind: Any, bounds: Range | None, words: list[str]) -> None:
-    dial = Dial("d", kind, None, bounds)
+    option = Option("d", kind, None, bounds)
     try:
-        value = dial.parse(words)
+        value = option.parse(words)
     except BadInput as error:
         assert "\n" not in str(error)
     else:
-        assert dial.check(value) == value
+        assert option.check(value) == value
 
 
 numbers = st.integers() | st.floats() | st.booleans()
@@ -230,29 +230,29 @@ anything = st.recursive(
 
 @given(st.sampled_from(KINDS), st.sampled_from(BOUNDS), anything)
 def test_any_value_is_checked_once_for_all(kind: Any, bounds: Range | None, value: Any) -> None:
-    dial = Dial("d", kind, None, bounds)
+    option = Option("d", kind, None, bounds)
     try:
-        first = dial.check(value)
+        first = option.check(value)
     except BadInput:
         return
-    assert dial.check(first) == first
+    assert option.check(first) == first
 
 
 @given(st.sampled_from(KINDS), st.lists(st.sampled_from(["1", "2.5", "1e4", "true", "a", "auto", "relu", "none", "-3"]), max_size=3))
 def test_a_value_survives_run_json(kind: Any, words: list[str]) -> None:
     """run.json holds paths as text and tuples as lists; checking them again gives the value back."""
-    dial = Dial("d", kind, None)
+    option = Option("d", kind, None)
     try:
-        value = dial.parse(words)
+        value = option.parse(words)
     except BadInput:
         return
-    assert dial.check(json.loads(json.dumps(value, default=str))) == value
+    assert option.check(json.loads(json.dumps(value, default=str))) == value
 
 
 @given(st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_survive_being_typed(number: float) -> None:
     kind = type(number)
-    assert Dial("d", kind, None).parse([repr(number)]) == number
+    assert Option("d", kind, None).parse([repr(number)]) == number
 
 
 @given(st.floats(allow_nan=False), *[st.none() | st.integers(-5, 5)] * 4)

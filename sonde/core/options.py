@@ -1,4 +1,4 @@
-"""A signature is the whole configuration system: dials are read off a function's keyword arguments.
+"""A signature is the whole configuration system: options are read off a function's keyword arguments.
 
     def recipe(width: Annotated[int, Range(1, 4096)] = 32, lr: Annotated[float, Range(above=0)] = 1e-3) -> Recipe:
         '''A small CNN.
@@ -6,7 +6,7 @@
         width: channels of the first convolution
         '''
 
-One `Dial` knows its type, default, range and help text.  The command line, the Python interface, sweeps, `run.json`
+One `Option` knows its type, default, range and help text.  The command line, the Python interface, sweeps, `run.json`
 and the lab all parse and check through it, so a wrong value gets the same answer everywhere.
 """
 
@@ -47,7 +47,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Dial:
+class Option:
     """One keyword argument of a recipe (or of a model's constructor)."""
 
     name: str
@@ -63,7 +63,7 @@ class Dial:
 
     @property
     def many(self) -> bool:
-        """True where the dial takes several values, such as `--widths 64 64`."""
+        """True where the option takes several values, such as `--widths 64 64`."""
         return _many(_without_none(self.type))
 
     def parse(self, words: Sequence[str]) -> Any:
@@ -78,7 +78,7 @@ class Dial:
         return self.check(_read(words[0], kind))
 
     def check(self, value: Any) -> Any:
-        """The value in its own type, or an error that names dial, value, type and range."""
+        """The value in its own type, or an error that names option, value, type and range."""
         if value is None and _optional(self.type):
             return None
         kind = _without_none(self.type)
@@ -118,7 +118,9 @@ class Dial:
             shown = "a number too long to show"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         place = f" of {self.owner}" if self.owner else ""
-        return BadInput(f"dial '{self.name}'{place} {why}, not {shown}", fix=fix or (f"see --help for {self.owner}" if self.owner else ""))
+        return BadInput(
+            f"option '{self.name}'{place} {why}, not {shown}", fix=fix or (f"see --help for {self.owner}" if self.owner else "")
+        )
 
     def say(self) -> str:
         """Type, range and default in a few words, for help texts."""
@@ -133,8 +135,8 @@ class Dial:
         return ", ".join(parts)
 
 
-def dials(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict[str, Dial]:
-    """The dials of a function: its keyword arguments with type, default, range and help text."""
+def options_of(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict[str, Option]:
+    """The options of a function: its keyword arguments with type, default, range and help text."""
     target: Any = function.__init__ if inspect.isclass(function) else function
     try:
         hints, extras = get_type_hints(target), get_type_hints(target, include_extras=True)
@@ -149,20 +151,20 @@ def dials(function: Callable, owner: str = "", skip: Sequence[str] = ()) -> dict
         kind, bounds = hints.get(name, Any), _range(extras.get(name))
         if kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
             kind = type(parameter.default)
-        by_name[name] = Dial(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
+        by_name[name] = Option(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
     return by_name
 
 
 def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """All dials of a function with the given values checked and the rest at their defaults."""
-    known = dials(function, owner)
+    """All options of a function with the given values checked and the rest at their defaults."""
+    known = options_of(function, owner)
     for name in values:
         if name not in known:
-            raise BadInput(f"{owner} has no dial '{name}'", fix=nearest(name, known))
-    missing = [name for name, dial in known.items() if dial.required and name not in values]
+            raise BadInput(f"{owner} has no option '{name}'", fix=nearest(name, known))
+    missing = [name for name, option in known.items() if option.required and name not in values]
     if missing:
         raise BadInput(f"{owner} needs a value for '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE")
-    return {name: dial.check(values[name]) if name in values else dial.default for name, dial in known.items()}
+    return {name: option.check(values[name]) if name in values else option.default for name, option in known.items()}
 
 
 def help_texts(doc: str) -> dict[str, str]:
