@@ -31,7 +31,7 @@ BATCH, CONTEXT, RATE = 8, 128, 2e-3
 
 def recipe(name: str, steps: int, seed: int = 0):
     mixer = f"linformer max_len={CONTEXT}" if name == "linformer" else name
-    return char_lm.recipe(mixer=mixer, steps=steps, batch=BATCH, context=CONTEXT, lr=RATE, seed=seed)
+    return char_lm.recipe(mixer=mixer, steps=steps, batch_size=BATCH, context=CONTEXT, lr=RATE, seed=seed)
 
 
 def one(name: str, seed: int, steps: int) -> dict[str, float]:

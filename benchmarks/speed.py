@@ -159,7 +159,7 @@ def lightning(make, loader: DataLoader, loss, lr: float, steps: int, per_step: f
     return half.rate(per_step)
 
 
-def trainer(make, data: Dataset, collate, loss, lr: float, steps: int, batch: int, per_step: float) -> float:
+def trainer(make, data: Dataset, collate, loss, lr: float, steps: int, batch_size: int, per_step: float) -> float:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     half = Half(steps)
@@ -182,7 +182,7 @@ def trainer(make, data: Dataset, collate, loss, lr: float, steps: int, batch: in
         settings = TrainingArguments(
             output_dir=folder,
             max_steps=steps,
-            per_device_train_batch_size=batch,
+            per_device_train_batch_size=batch_size,
             learning_rate=lr,
             use_cpu=True,
             report_to=[],
@@ -232,7 +232,7 @@ def overhead() -> bool:
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
-        batch=64,
+        batch_size=64,
         channels_last=True,
     )
 
@@ -265,7 +265,7 @@ def fashion() -> bool:
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
-        batch=64,
+        batch_size=64,
         augment=change,
         channels_last=True,
     )
@@ -304,7 +304,7 @@ def tiny() -> bool:
     x, y = surface()
     source = TensorSource(x, y)
     recipe = Recipe(
-        model=mlp, data=Data(source, name="bowl"), objective=Gaussian(), optimizer=optimizer("adam", lr=1e-3), steps=1, batch=32
+        model=mlp, data=Data(source, name="bowl"), objective=Gaussian(), optimizer=optimizer("adam", lr=1e-3), steps=1, batch_size=32
     )
     order = Order(len(source), 32, 0)
 
@@ -334,7 +334,7 @@ def tiny_recipe(lr: float = 1e-3, steps: int = 1000) -> Recipe:
     """The tiny MLP with a validation part, as a function of its options."""
     x, y = surface()
     parts = Data(TensorSource(x[:3072], y[:3072]), TensorSource(x[3072:], y[3072:]), name="bowl")
-    return Recipe(model=mlp_unseeded, data=parts, objective=Gaussian(), optimizer=optimizer("adam", lr=lr), steps=steps, batch=32)
+    return Recipe(model=mlp_unseeded, data=parts, objective=Gaussian(), optimizer=optimizer("adam", lr=lr), steps=steps, batch_size=32)
 
 
 def mlp_unseeded() -> nn.Module:

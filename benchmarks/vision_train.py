@@ -169,7 +169,7 @@ def compare(case: Case) -> bool:
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=1e-3),
         steps=1,
-        batch=case.batch,
+        batch_size=case.batch,
         augment=change,
         channels_last=True,
     )

@@ -50,7 +50,7 @@ class Family(NamedTuple):
     build: Callable[[], nn.Module]
     objective: Any
     optimizer: Any
-    batch: int = 128
+    batch_size: int = 128
     initialize: Callable[[nn.Module], None] | None = None
 
 
@@ -63,7 +63,7 @@ FAMILIES = {
     ),
     "flow": Family(partial(Flow, (2,), steps=6), Density(), optimizer("adam", lr=5e-3)),
     "autoregressive": Family(partial(Autoregressive, 2, parts=8), Density(), optimizer("adam", lr=5e-3)),
-    "diffusion": Family(partial(diffusion.points, 2, steps=40), Denoised(), optimizer("adam", lr=1e-2), batch=256),
+    "diffusion": Family(partial(diffusion.points, 2, steps=40), Denoised(), optimizer("adam", lr=1e-2), batch_size=256),
 }
 
 
@@ -136,7 +136,7 @@ def best_judge(exhibit: Exhibit) -> None:
             objective=Adversarial(forging=0),
             optimizer=optimizer("adam", lr=0.05),
             schedule=cosine(),
-            batch=2000,
+            batch_size=2000,
             steps=STEPS["judge"],
             evaluate_every=STEPS["judge"],
         )
@@ -171,8 +171,8 @@ def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: 
         optimizer=family.optimizer,
         schedule=cosine(),
         initialize=family.initialize,
-        clip=1.0,
-        batch=family.batch,
+        clip_norm=1.0,
+        batch_size=family.batch_size,
         steps=STEPS[name],
         evaluate_every=STEPS[name],
     )

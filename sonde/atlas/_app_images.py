@@ -41,7 +41,7 @@ BLOCKS = (8, 8)
 
 def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Data, **how: Any) -> list[float]:
     """Test accuracy of a network, trained by each seed."""
-    wanted = {"steps": 150, "batch": 64, "lr": 4e-3, **how}
+    wanted = {"steps": 150, "batch_size": 64, "lr": 4e-3, **how}
     recipe = Recipe(
         model=model,
         data=data,
@@ -168,7 +168,7 @@ def prices(exhibit: Exhibit) -> str:
             objective=end.likelihood(),
             optimizer=optimizer("adam", lr=1e-2),
             steps=300,
-            batch=300,
+            batch_size=300,
         )
         run = exhibit.train(recipe, f"houses-{seed}", seed=seed)
         far = torch.stack(torch.meshgrid(torch.linspace(-6, 6, 41), torch.linspace(-6, 6, 41), indexing="ij"), -1).reshape(-1, 2)

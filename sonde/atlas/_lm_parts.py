@@ -36,7 +36,7 @@ from ._exhibit import Exhibit
 
 def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: Any, steps: int, lr: float, **more: Any) -> Recipe:
     """AdamW, warm-up and cosine; evaluated once, at the end."""
-    usual = {"schedule": warmup_cosine(warmup=0.1, floor=0.02), "clip": 1.0, "batch": 64, "evaluate_every": steps}
+    usual = {"schedule": warmup_cosine(warmup=0.1, floor=0.02), "clip_norm": 1.0, "batch_size": 64, "evaluate_every": steps}
     return Recipe(model=model, data=data, objective=objective, optimizer=optimizer("adamw", lr=lr), steps=steps, **{**usual, **more})
 
 

@@ -356,7 +356,7 @@ def _negative_targets(exhibit: Exhibit) -> tuple[float, dict[str, list[float]]]:
                 data=Data(TensorSource(x, y)),
                 objective=Gaussian(),
                 optimizer=optimizer("adam", lr=0.05),
-                batch=64,
+                batch_size=64,
                 steps=300,
             )
             run = exhibit.train(recipe, f"{end}-{seed}", seed=seed)

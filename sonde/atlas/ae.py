@@ -183,7 +183,7 @@ def ae_03(exhibit: Exhibit) -> str:
         else:  # min norm(X - X W^T W)^2 without a mean: the truncated decomposition of the rows as they are
             s = np.linalg.svd(x.double().numpy(), compute_uv=False)
             exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-4)
-        models = _trained(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch=len(x)), name)
+        models = _trained(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch_size=len(x)), name)
         ratios = [_loss(model, x) / least for model in models]
         angles = [
             float(subspace_angles(model.encoder.dense1.weight.detach().double().numpy().T, ours.components_.T).max()) for model in models
@@ -464,7 +464,7 @@ def _trained_linear(exhibit: Exhibit) -> list[float]:
     build = lambda: vae.VAE(nn.Linear(D, 2 * K), nn.Linear(K, D), K, variance)  # noqa: E731
     objective = Elbo(Gaussian(variance))
     below, weighted = [], []
-    for model in _trained(exhibit, _fit(build, x, objective, 1000, lr=0.1, batch=len(x)), "linear"):
+    for model in _trained(exhibit, _fit(build, x, objective, 1000, lr=0.1, batch_size=len(x)), "linear"):
         with torch.no_grad():
             many = x.repeat(40, 1)
             below.append(score + float(objective(model, Batch(x=many, noise=torch.randn(len(many), K, generator=dice))).loss()))
@@ -530,7 +530,7 @@ def ae_09(exhibit: Exhibit) -> str:
             data=few,
             objective=Categorical(10),
             optimizer=optimizer("adam", lr=3e-3),
-            batch=50,
+            batch_size=50,
             steps=100,
         )
         for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialize=first_layers(encoders))}.items():
@@ -565,7 +565,7 @@ def _of_each(y: Tensor, many: int, seed: int) -> Tensor:
 
 
 def _fit(
-    build: Callable[[], nn.Module], data: Data | Tensor, objective: Any, steps: int, lr: float = 2e-3, batch: int = 256, **more: Any
+    build: Callable[[], nn.Module], data: Data | Tensor, objective: Any, steps: int, lr: float = 2e-3, batch_size: int = 256, **more: Any
 ) -> Recipe:
     """A run of Adam under a cosine, the whole data at each step where they are few."""
     dataset = data if isinstance(data, Data) else Data(TensorSource(data))
@@ -575,7 +575,7 @@ def _fit(
         objective=objective,
         optimizer=optimizer("adam", lr=lr),
         schedule=cosine(),
-        batch=batch,
+        batch_size=batch_size,
         steps=steps,
         **more,
     )

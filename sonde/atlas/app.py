@@ -124,7 +124,7 @@ def translation(exhibit: Exhibit) -> list[float]:
         state, prompt = model.begin(test.source, test.lengths), torch.full((len(test), 1), start)
         return generate(model, prompt, test.y.shape[1], state=state, stop=Stop(end=end, pad=pad), temperature=0)
 
-    recipe = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch=64, lr=8e-3)
+    recipe = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch_size=64, lr=8e-3)
     translations = [greedy(run) for run in _runs(exhibit, recipe, "translate")]
     right = [_same(one, test.y, pad) for one in translations]
     lines = {
@@ -186,8 +186,10 @@ def series(exhibit: Exhibit) -> list[float]:
     return ratio
 
 
-def _recipe(model: Any, data: Data, objective: Any, steps: int, batch: int = 32, lr: float = 5e-3) -> Recipe:
-    return Recipe(model=model, data=data, objective=objective, optimizer=optimizer("adam", lr=lr), steps=steps, batch=batch, clip=1.0)
+def _recipe(model: Any, data: Data, objective: Any, steps: int, batch_size: int = 32, lr: float = 5e-3) -> Recipe:
+    return Recipe(
+        model=model, data=data, objective=objective, optimizer=optimizer("adam", lr=lr), steps=steps, batch_size=batch_size, clip_norm=1.0
+    )
 
 
 def _same(tokens: Tensor, wanted: Tensor, pad: int) -> float:
@@ -238,7 +240,7 @@ def app_06(exhibit: Exhibit) -> str:
     """An LSTM over bundled melodies writes one of its own, which a player can open."""
     file = exhibit.folder / "tunes.abc"
     file.write_text("\n".join(TUNES), encoding="utf-8")
-    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch=16, steps=90, lr=1.5e-2, file=file, seed=exhibit.seed)
+    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch_size=16, steps=90, lr=1.5e-2, file=file, seed=exhibit.seed)
     runs = _runs(exhibit, recipe.replace(evaluate_every=90), "music")
     written = [notes((run.path / "tune.abc").read_text(encoding="utf-8")) for run in runs]
     played = [pitches((run.path / "tune.mid").read_bytes()) for run in runs]

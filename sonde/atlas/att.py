@@ -481,8 +481,8 @@ def _tasks(exhibit: Exhibit) -> Recipe:
         objective=Categorical(classes=SYMBOLS + 4),
         optimizer=optimizer("adamw", lr=8e-3),
         schedule=warmup_cosine(warmup=0.1, floor=0.02),
-        clip=1.0,
-        batch=48,
+        clip_norm=1.0,
+        batch_size=48,
         steps=STEPS,
         evaluate_every=STEPS,
     )

@@ -535,6 +535,6 @@ def _series(exhibit: Exhibit, seed: int) -> float:
         objective=Categorical(3),
         optimizer=optimizer("adamw", lr=1e-2),
         epochs=12,
-        batch=50,
+        batch_size=50,
     )
     return exhibit.train(recipe, f"waves-{seed}", seed=seed).result["figures"]["test/accuracy"]

@@ -181,7 +181,7 @@ def init_04(exhibit: Exhibit) -> str:
             objective=Categorical(classes=2),
             optimizer=optimizer("adam", lr=0.05),
             initialize=starts[name],
-            batch=4,
+            batch_size=4,
             steps=steps,
         )
         model = exhibit.train(recipe, f"{name}-{seed}-{steps}", seed=seed, checkpoint_every=1000).model()

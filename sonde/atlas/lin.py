@@ -717,7 +717,7 @@ def lin_16(exhibit: Exhibit) -> str:
     rate = table_rows_rate(exhibit.seed)
     _, end = run(mamba.rule(head(x.q), head(x.k), head(x.v), still, rate), {"S0": start})
     exhibit.expect("a_t = 0 keeps S and writes nothing", end["S0"], start.numpy(), 0.0)
-    options = {"length": 24, "items": 3, "symbols": 4, "width": 32, "depth": 1, "steps": 400, "batch": 32, "lr": 1e-2}
+    options = {"length": 24, "items": 3, "symbols": 4, "width": 32, "depth": 1, "steps": 400, "batch_size": 32, "lr": 1e-2}
     scores = _trained(exhibit, "copying", ("mamba", "s4"), options)
     exhibit.above("selective copying: Mamba", scores["mamba"], 0.95)
     exhibit.below("selective copying: S4, which treats every token alike", scores["s4"], 0.9)
@@ -957,7 +957,7 @@ def lin_25(exhibit: Exhibit) -> str:
         exhibit.expect(f"share of the table's FLOPs that are products, {form}", more / 1e9 / work[form][2], 1.0, 0.1)
     _memory(exhibit)
     streamed = _streamed(exhibit)
-    small = {"width": 32, "batch": 32, "lr": 1e-2}
+    small = {"width": 32, "batch_size": 32, "lr": 1e-2}
     recall = _trained(exhibit, "recall", ("deltanet", "linear"), {"pairs": 6, "keys": 12, "depth": 1, "steps": 320, **small})
     exhibit.above("recall: DeltaNet less linear attention", _lead(recall["deltanet"], recall["linear"]), 0.3)
     reset = _trained(exhibit, "reset", ("gla", "linear"), {"steps": 200, **small})

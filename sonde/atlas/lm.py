@@ -494,7 +494,7 @@ def lm_12(exhibit: Exhibit) -> str:
     tokenizer = train("char", [text], 100, ("start",))
     rows = torch.cat([torch.tensor([special(tokenizer, "start")]), tokenizer.encode(text).long()])
     data, small = Data(WindowSource(rows, 64, 32), name="manual pages"), partial(LanguageModel, tokenizer.size, 64, 1, "gru", 2.0)
-    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(tokenizer.size), 120, 2e-2, batch=32))
+    models = toy.of_each_seed(exhibit, toy.recipe(small, data, Categorical(tokenizer.size), 120, 2e-2, batch_size=32))
     model, starts = models[0], torch.tensor([[special(tokenizer, "start")]]).repeat(8, 1)
     greedy = [generate(model, starts[:1], 40, temperature=0) for _ in range(2)]
     exhibit.expect("greedy twice", greedy[0], greedy[1].numpy())

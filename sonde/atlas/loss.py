@@ -434,7 +434,7 @@ def loss_08(exhibit: Exhibit) -> str:
         data=Data(TensorSource(x[:48].float(), y[:48].float()), valid=TensorSource(x[48:].float(), y[48:].float())),
         objective=penalized.Penalized(Gaussian(), l2=0.05, l1=0.01),
         optimizer=optimizer("sgd", lr=0.05),
-        batch=16,
+        batch_size=16,
         steps=60,
     )
     row = exhibit.train(recipe, "penalized", seed=exhibit.seed).result["figures"]

@@ -42,7 +42,7 @@ def misc_01(exhibit: Exhibit) -> str:
 
     data, sgd = Data(TensorSource(*XOR)), optimizer("sgd", lr=RATE)
     run = exhibit.train(
-        Recipe(model=model, data=data, objective=Bernoulli(), optimizer=sgd, batch=2, steps=1), "one-step", seed=exhibit.seed
+        Recipe(model=model, data=data, objective=Bernoulli(), optimizer=sgd, batch_size=2, steps=1), "one-step", seed=exhibit.seed
     )
     after = {name: parameter.detach() for name, parameter in run.model().layers.named_parameters()}
     gradient = {name: parameter.grad for name, parameter in nets[0].layers.named_parameters()}

@@ -296,7 +296,7 @@ def _wave(width: int, activation: str) -> Recipe:
         objective=Gaussian(),
         optimizer=optimizer("adam", lr=0.1),
         schedule=cosine(),
-        batch=256,
+        batch_size=256,
         steps=400,
     )
 

@@ -221,10 +221,12 @@ def _gradients(exhibit: Exhibit, data: TensorSource, batches: list[Tensor]) -> T
     return torch.stack(gradients)
 
 
-def _regime(exhibit: Exhibit, data: TensorSource, batch: int) -> str:
+def _regime(exhibit: Exhibit, data: TensorSource, batch_size: int) -> str:
     sgd = optimizer("sgd", lr=0.01)
-    recipe = Recipe(model=lambda: MLP((3, 4, 1)).double(), data=Data(data), objective=Gaussian(), optimizer=sgd, batch=batch, steps=1)
-    run = exhibit.train(recipe, f"batch-{batch}", seed=exhibit.seed)
+    recipe = Recipe(
+        model=lambda: MLP((3, 4, 1)).double(), data=Data(data), objective=Gaussian(), optimizer=sgd, batch_size=batch_size, steps=1
+    )
+    run = exhibit.train(recipe, f"batch-{batch_size}", seed=exhibit.seed)
     return next(event["regime"] for event in run.events if event["event"] == "start")
 
 
@@ -294,7 +296,7 @@ def opt_07(exhibit: Exhibit) -> str:
     return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(shares)}"
 
 
-def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch: int | None, dice: torch.Generator) -> tuple[Tensor, Tensor]:
+def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch_size: int | None, dice: torch.Generator) -> tuple[Tensor, Tensor]:
     """Paths (steps + 1, D, S, 2) of S starts on each of D data sets, each with its own batches, and their last losses (D, S).
 
     The rate falls to 0.
@@ -306,9 +308,9 @@ def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch: int | None, dice: t
     path = [starts]
     for step in range(steps):
         squares = errors(theta, x, y)
-        if batch is not None:
-            chosen = torch.rand(squares.shape, generator=dice).argsort(-1) < batch
-            squares = squares * chosen * (y.shape[1] / batch)
+        if batch_size is not None:
+            chosen = torch.rand(squares.shape, generator=dice).argsort(-1) < batch_size
+            squares = squares * chosen * (y.shape[1] / batch_size)
         theta.grad = torch.autograd.grad(squares.mean(-1).sum(), theta)[0]
         descent.param_groups[0]["lr"] = rate * (1 - step / steps)
         descent.step()

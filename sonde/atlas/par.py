@@ -97,7 +97,7 @@ def par_03(exhibit: Exhibit) -> str:
     exhibit.expect(f"asking for {missing} gives a notice that names it", missing in notice.getvalue() and "CPU" in notice.getvalue(), True)
     exhibit.expect(f"parameters after asking for {missing}", _weights(elsewhere.model()), _weights(here.model()))
 
-    task = _small_task(20, exhibit.seed, batch=32)
+    task = _small_task(20, exhibit.seed, batch_size=32)
     whole = _weights(exhibit.train(task, "whole", seed=exhibit.seed).model())
     parts = _weights(exhibit.train(task.replace(accumulate=4), "parts", seed=exhibit.seed).model())
     gap = exhibit.expect("parameters after 20 steps, 4 parts of 8 against a batch of 32", parts, whole, within=1e-6)
@@ -140,7 +140,7 @@ class Replicas(Callback):
             np.save(self.folder / f"rank-{run.world.rank}.npy", _weights(self.made[-1]).numpy())
 
 
-def _small_task(steps: int, seed: int, folder: Path | None = None, batch: int = 8) -> Recipe:
+def _small_task(steps: int, seed: int, folder: Path | None = None, batch_size: int = 8) -> Recipe:
     """Three clusters, a small MLP, plain SGD; 30 examples, so that the last batch of an epoch is short."""
     models: list[nn.Module] = []
 
@@ -150,10 +150,10 @@ def _small_task(steps: int, seed: int, folder: Path | None = None, batch: int = 
 
     return Recipe(
         model=model,
-        data=Data(_clusters(30 if batch < 30 else 70, seed)),
+        data=Data(_clusters(30 if batch_size < 30 else 70, seed)),
         objective=Categorical(classes=3),
         optimizer=optimizer("sgd", lr=RATE),
-        batch=batch,
+        batch_size=batch_size,
         steps=steps,
         log_every=steps,
         callbacks=[Replicas(models, folder, steps)] if folder else [],

@@ -448,7 +448,7 @@ def _rising(patience: int, every: int) -> Recipe:
         data=Data(TensorSource(one, one), valid=TensorSource(one, one / 2)),
         objective=Gaussian(),
         optimizer=optimizer("sgd", lr=0.1),
-        batch=1,
+        batch_size=1,
         steps=20,
         evaluate_every=every,
         patience=patience,
@@ -499,7 +499,7 @@ def reg_06(exhibit: Exhibit) -> str:
 
 def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
     """Validation accuracy on 1,000 digits after training on 200, with or without shifted and noisy images."""
-    recipe = digits_cnn.recipe(width=8, hidden=32, dropout=0.0, batch=50, lr=4e-3, epochs=80).replace(
+    recipe = digits_cnn.recipe(width=8, hidden=32, dropout=0.0, batch_size=50, lr=4e-3, epochs=80).replace(
         data=lambda: replace(load("digits", seed=seed, valid=1000, test=597), test=None),
         augment=augment.compose(sometimes(augment.shift(1), 0.25), augment.noise(0.3)) if name == "augmented" else None,
         evaluate_every=10_000,
@@ -582,7 +582,7 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
         data=replace(data, train=TensorSource(to_float=data.train.to_float, **fields), valid=None),
         objective=Categorical(classes=10),
         optimizer=optimizer("adam", lr=3e-3),
-        batch=64,
+        batch_size=64,
         steps=200,
     )
     run = exhibit.train(recipe, f"noise-{share}-{seed}", seed=seed, checkpoint_every=200)
@@ -602,7 +602,7 @@ def reg_08(exhibit: Exhibit) -> str:
     ends, lengths, errors = _descend(exhibit, x, y, starts, lr, steps=400)
     gap = exhibit.expect("gradient descent from 0, against the pseudo-inverse", ends[:, 0], shortest, within=1e-9)
     exhibit.below("its training error", float((x @ ends[:, 0] - y).abs().max()), 1e-6)
-    noisy, _, _ = _descend(exhibit, x, y, starts[:, :1], 0.015, steps=1500, batch=3)
+    noisy, _, _ = _descend(exhibit, x, y, starts[:, :1], 0.015, steps=1500, batch_size=3)
     exhibit.expect("stochastic descent in batches of 3 from 0, against the pseudo-inverse", noisy[:, 0], shortest, within=1e-6)
     unseen = (torch.eye(d, dtype=torch.float64) - torch.from_numpy(np.linalg.pinv(x.numpy())) @ x) @ others
     label = "from 3 other starts: the same plus what the data cannot see of the start"
@@ -620,12 +620,12 @@ def reg_08(exhibit: Exhibit) -> str:
 
 
 def _descend(
-    exhibit: Exhibit, x: Tensor, y: Tensor, starts: Tensor, lr: float, steps: int, batch: int = 0
+    exhibit: Exhibit, x: Tensor, y: Tensor, starts: Tensor, lr: float, steps: int, batch_size: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (D, S) after descent from several starts at once; their lengths and errors on the way, (200, S) each."""
     w = starts.clone().requires_grad_()
     opt = optimizer("sgd", lr=lr).build([{"params": [w], "weight_decay": 0.0, "names": ["w"]}])
-    order, lengths, errors = Order(len(x), batch or len(x), seed=exhibit.seed), [], []
+    order, lengths, errors = Order(len(x), batch_size or len(x), seed=exhibit.seed), [], []
     for step in range(steps):
         rows = order.at(step)
         opt.zero_grad()

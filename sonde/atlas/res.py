@@ -113,9 +113,14 @@ def _loss(net: nn.Module, data: Data) -> float:
         return float(F.cross_entropy(net(batch.x), batch.y))
 
 
-def _recipe(model: Callable[[], nn.Module], data: Data, steps: int, lr: float = 3e-3, batch: int = 64) -> Recipe:
+def _recipe(model: Callable[[], nn.Module], data: Data, steps: int, lr: float = 3e-3, batch_size: int = 64) -> Recipe:
     return Recipe(
-        model=model, data=data, objective=Categorical(len(data.classes)), optimizer=optimizer("adam", lr=lr), steps=steps, batch=batch
+        model=model,
+        data=data,
+        objective=Categorical(len(data.classes)),
+        optimizer=optimizer("adam", lr=lr),
+        steps=steps,
+        batch_size=batch_size,
     )
 
 
@@ -257,7 +262,7 @@ def res_08(exhibit: Exhibit) -> str:
     bright = max(overlap((test.x[:, 0] > level).long(), test.y, 2) for level in np.linspace(0, 1, 21))
     scores, predictions = [], test.y
     for seed in exhibit.seeds(3):
-        recipe = _recipe(lambda: UNet(1, 2, width=8, depth=2, padded=True, norm=True), data, steps=100, lr=1e-2, batch=16)
+        recipe = _recipe(lambda: UNet(1, 2, width=8, depth=2, padded=True, norm=True), data, steps=100, lr=1e-2, batch_size=16)
         run = exhibit.train(recipe, f"unet-{seed}", seed=seed)
         with torch.no_grad():
             predictions = run.model()(test.x).argmax(-1)

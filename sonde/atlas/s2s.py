@@ -63,8 +63,8 @@ def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int 
         objective=Categorical(LETTERS + 1),
         optimizer=optimizer("adamw", lr=1e-2, weight_decay=0.0),
         schedule=warmup_cosine(warmup=0.1, floor=0.05),
-        clip=1.0,
-        batch=32,
+        clip_norm=1.0,
+        batch_size=32,
         steps=steps,
     )
     for seed in exhibit.seeds():

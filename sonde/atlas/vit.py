@@ -97,8 +97,8 @@ def _digits(data: Data) -> Recipe:
         optimizer=optimizer("adamw", lr=4e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=sometimes(augment.shift(1), 0.25),
-        clip=1.0,
-        batch=64,
+        clip_norm=1.0,
+        batch_size=64,
         epochs=EPOCHS,
     )
 
@@ -177,8 +177,8 @@ def _pixels(train: Batch) -> Recipe:
         objective=Categorical(LEVELS),
         optimizer=optimizer("adamw", lr=8e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
-        clip=1.0,
-        batch=32,
+        clip_norm=1.0,
+        batch_size=32,
         steps=STEPS,
     )
 

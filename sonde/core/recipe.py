@@ -77,7 +77,7 @@ class Recipe:
     """how many updates; give this or `epochs`"""
     epochs: float | None = None
     """how many passes over the training data; give this or `steps`"""
-    batch: int = 64
+    batch_size: int = 64
     """examples per update, over all processes"""
     drop_last: bool = False
     """leave out the last short batch of an epoch"""
@@ -89,7 +89,7 @@ class Recipe:
     """sets the first weights; without it each layer's own default stands"""
     accumulate: int = 1
     """parts a batch is cut into, to save memory; the gradient is the same"""
-    clip: float = 0.0
+    clip_norm: float = 0.0
     """largest global gradient norm; 0 turns clipping off"""
     precision: Literal["float32", "bf16"] = "float32"
     """bf16 runs the forward pass under autocast; weights stay float32"""
@@ -99,7 +99,7 @@ class Recipe:
     """steps between rows of metrics.jsonl; by default about 200 rows a run"""
     evaluate_every: int | None = None
     """steps between evaluations on the validation part; by default once an epoch, at most 50 times a run"""
-    evaluate_batch: int = 512
+    evaluate_batch_size: int = 512
     """examples per evaluation batch"""
     watch: str = "valid/loss"
     """the figure that decides which checkpoint is best; prefix '-' means larger is better"""
@@ -116,15 +116,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise BadInput("a recipe needs either steps or epochs", where="Recipe", fix="give exactly one of them")
-        from_one = ("steps", "batch", "accumulate", "log_every", "evaluate_every", "evaluate_batch", "keep")
+        from_one = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "evaluate_batch_size", "keep")
         for name, bound in {**dict.fromkeys(from_one, 1), "patience": 0}.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
                 raise BadInput(f"'{name}' must be a whole number >= {bound}, not {value!r}", where="Recipe", fix=f"try {name}=1")
         if self.epochs is not None and not (_is_number(self.epochs) and 0 < self.epochs < float("inf")):
             raise BadInput(f"'epochs' must be a number above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
-        if not (_is_number(self.clip) and self.clip >= 0):
-            raise BadInput(f"'clip' must be a number from 0, not {self.clip!r}", where="Recipe", fix="0 turns clipping off")
+        if not (_is_number(self.clip_norm) and self.clip_norm >= 0):
+            raise BadInput(f"'clip_norm' must be a number from 0, not {self.clip_norm!r}", where="Recipe", fix="0 turns clipping off")
         for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback"))):
             if getattr(self, name) not in allowed:
                 raise BadInput(f"'{name}' must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", where="Recipe")

@@ -204,9 +204,9 @@ def stretches(documents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return row[real], start[real], stop[real]
 
 
-def padding(lengths: Tensor, batch: int) -> int:
+def padding(lengths: Tensor, batch_size: int) -> int:
     """Places that hold no token if rows of these lengths, in this order, are padded to the longest of each batch."""
-    return sum(int((part.max() - part).sum()) for part in lengths.split(batch))
+    return sum(int((part.max() - part).sum()) for part in lengths.split(batch_size))
 
 
 def _chunks(rows: Ragged, most: int) -> tuple[Tensor, Tensor]:

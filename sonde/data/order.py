@@ -28,25 +28,27 @@ class Order:
     With `sizes` (n,) a batch holds examples of similar size; each still comes once an epoch.
     """
 
-    def __init__(self, n: int, batch: int, seed: int, shuffle: bool = True, drop_last: bool = False, sizes: Tensor | None = None) -> None:
+    def __init__(
+        self, n: int, batch_size: int, seed: int, shuffle: bool = True, drop_last: bool = False, sizes: Tensor | None = None
+    ) -> None:
         if n < 1:
             raise DataUnusable(
                 "there are no examples to train on",
                 where="data order",
                 fix="look at the data's report: cleaning may have dropped every row",
             )
-        if batch < 1:
-            raise BadInput(f"a batch must hold at least one example, not {batch}", fix="set batch=1 or more")
-        if drop_last and n < batch:
+        if batch_size < 1:
+            raise BadInput(f"a batch must hold at least one example, not {batch_size}", fix="set batch_size=1 or more")
+        if drop_last and n < batch_size:
             raise BadInput(
-                f"no whole batch of {batch} fits into {n} examples and drop_last leaves out the rest",
-                fix=f"set batch={n} or less, or drop_last=False",
+                f"no whole batch of {batch_size} fits into {n} examples and drop_last leaves out the rest",
+                fix=f"set batch_size={n} or less, or drop_last=False",
             )
         if sizes is not None and len(sizes) != n:
             raise BadInput(f"there are {len(sizes)} sizes for {n} examples", fix="give one size for each")
         self.sizes = sizes
-        self.n, self.batch, self.seed, self.shuffle, self.drop_last = n, batch, seed, shuffle, drop_last
-        self.steps_per_epoch = n // batch if drop_last else -(-n // batch)
+        self.n, self.batch_size, self.seed, self.shuffle, self.drop_last = n, batch_size, seed, shuffle, drop_last
+        self.steps_per_epoch = n // batch_size if drop_last else -(-n // batch_size)
         self._cached: int | None = None
         self._indices = torch.arange(n)
 
@@ -67,13 +69,13 @@ class Order:
     def at(self, step: int) -> Tensor:
         """Indices of the batch of a step; any step, in any order, at the same cost within one epoch."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        start = position * self.batch
-        return self.permutation(epoch)[start : start + self.batch]
+        start = position * self.batch_size
+        return self.permutation(epoch)[start : start + self.batch_size]
 
     def _alike(self, indices: Tensor, sizes: Tensor, epoch: int) -> Tensor:
         """The same indices in batches of similar size; the last short batch stays last, with examples of any pool."""
-        whole = len(indices) // self.batch * self.batch
-        sorted_pools = [pool[sizes[pool].argsort(stable=True)] for pool in indices[:whole].split(POOL * self.batch)]
-        batches = torch.cat(sorted_pools).view(-1, self.batch)
+        whole = len(indices) // self.batch_size * self.batch_size
+        sorted_pools = [pool[sizes[pool].argsort(stable=True)] for pool in indices[:whole].split(POOL * self.batch_size)]
+        batches = torch.cat(sorted_pools).view(-1, self.batch_size)
         dice = generator(self.seed, "order of batches", epoch)
         return torch.cat([batches[torch.randperm(len(batches), generator=dice)].flatten(), indices[whole:]])

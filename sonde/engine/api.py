@@ -513,7 +513,7 @@ class Run:
             message = f"predict takes a Batch, not {type(batch).__name__}"
             raise BadInput(message, where="Run.predict", fix="a file is read by run.data.reader(path), a tensor goes in as Batch(x=tensor)")
         model = self.model(which)
-        n = self.recipe.evaluate_batch
+        n = self.recipe.evaluate_batch_size
         output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])
         predict = getattr(self.recipe.objective, "predict", None)
         return predict(output) if predict is not None else output

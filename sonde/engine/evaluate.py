@@ -16,7 +16,7 @@ MEASURE = "measure:"
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepare: Any, world: Any) -> dict[str, float]:
+def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, prepare: Any, world: Any) -> dict[str, float]:
     """Name -> mean over the source: `loss`, its terms where there are several, and each measure of the objective.
 
     prepare(batch) moves a batch to the model's device and layout.  The model is left in the mode it was in.
@@ -25,11 +25,11 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch: int, prepa
     model.eval()
     try:
         rows: list[Terms] = []
-        starts = range(0, len(source), batch)
+        starts = range(0, len(source), batch_size)
         with observed(model) as outputs:
             for index in range(world.rank, len(starts), world.size):
                 world.beat(world.step, "evaluate")
-                examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch, len(source)))])
+                examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch_size, len(source)))])
                 rows.append(sums(model, objective, examples, outputs))
     finally:
         model.train(training)

@@ -56,7 +56,11 @@ class Job:
         self.phases: tuple[int, ...] = tuple(getattr(self.objective, "phases", ())) or (0,)
         sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
-            len(self.data.train), min(self.recipe.batch, len(self.data.train)), options.seed, drop_last=self.recipe.drop_last, sizes=sizes
+            len(self.data.train),
+            min(self.recipe.batch_size, len(self.data.train)),
+            options.seed,
+            drop_last=self.recipe.drop_last,
+            sizes=sizes,
         )
         per_epoch = self.order.steps_per_epoch
         self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * per_epoch, 1e15)))
@@ -170,8 +174,8 @@ class Job:
         epoch, position = self.order.epoch(step)
         if epoch != self.laid_out:
             self.epoch_data, self.laid_out = self.data.train[self.order.permutation(epoch)], epoch
-        start = position * self.order.batch
-        return self.epoch_data[start : start + self.order.batch]
+        start = position * self.order.batch_size
+        return self.epoch_data[start : start + self.order.batch_size]
 
     def _augmented(self, batch: Batch, step: int, shard: int) -> Batch:
         if self.recipe.augment is None or not len(batch):
@@ -221,14 +225,16 @@ class Job:
     def evaluate(self, source: Source) -> dict[str, float]:
         if self.judge is not None:
             return self.judge(source)
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch, self.ready, self.replica.judges)
+        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.replica.judges)
 
     @property
     def regime(self) -> str:
         """How gradient descent is called at this batch size."""
-        if self.order.batch >= len(self.data.train):
+        if self.order.batch_size >= len(self.data.train):
             return "gradient descent on the full batch"
-        return "stochastic gradient descent, one example a step" if self.order.batch == 1 else f"minibatches of {self.order.batch}"
+        return (
+            "stochastic gradient descent, one example a step" if self.order.batch_size == 1 else f"minibatches of {self.order.batch_size}"
+        )
 
 
 @contextmanager

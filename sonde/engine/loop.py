@@ -128,8 +128,8 @@ class Loop:
         fault = self.guards[job.phase(self.step)].fault(loss, size)
         if fault:  # before the update, on every process alike: sums and norms are the same everywhere
             return self._bad_step(fault, batch, buffers)
-        if job.recipe.clip:
-            job.replica.clip(norm, job.recipe.clip)
+        if job.recipe.clip_norm:
+            job.replica.clip(norm, job.recipe.clip_norm)
         rate = job.replica.update(job.factor(self.step), job.phase(self.step))  # update
         self.step += 1
         if self.step % job.log_every == 0 or self.step == job.steps:

@@ -93,7 +93,7 @@ def _settings(job: Job) -> list[Any]:
         [(name, type(module), _plain(vars(module))) for name, module in job.model.named_modules()],
         [(name, len(source)) for name, source in job.data.splits.items()],
         (rule.name, rule.weight_decay, rule.decay_all, repr(rule.options)),
-        (job.steps, job.order.batch, job.log_every, job.evaluate_every),
+        (job.steps, job.order.batch_size, job.log_every, job.evaluate_every),
         {name: value for name, value in _plain(plain).items() if name not in ("steps", "epochs")},
         (type(recipe.objective), _plain({**vars(recipe.objective)})),
     ]
@@ -145,7 +145,7 @@ def _alone(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, floa
     terms = job.objective(job.model, job.batch(0)[0])
     trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
     gradients = dict(zip(trained, torch.autograd.grad(terms.loss(), list(trained.values())), strict=True))
-    judged = partial(evaluate, job.model, job.objective, batch=job.recipe.evaluate_batch, prepare=job.ready, world=job.world)
+    judged = partial(evaluate, job.model, job.objective, batch_size=job.recipe.evaluate_batch_size, prepare=job.ready, world=job.world)
     split_figures = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
     return float(terms.loss().detach()), gradients, split_figures
 
@@ -234,7 +234,7 @@ class Together:
             laid_out = {name: field.index_select(0, rows) for name, field in self.whole.items()}
             self.laid_out = {name: field.view(len(self.jobs), -1, *field.shape[1:]) for name, field in laid_out.items()}
             self.epoch = epoch
-        part = slice(position * order.batch, (position + 1) * order.batch)
+        part = slice(position * order.batch_size, (position + 1) * order.batch_size)
         return {name: field[:, part] for name, field in self.laid_out.items()}
 
     # ------------------------------------------------------------------------------------------------ a step
@@ -328,7 +328,7 @@ class Together:
     def _figures(self, split: str) -> list[dict[str, float]]:
         """Every member's figures on its data: sums over its batches, in float64, as `evaluate` has them."""
         totals = [Terms()] * len(self.jobs)
-        source, size = self.jobs[0].data.splits[split], self.jobs[0].recipe.evaluate_batch
+        source, size = self.jobs[0].data.splits[split], self.jobs[0].recipe.evaluate_batch_size
         self.model.eval()
         for start in range(0, len(source), size):
             chosen = torch.arange(start, min(start + size, len(source)))
@@ -419,8 +419,8 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
                 failed[row] = failed[row] or str(NumericalStop(what, where=f"step {step - 1}"))
             if all(failed):
                 break
-            if first.recipe.clip:
-                together.clip(norms, first.recipe.clip)
+            if first.recipe.clip_norm:
+                together.clip(norms, first.recipe.clip_norm)
             rates = together.update([job.factor(step - 1) for job in jobs])
             progress.tick(step)
             logs = step % first.log_every == 0 or step == first.steps

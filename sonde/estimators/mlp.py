@@ -41,7 +41,7 @@ class Network(ABC, BaseEstimator):
     lr: learning rate
     weight_decay: pull of the weights toward 0, which leaves the biases alone
     dropout: share of hidden values set to 0 while training
-    batch: rows per update
+    batch_size: rows per update
     epochs: passes over the training rows at most
     patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
     valid: share of the rows kept for validation where patience is set
@@ -56,7 +56,7 @@ class Network(ABC, BaseEstimator):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         dropout: float = 0.0,
-        batch: int = 64,
+        batch_size: int = 64,
         epochs: float = 100,
         patience: int = 0,
         valid: float = 0.1,
@@ -68,7 +68,7 @@ class Network(ABC, BaseEstimator):
         self.lr = lr
         self.weight_decay = weight_decay
         self.dropout = dropout
-        self.batch = batch
+        self.batch_size = batch_size
         self.epochs = epochs
         self.patience = patience
         self.valid = valid
@@ -115,7 +115,7 @@ class Network(ABC, BaseEstimator):
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
             raise BadValue(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
         hidden = tuple(_whole("hidden", width) for width in self.hidden)
-        batch, patience = _whole("batch", self.batch), _whole("patience", self.patience, 0)
+        batch, patience = _whole("batch_size", self.batch_size), _whole("patience", self.patience, 0)
         rate = number("lr", self.lr, 0, open_=True)
         data = Data(whole)
         if patience:
@@ -127,7 +127,7 @@ class Network(ABC, BaseEstimator):
             data=data,
             objective=end.likelihood(),
             optimizer=optimizer(self.optimizer, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
-            batch=batch,
+            batch_size=batch,
             epochs=number("epochs", self.epochs, 0, open_=True),
             patience=patience,
             evaluate_every=-(-len(data.train) // batch),  # once an epoch

@@ -34,26 +34,26 @@ FUNCTIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "gelu": "gelu", "gelu_tanh"
 """the kernel's name of what a feed-forward network applies"""
 
 
-def ready(model: Any, batch: int = 1, weights: Weights | None = None) -> Fused | None:
+def ready(model: Any, batch_size: int = 1, weights: Weights | None = None) -> Fused | None:
     """What advances `batch` sequences in one call for each token; none where `why_not` has a reason."""
     try:
-        return Fused(model, batch, weights)
+        return Fused(model, batch_size, weights)
     except BadInput:
         return None
 
 
-def why_not(model: Any, batch: int = 1) -> str:
+def why_not(model: Any, batch_size: int = 1) -> str:
     """Why a model is advanced by torch; empty where the program serves."""
     try:
-        Fused(model, batch)
+        Fused(model, batch_size)
     except BadInput as problem:
         return problem.what
     return ""
 
 
-def quantized(model: LanguageModel, batch: int = 1) -> Fused:
+def quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
     """The same with matrices as bytes, a quarter to read; the prompt is still read with the model's own weights."""
-    return Fused(model, batch, "int8")
+    return Fused(model, batch_size, "int8")
 
 
 @final
@@ -63,7 +63,7 @@ class Fused:
     Everything else (a prompt, gradients, training, more sequences) goes through the model.
     """
 
-    def __init__(self, model: LanguageModel, batch: int = 1, weights: Weights | None = None) -> None:
+    def __init__(self, model: LanguageModel, batch_size: int = 1, weights: Weights | None = None) -> None:
         if problem := _library.why_not():
             raise _unfit(problem)
         if type(model) is not LanguageModel:
@@ -72,7 +72,7 @@ class Fused:
             raise _unfit("somebody watches the model through hooks")
         self.model, self.weights = model, weights
         self._bytes: dict[int, tuple] = {}
-        self._programs = {batch: _Line(model, batch, weights, self._bytes)}
+        self._programs = {batch_size: _Line(model, batch_size, weights, self._bytes)}
 
     @property
     def training(self) -> bool:

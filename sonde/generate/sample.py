@@ -226,11 +226,11 @@ def at_rest(model: Advances) -> Iterator[None]:
         model.train(training)
 
 
-def prepared(model: Advances, batch: int, weights: Weights) -> Advances | fused.Fused:
+def prepared(model: Advances, batch_size: int, weights: Weights) -> Advances | fused.Fused:
     """The fastest way there is to advance this model with a batch of this size."""
-    fast = fused.ready(model, batch, weights)
+    fast = fused.ready(model, batch_size, weights)
     if fast is None and weights is not None:
-        raise BadInput(f"{weights} weights cannot be used: {fused.why_not(model, batch)}", where="generate", fix="leave weights out")
+        raise BadInput(f"{weights} weights cannot be used: {fused.why_not(model, batch_size)}", where="generate", fix="leave weights out")
     return model if fast is None else fast
 
 

@@ -35,10 +35,10 @@ class Row(NamedTuple):
     """bytes of the state after the sequence, per sequence; 0 where there is none"""
 
 
-def measure(name: str, mixer: Mixer, form: str, length: int, batch: int = 1, backward: bool = False, budget: float = 1.0) -> Row:
+def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1, backward: bool = False, budget: float = 1.0) -> Row:
     """Best of several passes within `budget` seconds, two at least."""
     mixer.use(form)
-    x = torch.randn(batch, length, mixer.width, generator=torch.Generator().manual_seed(length))
+    x = torch.randn(batch_size, length, mixer.width, generator=torch.Generator().manual_seed(length))
     call = _call(mixer, x, backward)
     with Live() as live:
         state = call()
@@ -49,7 +49,7 @@ def measure(name: str, mixer: Mixer, form: str, length: int, batch: int = 1, bac
         pass_start = time.perf_counter()
         call()
         seconds = min(seconds, time.perf_counter() - pass_start)
-    kept = sum(s.numel() * s.element_size() for s in state.values()) // batch
+    kept = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
     return Row(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
 
 
@@ -84,7 +84,7 @@ def mixing(mixer: Mixer, x: Tensor) -> float:
 
 
 def sweep(
-    mixers: dict[str, Mixer], forms: Sequence[str], lengths: Sequence[int], batch: int = 1, backward: bool = False, limit: float = 2.0
+    mixers: dict[str, Mixer], forms: Sequence[str], lengths: Sequence[int], batch_size: int = 1, backward: bool = False, limit: float = 2.0
 ) -> Iterator[Row]:
     """Every member in each of its forms at growing length; a form that takes longer than `limit` seconds goes no further."""
     for name, mixer in mixers.items():
@@ -92,7 +92,7 @@ def sweep(
             if forms and form not in forms:
                 continue
             for length in lengths:
-                row = measure(name, mixer, form, length, batch, backward)
+                row = measure(name, mixer, form, length, batch_size, backward)
                 yield row
                 if row.seconds > limit:
                     break
@@ -102,18 +102,18 @@ COLUMNS = ("mixer", "form", "length", "ms", "tokens/s", "peak memory", "FLOPs of
 FORMATS = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
 
 
-def cells(row: Row, batch: int = 1) -> tuple[str | float, ...]:
+def cells(row: Row, batch_size: int = 1) -> tuple[str | float, ...]:
     """A row as it stands in the table."""
-    speed = round(batch * row.length / row.seconds)
+    speed = round(batch_size * row.length / row.seconds)
     return row.mixer, row.form, row.length, round(1e3 * row.seconds, 2), speed, row.peak, row.flops, row.state
 
 
-def readings(rows: Sequence[Row], batch: int = 1, setting: str = "") -> list[Reading]:
+def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> list[Reading]:
     """The rows as a table, and time and memory against length as curves of each member's best form.
 
     setting: how it was measured, told in the notes
     """
-    table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch) for row in rows)))))
+    table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch_size) for row in rows)))))
     panels = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
     lengths = sorted({row.length for row in rows})
     members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}

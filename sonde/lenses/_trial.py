@@ -27,7 +27,7 @@ class Trial:
     Norms use the statistics of each batch, so that no trial inherits the running means of the one before.
     """
 
-    def __init__(self, subject: Subject, start: Start, batch: int, seed: int = 0) -> None:
+    def __init__(self, subject: Subject, start: Start, batch_size: int, seed: int = 0) -> None:
         model = copy.deepcopy(subject.model)
         torch.manual_seed(key(seed, "trial"))
         self.kept = _redraw(model) if start == "fresh" else []
@@ -40,7 +40,7 @@ class Trial:
         self.names, self.weights = [name for name, _ in named], [parameter.detach() for _, parameter in named]
         train = getattr(subject.data, "train", None)
         self.source = train if train is not None and len(train) else subject.batch
-        self.order = Order(len(self.source), min(batch, len(self.source)), seed, sizes=getattr(self.source, "sizes", None))
+        self.order = Order(len(self.source), min(batch_size, len(self.source)), seed, sizes=getattr(self.source, "sizes", None))
         self.judged = self.source[torch.arange(min(JUDGED, len(self.source)))]
         self.seed = seed
 

@@ -39,7 +39,7 @@ REMEDIES: Mapping[str, Mapping[str, str]] = {
     "still learning": {"longer training": "more steps or epochs", "a larger learning rate": "lr, schedule= of a recipe"},
     "diverging": {
         "a smaller learning rate": "lr; look at 2 / lambda_max in `sonde look RUN spectrum`",
-        "gradient clipping": "clip= of a recipe",
+        "gradient clipping": "clip_norm= of a recipe",
         "better first weights": "initialize= of a recipe; `sonde look RUN flow`",
         "longer training, where there were few steps": "a batch norm needs some hundred of them to know its statistics",
     },

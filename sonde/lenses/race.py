@@ -36,7 +36,7 @@ def read(
     on: Literal["model", "quadratic", "rosenbrock", "saddle", "gabor"] = "model",
     steps: Annotated[int, Range(1, 10_000)] = 40,
     rates: Annotated[tuple[float, ...], Range(above=0)] = (0.001, 0.01, 0.1, 1.0),
-    batch: Annotated[int, Range(1, 65536)] = 64,
+    batch_size: Annotated[int, Range(1, 65536)] = 64,
     start: Literal["fresh", "here"] = "fresh",
     condition: Annotated[float, Range(1, 1e6)] = 10.0,
 ) -> list[Reading]:
@@ -46,32 +46,32 @@ def read(
     on: what is minimized: the run's model on its training data, or a test surface of two weights
     steps: updates of each
     rates: learning rates to try; the best one counts
-    batch: examples per update of the model
+    batch_size: examples per update of the model
     start: weights drawn afresh, or here, as they are
     condition: condition number of the quadratic
     """
-    options = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch": batch, "start": start, "condition": condition}
+    options = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch_size": batch_size, "start": start, "condition": condition}
     need(__name__, subject, **options)
     if not rules or not rates:
         raise BadInput("a race needs at least one optimizer and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
     from ..optim.race import entrant
 
     entrants = [entrant(rule, rates) for rule in dict.fromkeys(rules)]
-    return _on_model(subject, entrants, steps, batch, start) if on == "model" else _on_surface(on, entrants, steps, condition)
+    return _on_model(subject, entrants, steps, batch_size, start) if on == "model" else _on_surface(on, entrants, steps, condition)
 
 
-def _on_model(subject: Subject, entrants: list[Any], steps: int, batch: int, start: Any) -> list[Reading]:
+def _on_model(subject: Subject, entrants: list[Any], steps: int, batch_size: int, start: Any) -> list[Reading]:
     from ..optim.race import fits, race
     from ._trial import Trial, on_a_copy
 
     with on_a_copy():
-        trial = Trial(subject, start, batch)
+        trial = Trial(subject, start, batch_size)
         left_out = [each.name for each in entrants if not fits(each.name, trial.count)]
         entrants = [each for each in entrants if each.name not in left_out]
         keep = trial.count * (steps + 1) * len(entrants) <= MOST_KEPT
         tracks = race(trial.weights, trial.loss, entrants, steps, keep=keep, judge=trial.judge)
         notes = [
-            f"Loss on {len(trial.judged)} training examples, batches of {trial.order.batch},",
+            f"Loss on {len(trial.judged)} training examples, batches of {trial.order.batch_size},",
             "from fresh weights." if start == "fresh" else "from the run's own weights.",
             trial.note(),
             f"{', '.join(left_out)} left out: {trial.count} weights are too many for a Hessian." if left_out else "",

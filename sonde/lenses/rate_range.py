@@ -35,7 +35,7 @@ def read(
     lowest: Annotated[float, Range(above=0)] = 1e-5,
     highest: Annotated[float, Range(above=0)] = 10.0,
     steps: Annotated[int, Range(10, 10_000)] = 120,
-    batch: Annotated[int, Range(1, 65536)] = 64,
+    batch_size: Annotated[int, Range(1, 65536)] = 64,
     start: Literal["fresh", "here"] = "fresh",
 ) -> Reading:
     """Loss of each training batch against the rate of its step, with the rate to try first.
@@ -44,10 +44,10 @@ def read(
     lowest: rate of the first step
     highest: rate of the last step
     steps: updates, if the loss does not explode before
-    batch: examples per update
+    batch_size: examples per update
     start: weights drawn afresh, or here, as they are
     """
-    options = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch": batch, "start": start}
+    options = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch_size": batch_size, "start": start}
     need(__name__, subject, **options)
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
@@ -58,7 +58,7 @@ def read(
     if not maker.rates:
         raise BadInput(f"'{rule}' finds its own rate", where="lens 'rate_range'", fix="'sgd' or 'adam' have one to find")
     with on_a_copy():
-        trial = Trial(subject, start, batch)
+        trial = Trial(subject, start, batch_size)
         limit, why = _limit(trial, subject.objective) if rule == "sgd" else (None, "")
         rates, losses, ended = _rise(trial, maker.make, lowest, highest, steps)
     smooth = smoothed(losses)
@@ -68,7 +68,7 @@ def read(
         f"Try {best:.2g} with {rule}: there the loss falls fastest." if best else f"No rate up to {rates[-1]:.2g} lowers the loss.",
         f"It is lowest at {lowest_at:.2g}" + (f" and explodes at {rates[-1]:.2g}." if ended else " and has not exploded by the last step."),
         f"At the start, curvature lets plain descent converge below 2 / lambda_max = {limit:.2g}." if limit else why,
-        f"One pass of {len(rates)} steps, batches of {trial.order.batch}.",
+        f"One pass of {len(rates)} steps, batches of {trial.order.batch_size}.",
         trial.note(),
     ]
     marks = {f"try {best:.2g}": best} if best else {}

@@ -27,9 +27,9 @@ from ..optim.schedules import warmup_cosine
 
 Width = Annotated[int, Range(1, 8192)]
 Depth = Annotated[int, Range(1, 256)]
-Batch = Annotated[int, Range(least=1)]
+BatchSize = Annotated[int, Range(least=1)]
 Rate = Annotated[float, Range(above=0)]
-Steps = Annotated[int, Range(least=1)]
+StepCount = Annotated[int, Range(least=1)]
 
 
 def windowed(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
@@ -58,7 +58,7 @@ def network(
     return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
 
 
-def training(model: Callable[[], nn.Module], data: Data, batch: int, lr: float, steps: int) -> Recipe:
+def training(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: float, steps: int) -> Recipe:
     """AdamW with decay and clipping; the learning rate rises, then falls along a cosine."""
     return Recipe(
         model=model,
@@ -66,11 +66,11 @@ def training(model: Callable[[], nn.Module], data: Data, batch: int, lr: float, 
         objective=Categorical(classes=len(data.classes)),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.1, betas=(0.9, 0.95)),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
-        evaluate_batch=max(4 * batch, 64),
+        evaluate_batch_size=max(4 * batch_size, 64),
     )
 
 

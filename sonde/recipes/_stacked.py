@@ -64,7 +64,7 @@ def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, 
         objective=Reconstruction(),
         optimizer=optimizer("adam", lr=lr),
         augment=denoising(augment.noise(noise * float(x.std()))) if noise else None,
-        batch=64,
+        batch_size=64,
         epochs=epochs,
     )
 

@@ -42,7 +42,7 @@ def recipe(
     price: Annotated[float, Range(least=0)] | None = None,
     rate: Annotated[float, Range(above=0, below=1)] = 0.05,
     noise: Annotated[float, Range(above=0)] = 0.3,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] | None = None,
     epochs: Annotated[float, Range(above=0)] = 60,
     seed: int = 0,
@@ -61,7 +61,7 @@ def recipe(
     price: lambda of the sparse and of the contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
     rate: mean that kl asks of each number of the code, which lies between 0 and 1
     noise: deviation of the noise that denoising takes off; white is 1
-    batch: pictures per update
+    batch_size: pictures per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine; by default 3e-3, and 2e-2 for kl and contractive,
         whose codes end in a sigmoid
     epochs: passes over the training data
@@ -93,7 +93,7 @@ def recipe(
         optimizer=optimizer("adam", lr=lr or (2e-2 if sigmoid else 3e-3)),
         schedule=warmup_cosine(),
         augment=change,
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         callbacks=(Shown(partial(report, parts, kind)),),
     )

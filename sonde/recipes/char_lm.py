@@ -16,7 +16,7 @@ from ..data.sequences import HiddenSource
 from ..data.tensors import WindowSource
 from ..data.text import SHAKESPEARE
 from ..models.language_model import mixer_of
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -25,9 +25,9 @@ def recipe(
     width: Width = 128,
     context: Annotated[int, Range(2, 1 << 20)] = 128,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
-    batch: Batch = 16,
+    batch_size: BatchSize = 16,
     lr: Rate = 2e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     text: Path | None = None,
     valid: Annotated[float, Range(0, below=1)] = 0.05,
     test: Annotated[float, Range(0, below=1)] = 0.05,
@@ -43,7 +43,7 @@ def recipe(
     width: numbers per character
     context: characters of a training window
     dropout: share of numbers set to 0 in each block while training
-    batch: windows per update
+    batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     text: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
@@ -55,7 +55,7 @@ def recipe(
     causal = mixer_of(mixer, width).causal
     if not causal:
         data = _hidden(data, seed)
-    base = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch, lr, steps)
+    base = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch_size, lr, steps)
     return base if causal else base.replace(callbacks=(SayHidden(mixer),))
 
 

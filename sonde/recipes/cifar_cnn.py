@@ -24,7 +24,7 @@ def recipe(
     shift: Annotated[int, Range(1, 16)] = 3,
     cutout: Annotated[int, Range(0, 32)] = 0,
     cutmix: Annotated[float, Range(least=0)] = 0.0,
-    batch: Annotated[int, Range(least=1)] = 128,
+    batch_size: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     residual: bool = False,
     epochs: Annotated[float, Range(above=0)] = 20,
@@ -38,7 +38,7 @@ def recipe(
     shift: largest shift of a training image in pixels
     cutout: side of a square that is taken out of each training image; 0 leaves it out
     cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 leaves it out
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     residual: behind each convolution but the first two more with a shortcut around them, and pooling behind the last
     epochs: passes over the training data
@@ -56,7 +56,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=augment.compose(*changes),
-        batch=batch,
+        batch_size=batch_size,
         drop_last=True,  # batch norm needs more than a handful of examples
         epochs=epochs,
         channels_last=True,

@@ -25,7 +25,7 @@ def recipe(
     shift: Annotated[int, Range(1, 16)] = 4,
     mixture: Literal["none", "mixup", "cutmix"] = "none",
     alpha: Annotated[float, Range(above=0)] = 0.5,
-    batch: Annotated[int, Range(least=1)] = 128,
+    batch_size: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 4e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.05,
     epochs: Annotated[float, Range(above=0)] = 30,
@@ -40,7 +40,7 @@ def recipe(
     shift: largest shift of a training image in pixels
     mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
     alpha: how even mixtures are; small keeps most images nearly as they were
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     weight_decay: pull of the weights toward 0
     epochs: passes over the training data
@@ -53,7 +53,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=warmup_cosine(),
         augment=augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture]),
-        batch=batch,
+        batch_size=batch_size,
         drop_last=True,  # batch norm needs more than a handful of examples
         epochs=epochs,
         channels_last=True,

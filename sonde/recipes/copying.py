@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import copying
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -18,9 +18,9 @@ def recipe(
     symbols: Annotated[int, Range(2, 4096)] = 8,
     depth: Depth = 2,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
     """Name the symbols of a sequence in their order; accuracy counts the answers alone.
@@ -32,9 +32,9 @@ def recipe(
     symbols: different symbols
     depth: blocks
     width: numbers per token
-    batch: sequences per update
+    batch_size: sequences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
     data = copying(seed, length=length, items=items, symbols=symbols, selective=selective)
-    return training(network(mixer, width, depth, len(data.classes), length + items), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), length + items), data, batch_size, lr, steps)

@@ -35,7 +35,7 @@ def recipe(
         data=data,
         objective=objective,
         optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
-        batch=32,
+        batch_size=32,
         epochs=epochs,
         patience=patience,
     )

@@ -20,7 +20,7 @@ def recipe(
     times: Annotated[int, Range(1, 10_000)] | None = None,
     schedule: Literal["cosine", "linear"] = "cosine",
     width: Annotated[int, Range(1, 1024)] | None = None,
-    batch: Annotated[int, Range(least=1)] = 256,
+    batch_size: Annotated[int, Range(least=1)] = 256,
     lr: Annotated[float, Range(above=0)] | None = None,
     steps: Annotated[int, Range(least=1)] = 3000,
     seed: int = 0,
@@ -31,7 +31,7 @@ def recipe(
     times: steps from data to noise; by default 40 for points and 100 for pictures
     schedule: how fast the data drown
     width: of the hidden layers, or channels at the full size; by default 64 or 32
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
     steps: updates
     """
@@ -45,8 +45,8 @@ def recipe(
         objective=Denoised(),
         optimizer=optimizer("adam", lr=lr or (1e-2 if flat else 2e-3)),
         schedule=warmup_cosine(),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         callbacks=(Shown(partial(report, parts)),),

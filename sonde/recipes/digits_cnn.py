@@ -22,7 +22,7 @@ def recipe(
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     shift: Annotated[int, Range(1, 4)] = 1,
     shifted: Annotated[float, Range(0, 1)] = 0.25,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.01,
     epochs: Annotated[float, Range(above=0)] = 60,
@@ -34,7 +34,7 @@ def recipe(
     dropout: share of values set to 0 before each dense layer while training
     shift: largest shift of a training image in pixels
     shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the start; falls to 0 along a cosine
     weight_decay: pull of the weights toward 0
     epochs: passes over the training data
@@ -46,7 +46,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=cosine(),
         augment=sometimes(augment.shift(shift), shifted) if shifted else None,
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         channels_last=True,
     )

@@ -19,7 +19,7 @@ def recipe(
     activation: str = "relu",
     norm: Literal["batch", "layer"] | None = None,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.2,
-    batch: Annotated[int, Range(least=1)] = 32,
+    batch_size: Annotated[int, Range(least=1)] = 32,
     lr: Annotated[float, Range(above=0)] = 1e-3,
     epochs: Annotated[float, Range(above=0)] = 30,
 ) -> Recipe:
@@ -29,7 +29,7 @@ def recipe(
     activation: function between the layers
     norm: normalize hidden values, over the batch or over the layer
     dropout: share of hidden values set to 0 while training
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the start; falls to 0 along a cosine
     epochs: passes over the training data
     """
@@ -39,6 +39,6 @@ def recipe(
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=cosine(),
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
     )

@@ -22,7 +22,7 @@ def recipe(
     smoothing: Annotated[float, Range(least=0, below=1)] = 0.1,
     shift: Annotated[int, Range(0, 14)] = 1,
     flip: bool = True,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.05,
     epochs: Annotated[float, Range(above=0)] = 16,
@@ -36,7 +36,7 @@ def recipe(
     smoothing: share of each target spread over all classes
     shift: largest shift of a training image in pixels
     flip: mirror half of the training images
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     weight_decay: pull of the weights toward 0
     epochs: passes over the training data
@@ -50,7 +50,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=warmup_cosine(),
         augment=augment.compose(*changes),
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         precision=precision,
         channels_last=True,

@@ -19,7 +19,7 @@ def recipe(
     data: Name = "moons",
     couplings: Annotated[int, Range(1, 100)] | None = None,
     width: Annotated[int, Range(1, 8192)] | None = None,
-    batch: Annotated[int, Range(least=1)] = 128,
+    batch_size: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] | None = None,
     steps: Annotated[int, Range(least=1)] = 2000,
     seed: int = 0,
@@ -31,7 +31,7 @@ def recipe(
     data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
     couplings: steps of the flow; by default 8 for points, and for pictures as many as part any two pixels (12 for the digits)
     width: of the hidden layers; by default 64 for points and 256 for pictures
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up, by default 5e-3 for points and 1e-3 for pictures; falls to 0 along a cosine
     steps: updates
     """
@@ -44,8 +44,8 @@ def recipe(
         objective=Density(),
         optimizer=optimizer("adam", lr=lr or (5e-3 if flat else 1e-3)),
         schedule=warmup_cosine(),
-        clip=1.0 if flat else 100.0,
-        batch=batch,
+        clip_norm=1.0 if flat else 100.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         callbacks=(Shown(partial(report, parts)),),

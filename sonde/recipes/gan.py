@@ -23,7 +23,7 @@ def recipe(
     r1: Annotated[float, Range(least=0)] | None = None,
     smoothing: Annotated[float, Range(least=0, below=0.5)] = 0.0,
     judging: Annotated[int, Range(least=1)] = 1,
-    batch: Annotated[int, Range(least=1)] = 128,
+    batch_size: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 1e-3,
     steps: Annotated[int, Range(least=1)] = 6000,
     seed: int = 0,
@@ -36,7 +36,7 @@ def recipe(
     r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
     smoothing: real examples are to be called real with a probability of 1 less this
     judging: steps of the discriminator before each of the generator
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate of both players; falls to 0 along a cosine
     steps: updates of one player or the other; with judging 2 every third is the generator's
     """
@@ -51,8 +51,8 @@ def recipe(
         optimizer=optimizer("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
         initialize=initialize("he_normal"),
-        clip=1.0 if flat else 0.0,
-        batch=batch,
+        clip_norm=1.0 if flat else 0.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         callbacks=(Shown(partial(report, parts)),),

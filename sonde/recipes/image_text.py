@@ -43,7 +43,7 @@ def recipe(
     width: Annotated[int, Range(2, 1024)] = 32,
     channels: Annotated[tuple[int, ...], Range(1, 1024)] = (16, 32, 64, 64),
     mixer: str = "gru",
-    batch: Annotated[int, Range(least=2)] = 64,
+    batch_size: Annotated[int, Range(least=2)] = 64,
     lr: Annotated[float, Range(above=0)] = 3e-3,
     steps: Annotated[int, Range(least=1)] = 800,
     seed: int = 0,
@@ -56,7 +56,7 @@ def recipe(
     width: numbers of the vector of an image or caption
     channels: of each convolution of the image encoder
     mixer: what reads a caption, by name
-    batch: pairs per update, each compared with all others
+    batch_size: pairs per update, each compared with all others
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     steps: updates
     """
@@ -73,12 +73,12 @@ def recipe(
         objective=Contrastive(same="text"),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         drop_last=True,  # the loss grows with the pairs that are compared
         steps=steps,
         evaluate_every=max(steps // 5, 1),
-        evaluate_batch=batch,
+        evaluate_batch_size=batch_size,
         callbacks=(Shown(partial(report, data, captions, lengths, kept)),),
     )
 

@@ -29,7 +29,7 @@ def recipe(
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     flip: bool = True,
     skip_corrupt: bool = False,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 1e-3,
     epochs: Annotated[float, Range(above=0)] | None = None,
 ) -> Recipe:
@@ -42,7 +42,7 @@ def recipe(
     dropout: share of values set to 0 before each dense layer while training
     flip: mirror half of the training images; turn off for letters and digits
     skip_corrupt: leave out images that cannot be read, and count them
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
     """
@@ -58,7 +58,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=augment.compose(shift, augment.flip()) if flip else shift,
-        batch=batch,
-        epochs=epochs or max(20, UPDATES / math.ceil(len(data.train) / batch)),
+        batch_size=batch_size,
+        epochs=epochs or max(20, UPDATES / math.ceil(len(data.train) / batch_size)),
         channels_last=True,
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import in_context
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -17,9 +17,9 @@ def recipe(
     values: Annotated[int, Range(2, 1024)] = 6,
     depth: Depth = 2,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
     """Name the value of each key that came before in the same sequence; accuracy counts these answers alone.
@@ -30,9 +30,9 @@ def recipe(
     values: different values
     depth: blocks
     width: numbers per token
-    batch: sequences per update
+    batch_size: sequences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
     data = in_context(seed, shots=shots, keys=keys, values=values)
-    return training(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch_size, lr, steps)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, masking
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
 
 
 def recipe(
@@ -20,9 +20,9 @@ def recipe(
     level: Literal["bpe", "unigram", "wordpiece", "words", "char"] = "bpe",
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     rate: Annotated[float, Range(above=0, below=1)] = 0.15,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     lr: Rate = 2e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     text: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
@@ -35,7 +35,7 @@ def recipe(
     level: what a token is
     most: most different tokens
     rate: share of the tokens asked for; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
-    batch: windows per update
+    batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
@@ -44,5 +44,5 @@ def recipe(
     hide = masking(data.reader.vocabulary, rate)
     valid, test = (None if source is None else fixed(source, hide, seed) for source in (data.valid, data.test))
     model = network(mixer, width, depth, len(data.classes), context, tied=True)
-    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch, lr, steps)
+    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch_size, lr, steps)
     return base.replace(augment=hide)

@@ -16,7 +16,7 @@ def recipe(
     hidden: Annotated[int, Range(0, 8192)] = 128,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.25,
     shift: Annotated[int, Range(0, 14)] = 2,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 5,
 ) -> Recipe:
@@ -26,9 +26,9 @@ def recipe(
     hidden: width of the dense layer
     dropout: share of values set to 0 before each dense layer while training
     shift: largest shift of a training image in pixels
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
-    base = fashion_cnn.recipe(width, hidden, dropout, smoothing=0, shift=shift, flip=False, batch=batch, lr=lr, epochs=epochs)
+    base = fashion_cnn.recipe(width, hidden, dropout, smoothing=0, shift=shift, flip=False, batch_size=batch_size, lr=lr, epochs=epochs)
     return base.replace(data=partial(load, "mnist"))

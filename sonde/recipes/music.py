@@ -19,7 +19,7 @@ from ..data.tensors import WindowSource
 from ..data.text import windows
 from ..generate import generate
 from ..generate.stop import Stop, no_text
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 from ._shown import Shown, causal
 from ._texts import tunes
 
@@ -32,9 +32,9 @@ def recipe(
     depth: Depth = 2,
     width: Width = 96,
     context: Annotated[int, Range(16, 4096)] = 96,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     lr: Rate = 4e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     file: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
@@ -44,7 +44,7 @@ def recipe(
     depth: blocks
     width: numbers per sign
     context: signs of a training window
-    batch: windows per update
+    batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     file: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
@@ -54,7 +54,7 @@ def recipe(
     origin, every = tunes(file)
     data = _windows(origin, every, context)
     places = max(context, len(PROMPT) + LENGTH)
-    base = training(network(mixer, width, depth, len(data.classes), places), data, batch, lr, steps)
+    base = training(network(mixer, width, depth, len(data.classes), places), data, batch_size, lr, steps)
     return base.replace(callbacks=(Shown(partial(_played, data, every[:200], seed)),))
 
 

@@ -15,7 +15,7 @@ from ..data.tokenizer import Tokenizer, special
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 from ._shown import Shown, causal
 from ._texts import given_names
 
@@ -28,9 +28,9 @@ def recipe(
     mixer: str = "gru",
     depth: Depth = 2,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 5e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     file: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
@@ -39,7 +39,7 @@ def recipe(
     mixer: what moves information along a name; its options may follow: "gla heads=8"
     depth: blocks
     width: numbers per letter
-    batch: names per update
+    batch_size: names per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     file: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
@@ -48,7 +48,7 @@ def recipe(
     causal(mixer, width)
     data = _lines(file, seed)
     longest = max(LONGEST, *(len(row) for row in _rows(data.train)))
-    base = training(network(mixer, width, depth, len(data.classes), longest), data, batch, lr, steps)
+    base = training(network(mixer, width, depth, len(data.classes), longest), data, batch_size, lr, steps)
     return base.replace(callbacks=(Shown(partial(_made_up, data, seed)),))
 
 

@@ -59,7 +59,7 @@ def recipe(
         optimizer=_rule(penalty, strength, lr),
         augment=augment.noise(jitter) if jitter else None,
         patience=patience,
-        batch=points,
+        batch_size=points,
         steps=steps,
         evaluate_every=max(steps // 60, 1),
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import parity
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -17,9 +17,9 @@ def recipe(
     modulus: Annotated[int, Range(2, 4096)] = 2,
     depth: Depth = 1,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
     """The sum so far modulo a number; the test sequences are longer, so only a state that goes on for ever solves it.
@@ -32,9 +32,9 @@ def recipe(
     modulus: 2 is parity
     depth: blocks
     width: numbers per token
-    batch: sequences per update
+    batch_size: sequences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
     data = parity(seed, length=length, modulus=modulus, longer=longer)
-    return training(network(mixer, width, depth, len(data.classes), length * longer), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), length * longer), data, batch_size, lr, steps)

@@ -36,7 +36,7 @@ def recipe(
     width: Annotated[int, Range(1, 4096)] = 64,
     depth: Annotated[int, Range(1, 96)] = 2,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.2,
-    batch: Annotated[int, Range(least=1)] = 32,
+    batch_size: Annotated[int, Range(least=1)] = 32,
     lr: Annotated[float, Range(above=0)] = 3e-3,
     epochs: Annotated[float, Range(above=0)] = 25,
     seed: int = 0,
@@ -49,7 +49,7 @@ def recipe(
     width: numbers per pixel inside
     depth: blocks
     dropout: share of numbers set to 0 while training
-    batch: pictures per update
+    batch_size: pictures per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
@@ -63,10 +63,10 @@ def recipe(
         objective=Categorical(grays),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         epochs=epochs,
-        evaluate_batch=128,
+        evaluate_batch_size=128,
         callbacks=(Shown(partial(report, parts)),),
     )
 

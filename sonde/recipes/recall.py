@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import recall
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -16,9 +16,9 @@ def recipe(
     keys: Annotated[int, Range(2, 4096)] = 32,
     depth: Depth = 2,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 600,
+    steps: StepCount = 600,
     seed: int = 0,
 ) -> Recipe:
     """Look up values by their keys; accuracy counts the questions alone.
@@ -28,9 +28,9 @@ def recipe(
     keys: different keys, and as many different values
     depth: blocks
     width: numbers per token
-    batch: sequences per update
+    batch_size: sequences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
     data = recall(seed, pairs=pairs, keys=keys)
-    return training(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch_size, lr, steps)

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import reset
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(
@@ -17,9 +17,9 @@ def recipe(
     chance: Annotated[float, Range(0, 1)] = 0.05,
     depth: Depth = 1,
     width: Width = 64,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 3e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
     """Count ones since the last reset; one block, so that the mixer has to do it.
@@ -30,9 +30,9 @@ def recipe(
     chance: share of resets
     depth: blocks
     width: numbers per token
-    batch: sequences per update
+    batch_size: sequences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
     data = reset(seed, length=length, top=top, chance=chance)
-    return training(network(mixer, width, depth, len(data.classes), length), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), length), data, batch_size, lr, steps)

@@ -35,7 +35,7 @@ def recipe(
     noise: Annotated[float, Range(0, 10)] = 0.1,
     width: Annotated[int, Range(1, 1024)] = 12,
     depth: Annotated[int, Range(1, 8)] = 3,
-    batch: Annotated[int, Range(least=1)] = 16,
+    batch_size: Annotated[int, Range(least=1)] = 16,
     lr: Annotated[float, Range(above=0)] = 5e-3,
     steps: Annotated[int, Range(least=1)] = 1200,
     seed: int = 0,
@@ -49,7 +49,7 @@ def recipe(
     noise: deviation of Gaussian noise on every pixel
     width: channels of the first level; each level below has twice as many
     depth: how often the image is halved
-    batch: images per update
+    batch_size: images per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     steps: updates
     """
@@ -60,11 +60,11 @@ def recipe(
         objective=Categorical(len(data.classes)),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(),
-        batch=batch,
+        batch_size=batch_size,
         drop_last=True,  # batch norm needs more than a handful of examples
         steps=steps,
         evaluate_every=max(steps // 5, 1),
-        evaluate_batch=AT_ONCE,
+        evaluate_batch_size=AT_ONCE,
         channels_last=True,
         callbacks=(Shown(partial(report, data)),),
     )

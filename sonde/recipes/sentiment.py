@@ -28,7 +28,7 @@ from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import Batch, Depth, Rate, Width
+from ._sequence import BatchSize, Depth, Rate, Width
 from ._shown import Shown
 from ._texts import made_up
 
@@ -49,7 +49,7 @@ def recipe(
     unlabeled: Annotated[int, Range(0, 25_000)] = 25_000,
     dropout: Annotated[float, Range(least=0, below=1)] | None = None,
     hidden: Annotated[float, Range(least=0, below=1)] | None = None,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     lr: Rate = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 4.0,
     seed: int = 0,
@@ -71,7 +71,7 @@ def recipe(
     dropout: share of numbers set to 0 while training, of embeddings and of what the output reads; by default 0.3,
         and none in made-up sentences, where every word counts
     hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
-    batch: texts per update
+    batch_size: texts per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     epochs: passes over the training texts
     """
@@ -87,10 +87,10 @@ def recipe(
         objective=Categorical(classes=2),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
-        clip=1.0,
+        clip_norm=1.0,
         augment=partial(_hide, hidden, unknown) if hidden else None,
         initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         watch="-valid/accuracy",
         restore_best=True,

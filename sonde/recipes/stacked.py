@@ -35,7 +35,7 @@ def recipe(
     noise: Annotated[float, Range(least=0)] = 0.5,
     labels: Annotated[int, Range(1, 10_000)] = 10,
     passes: Annotated[float, Range(above=0)] = 40,
-    batch: Annotated[int, Range(least=1)] = 50,
+    batch_size: Annotated[int, Range(least=1)] = 50,
     lr: Annotated[float, Range(above=0)] = 3e-3,
     steps: Annotated[int, Range(least=1)] = 150,
     seed: int = 0,
@@ -51,7 +51,7 @@ def recipe(
     noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
     labels: training pictures of each class that come with their label; the others are read without
     passes: over the training pictures, for each layer
-    batch: labeled pictures per update
+    batch_size: labeled pictures per update
     lr: learning rate of all stages
     steps: updates with labels
     """
@@ -65,7 +65,7 @@ def recipe(
         data=parts,
         objective=Categorical(len(whole.classes)),
         optimizer=optimizer("adam", lr=lr),
-        batch=batch,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
     )

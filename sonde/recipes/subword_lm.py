@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ._sequence import Batch, Depth, Rate, Steps, Width, network, training, windowed
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
 
 
 def recipe(
@@ -18,9 +18,9 @@ def recipe(
     level: Literal["bpe", "unigram", "wordpiece", "words", "byte", "char"] = "bpe",
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
-    batch: Batch = 16,
+    batch_size: BatchSize = 16,
     lr: Rate = 2e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     text: Path | None = None,
 ) -> Recipe:
     """A language model over sub-words that were learned from the training text; its loss is in nats per token.
@@ -32,11 +32,11 @@ def recipe(
     level: what a token is
     most: most different tokens
     dropout: share of numbers set to 0 in each block while training
-    batch: windows per update
+    batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     text: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
         and where that is missing the source text of Python's standard library
     """
     data = windowed(text, context, level, most)
-    return training(network(mixer, width, depth, len(data.classes), context, dropout=dropout, tied=True), data, batch, lr, steps)
+    return training(network(mixer, width, depth, len(data.classes), context, dropout=dropout, tied=True), data, batch_size, lr, steps)

@@ -11,7 +11,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder
-from ._sequence import Batch, Depth, Rate, Steps, Width, training, windowed
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width, training, windowed
 
 
 def recipe(
@@ -23,9 +23,9 @@ def recipe(
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     rate: Annotated[float, Range(above=0, below=1)] = 0.15,
     mean: Annotated[float, Range(least=1)] = 3.0,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     lr: Rate = 2e-3,
-    steps: Steps = 1000,
+    steps: StepCount = 1000,
     text: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
@@ -39,7 +39,7 @@ def recipe(
     most: most different tokens
     rate: share of the tokens cut out
     mean: tokens of a span on average
-    batch: windows per update
+    batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
@@ -49,5 +49,5 @@ def recipe(
     cut = span_corruption(data.reader.vocabulary, rate, mean)
     valid, test = (None if source is None else fixed(source, cut, seed) for source in (data.valid, data.test))
     model = partial(EncoderDecoder, len(data.classes), width, depth, decoder=decoder)
-    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch, lr, steps)
+    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch_size, lr, steps)
     return base.replace(augment=cut)

@@ -20,7 +20,7 @@ def recipe(
     ignore: tuple[str, ...] = (),
     hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (64, 64),
     dropout: Annotated[float, Range(least=0, below=1)] = 0.1,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 50,
     patience: Annotated[int, Range(least=0)] = 10,
@@ -33,7 +33,7 @@ def recipe(
     ignore: columns to leave out
     hidden: widths of the hidden layers
     dropout: share of hidden values set to 0 while training
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data at most
     patience: evaluations without a better validation loss before it stops; 0 never stops early
@@ -46,7 +46,7 @@ def recipe(
         objective=objective,
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         patience=patience,
     )

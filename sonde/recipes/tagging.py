@@ -15,7 +15,7 @@ from ..models.topologies import Tagger
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import Batch, Depth, Rate, Steps, Width
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width
 from ._texts import grammar
 
 
@@ -25,9 +25,9 @@ def recipe(
     width: Width = 32,
     bidirectional: bool = True,
     n: Annotated[int, Range(50, 1_000_000)] = 2000,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     lr: Rate = 5e-3,
-    steps: Steps = 200,
+    steps: StepCount = 200,
     seed: int = 0,
 ) -> Recipe:
     """Sentences of a small grammar, made up, with the kind of each word; in one direction only a third of them stays unsure.
@@ -37,7 +37,7 @@ def recipe(
     width: numbers per word and direction
     bidirectional: a second mixer reads from the end, and so knows the next word
     n: sentences, eight tenths of them to train on
-    batch: sentences per update
+    batch_size: sentences per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     """
@@ -49,8 +49,8 @@ def recipe(
         objective=Categorical(classes=kinds),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
     )

@@ -15,7 +15,7 @@ from ..optim.build import optimizer
 
 def recipe(
     width: Annotated[int, Range(1, 65536)] = 64,
-    batch: Annotated[int, Range(least=1)] = 32,
+    batch_size: Annotated[int, Range(least=1)] = 32,
     lr: Annotated[float, Range(above=0)] = 1e-3,
     steps: Annotated[int, Range(least=1)] = 2000,
     seed: int = 0,
@@ -23,7 +23,7 @@ def recipe(
     """Two inputs, two hidden layers, one output, fitted to a quadratic bowl with noise under a Gaussian likelihood.
 
     width: of both hidden layers
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate
     steps: updates
     """
@@ -32,6 +32,6 @@ def recipe(
         data=partial(load, "bowl", seed, n=4096, noise=0.1),
         objective=Gaussian(),
         optimizer=optimizer("adam", lr=lr),
-        batch=batch,
+        batch_size=batch_size,
         steps=steps,
     )

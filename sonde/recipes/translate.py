@@ -24,7 +24,7 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import Batch, Depth, Rate, Steps, Width
+from ._sequence import BatchSize, Depth, Rate, StepCount, Width
 from ._shown import Shown
 
 Language = Literal["en", "de", "fr"]
@@ -46,9 +46,9 @@ def recipe(
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     sampling: Annotated[float, Range(0, 1)] = 0.0,
     beams: Annotated[int, Range(1, 64)] = 1,
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     lr: Rate = 1e-3,
-    steps: Steps = 3000,
+    steps: StepCount = 3000,
     seed: int = 0,
 ) -> Recipe:
     """Translate sentences; at the end the test part is translated and compared, as a whole (BLEU) and sentence by sentence.
@@ -68,7 +68,7 @@ def recipe(
     dropout: share of numbers set to 0 while training
     sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
     beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
-    batch: sentences per update
+    batch_size: sentences per update
     lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
     steps: updates
     """
@@ -92,11 +92,11 @@ def recipe(
         objective=objective,
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01, betas=(0.9, 0.98)),
         schedule=warmup_cosine(warmup=0.1, floor=0.05),
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
-        evaluate_batch=AT_ONCE,
+        evaluate_batch_size=AT_ONCE,
         callbacks=(Shown(partial(report, data, beams)),),
     )
 

@@ -38,7 +38,7 @@ def recipe(
     network: Literal["dense", "convolutional"] = "dense",
     beta: Annotated[float, Range(least=0)] = 1.0,
     samples: Annotated[int, Range(1, 100_000)] = 500,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 150,
     seed: int = 0,
@@ -54,7 +54,7 @@ def recipe(
     network: dense layers or convolutions
     beta: factor of the KL; 1 is the ELBO
     samples: codes for each picture in the importance-weighted bound
-    batch: pictures per update
+    batch_size: pictures per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
@@ -69,7 +69,7 @@ def recipe(
         optimizer=optimizer("adam", lr=lr),
         schedule=warmup_cosine(),
         augment=binarized,
-        batch=batch,
+        batch_size=batch_size,
         epochs=epochs,
         callbacks=(Shown(partial(report, parts, samples)),),
     )

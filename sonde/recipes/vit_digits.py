@@ -34,7 +34,7 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
     positions: Literal["learned", "sinusoidal"] = "learned",
     dropout: Annotated[float, Range(least=0, below=1)] = 0.1,
     shifted: Annotated[float, Range(0, 1)] = 0.25,
-    batch: Annotated[int, Range(least=1)] = 64,
+    batch_size: Annotated[int, Range(least=1)] = 64,
     lr: Annotated[float, Range(above=0)] = 3e-3,
     epochs: Annotated[float, Range(above=0)] = 60,
     seed: int = 0,
@@ -50,7 +50,7 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
     positions: how patches are told their places
     dropout: share of numbers set to 0 while training
     shifted: share of the training images that are moved by up to a tenth of their side
-    batch: examples per update
+    batch_size: examples per update
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data
     """
@@ -64,8 +64,8 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=sometimes(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
-        clip=1.0,
-        batch=batch,
+        clip_norm=1.0,
+        batch_size=batch_size,
         epochs=epochs,
         callbacks=(Shown(partial(report, parts)),),
     )

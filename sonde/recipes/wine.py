@@ -29,4 +29,4 @@ def recipe(
     data = load("wine")
     model, objective = dense(data, hidden, dropout)
     adamw = optimizer("adamw", lr=lr, weight_decay=weight_decay)
-    return Recipe(model=model, data=data, objective=objective, optimizer=adamw, batch=16, epochs=epochs)
+    return Recipe(model=model, data=data, objective=objective, optimizer=adamw, batch_size=16, epochs=epochs)

@@ -68,7 +68,7 @@ def recipe(
         objective=Squares(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
         steps=7,
-        batch=11,
+        batch_size=11,
     )
 '''
 

@@ -15,7 +15,7 @@ from sonde.generate import beam, translate
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
 
-SMALL = {"mixer": "gla", "depth": 1, "width": 16, "context": 16, "batch": 4, "steps": 2}
+SMALL = {"mixer": "gla", "depth": 1, "width": 16, "context": 16, "batch_size": 4, "steps": 2}
 
 
 @pytest.fixture

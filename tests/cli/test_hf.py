@@ -14,7 +14,7 @@ from sonde.generate.text import complete
 from sonde.models import hf
 from sonde.models.language_model import LanguageModel
 
-SMALL = {"mixer": "attention heads=2", "depth": 1, "width": 16, "context": 16, "batch": 4, "steps": 2}
+SMALL = {"mixer": "attention heads=2", "depth": 1, "width": 16, "context": 16, "batch_size": 4, "steps": 2}
 
 
 @pytest.fixture

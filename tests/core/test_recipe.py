@@ -54,14 +54,14 @@ def test_parts_may_be_made_or_functions_that_make_them() -> None:
         ("steps", "10"),
         ("steps", None),
         ("epochs", 3),
-        ("batch", 0),
+        ("batch_size", 0),
         ("accumulate", -1),
         ("log_every", 0),
         ("patience", -1),
         ("keep", 0),
-        ("clip", -0.1),
-        ("clip", float("nan")),
-        ("clip", "1"),
+        ("clip_norm", -0.1),
+        ("clip_norm", float("nan")),
+        ("clip_norm", "1"),
         ("precision", "fp16"),
         ("on_bad", "ignore"),
     ],
@@ -82,12 +82,12 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 NUMBERS = (
     "steps",
     "epochs",
-    "batch",
+    "batch_size",
     "accumulate",
-    "clip",
+    "clip_norm",
     "log_every",
     "evaluate_every",
-    "evaluate_batch",
+    "evaluate_batch_size",
     "patience",
     "keep",
     "precision",
@@ -106,8 +106,8 @@ def test_any_value_is_taken_or_bad_input(field: str, value: Any) -> None:
 
 def test_replace_is_a_small_edit() -> None:
     first = recipe()
-    second = first.replace(steps=None, epochs=0.5, clip=1)
-    assert (second.steps, second.epochs, second.clip, second.model) == (None, 0.5, 1, first.model) and first.steps == 10
+    second = first.replace(steps=None, epochs=0.5, clip_norm=1)
+    assert (second.steps, second.epochs, second.clip_norm, second.model) == (None, 0.5, 1, first.model) and first.steps == 10
     with pytest.raises(BadInput, match="no field 'stepz'; did you mean 'steps'"):
         first.replace(stepz=3)
     with pytest.raises(BadInput):

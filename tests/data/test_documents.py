@@ -113,19 +113,19 @@ def test_sorting_by_length_saves_padding() -> None:
 
 
 @settings(max_examples=50)
-@given(n=st.integers(1, 97), batch=st.integers(1, 20), seed=st.integers(0, 99), drop=st.booleans())
-def test_batches_by_size_hold_each_example_once(n: int, batch: int, seed: int, drop: bool) -> None:
-    if drop and n < batch:
+@given(n=st.integers(1, 97), batch_size=st.integers(1, 20), seed=st.integers(0, 99), drop=st.booleans())
+def test_batches_by_size_hold_each_example_once(n: int, batch_size: int, seed: int, drop: bool) -> None:
+    if drop and n < batch_size:
         return
     sizes = torch.randint(1, 30, (n,), generator=torch.Generator().manual_seed(seed))
-    order = Order(n, batch, seed, drop_last=drop, sizes=sizes)
+    order = Order(n, batch_size, seed, drop_last=drop, sizes=sizes)
     steps = order.steps_per_epoch
     batches = [order.at(step) for step in range(2 * steps)]
     for epoch in (batches[:steps], batches[steps:]):
         seen = torch.cat(epoch)
-        assert len(seen) == len(seen.unique()) == (n // batch * batch if drop else n)
-        assert [len(b) for b in epoch[:-1]] == [batch] * (steps - 1)
-    again = Order(n, batch, seed, drop_last=drop, sizes=sizes)
+        assert len(seen) == len(seen.unique()) == (n // batch_size * batch_size if drop else n)
+        assert [len(b) for b in epoch[:-1]] == [batch_size] * (steps - 1)
+    again = Order(n, batch_size, seed, drop_last=drop, sizes=sizes)
     assert all(torch.equal(again.at(step), batches[step]) for step in (2 * steps - 1, 0, steps // 2))
 
 

@@ -14,25 +14,25 @@ from sonde.data.order import Order
 sizes = st.integers(1, 97)
 
 
-@given(n=sizes, batch=sizes, seed=st.integers(0, 2**40), epoch=st.integers(0, 5), shuffle=st.booleans())
-def test_each_index_exactly_once_an_epoch(n: int, batch: int, seed: int, epoch: int, shuffle: bool) -> None:
-    order = Order(n, batch, seed, shuffle)
+@given(n=sizes, batch_size=sizes, seed=st.integers(0, 2**40), epoch=st.integers(0, 5), shuffle=st.booleans())
+def test_each_index_exactly_once_an_epoch(n: int, batch_size: int, seed: int, epoch: int, shuffle: bool) -> None:
+    order = Order(n, batch_size, seed, shuffle)
     first = epoch * order.steps_per_epoch
     batches = [order.at(first + i) for i in range(order.steps_per_epoch)]
     assert sorted(torch.cat(batches).tolist()) == list(range(n))
-    assert [len(b) for b in batches[:-1]] == [batch] * (len(batches) - 1) and 1 <= len(batches[-1]) <= batch
+    assert [len(b) for b in batches[:-1]] == [batch_size] * (len(batches) - 1) and 1 <= len(batches[-1]) <= batch_size
     assert all(b.dtype == torch.int64 for b in batches)
 
 
-@given(n=sizes, batch=sizes, seed=st.integers(0, 9))
-def test_dropping_the_last_gives_whole_batches_only(n: int, batch: int, seed: int) -> None:
-    if n < batch:
+@given(n=sizes, batch_size=sizes, seed=st.integers(0, 9))
+def test_dropping_the_last_gives_whole_batches_only(n: int, batch_size: int, seed: int) -> None:
+    if n < batch_size:
         with pytest.raises(BadInput, match="drop_last"):
-            Order(n, batch, seed, drop_last=True)
+            Order(n, batch_size, seed, drop_last=True)
         return
-    order = Order(n, batch, seed, drop_last=True)
+    order = Order(n, batch_size, seed, drop_last=True)
     seen = torch.cat([order.at(i) for i in range(order.steps_per_epoch)])
-    assert len(seen) == n // batch * batch == len(seen.unique())
+    assert len(seen) == n // batch_size * batch_size == len(seen.unique())
 
 
 @given(steps=st.lists(st.integers(0, 60), min_size=1, max_size=8))

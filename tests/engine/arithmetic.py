@@ -88,7 +88,7 @@ def everything() -> Recipe:
         schedule=schedules.cosine(),
         augment=by_numpy,
         steps=STEPS,
-        batch=8,
+        batch_size=8,
     )
 
 

@@ -42,8 +42,8 @@ def test_a_run_tells_how_far_reconstructions_are(name, weighted, tmp_path):
         optimizer=optimizer("adam", lr=0.01),
         steps=4,
         evaluate_every=2,
-        evaluate_batch=10,
-        batch=15,
+        evaluate_batch_size=10,
+        batch_size=15,
     )
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     rows = [row for row in run.metrics if "valid/loss" in row]

@@ -399,7 +399,7 @@ def recipe() -> Recipe:
         objective=Categorical(classes=2),
         optimizer=optimizer("sgd", lr=0.1),
         steps=9,
-        batch=8,
+        batch_size=8,
         callbacks=[Stop()],
     )
 """

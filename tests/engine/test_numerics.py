@@ -244,7 +244,7 @@ def test_boundaries_are_kept_where_the_step_before_them_is_left_out(policy: str,
 def shaken(factor: float = 100.0, first: int = 80, last: int = 10**6, steps: int = 120, on_bad: str = "stop", rule: str = "sgd") -> Recipe:
     """A plain network, which nothing holds together, with a learning rate that is wrong for some steps."""
     recipe = trial(steps, on_bad=on_bad).replace(
-        schedule=lambda step, steps: factor if first <= step < last else 1.0, evaluate_every=1000, clip=0.0, model=plain
+        schedule=lambda step, steps: factor if first <= step < last else 1.0, evaluate_every=1000, clip_norm=0.0, model=plain
     )
     return recipe.replace(optimizer=optimizer("sgd", lr=0.05, momentum=0.9) if rule == "sgd" else optimizer("adamw", lr=0.01))
 

@@ -86,10 +86,10 @@ def other(kind: str = "", value: float = 0.0, seed: int = 0):
             "sine": lambda: {"model": lambda: nn.Sequential(width(1, 8), activation("sine", frequency=1 + value), width(8, 1))},
             "slope": lambda: {"model": lambda: nn.Sequential(width(1, 8), nn.LeakyReLU(value), width(8, 1))},
             "user": lambda: {"model": lambda: Wobble(1 + value)},
-            "frozen": lambda: {"model": lambda: frozen_first(seed), "clip": 1.0 + value},
+            "frozen": lambda: {"model": lambda: frozen_first(seed), "clip_norm": 1.0 + value},
             "double": lambda: {"model": lambda: nn.Sequential(width(1, 8), nn.Tanh(), width(8, 1)).double(), "data": in_double(plain.data)},
             "skip": lambda: {"on_bad": "skip" if value else "stop"},
-            "clip": lambda: {"clip": value},
+            "clip": lambda: {"clip_norm": value},
             "decay": lambda: {"optimizer": optimizer("adamw", lr=0.05, weight_decay=value)},
         }[kind]()
     )

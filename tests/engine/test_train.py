@@ -28,7 +28,7 @@ def weights(run, which="last"):
 def test_the_engine_does_what_a_hand_written_loop_does(tmp_path):
     recipe = line(steps=30)
     schedule = schedules.cosine()
-    run = sonde.train(recipe.replace(schedule=schedule, clip=0.5, model=recipe.model), run=tmp_path / "r", quiet=True, threads=1)
+    run = sonde.train(recipe.replace(schedule=schedule, clip_norm=0.5, model=recipe.model), run=tmp_path / "r", quiet=True, threads=1)
     from sonde.core.seeds import key
 
     torch.manual_seed(key(0, "model"))
@@ -110,7 +110,7 @@ def test_early_stopping_stops_after_patience_and_restores_the_best(tmp_path):
         objective=Gaussian(),
         optimizer=optimizer("sgd", lr=0.05),
         steps=200,
-        batch=8,
+        batch_size=8,
         evaluate_every=1,
         log_every=1,
         patience=4,
@@ -148,7 +148,7 @@ def test_bf16_and_channels_last_train(tmp_path):
         objective=Categorical(),
         optimizer=optimizer("adamw", lr=0.01),
         steps=30,
-        batch=16,
+        batch_size=16,
         channels_last=True,
         precision="bf16",
     )
@@ -349,7 +349,7 @@ LATE = {
     "schedule": (lambda: line().replace(schedule=lambda step, steps: float("nan")), "schedule gives nan"),
     "too many epochs": (lambda: line().replace(steps=None, epochs=1e308), "more than any run can do"),
     "batch norm of one": (
-        lambda: line().replace(batch=1, model=lambda: nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))),
+        lambda: line().replace(batch_size=1, model=lambda: nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))),
         "layer '1' BatchNorm1d",
     ),
     "frozen": (lambda: line().replace(model=lambda: nn.Linear(1, 1).requires_grad_(False)), "no trainable parameters"),

@@ -122,7 +122,7 @@ def test_dropout_decay_and_optimizers_reach_the_engine(rows):
     sizes = {decay: torch.cat([p.detach().flatten() for p in network.parameters()]).norm() for decay, network in networks.items()}
     assert sizes[3.0] < 0.7 * sizes[0]
     assert any(isinstance(m, torch.nn.Dropout) for m in MLPClassifier(epochs=1, dropout=0.5).fit(x, labels).model_.modules())
-    plain = MLPClassifier(optimizer="sgd", lr=0.2, activation="tanh", hidden=[8, 6], batch=16, epochs=80).fit(x, labels)
+    plain = MLPClassifier(optimizer="sgd", lr=0.2, activation="tanh", hidden=[8, 6], batch_size=16, epochs=80).fit(x, labels)
     assert [tuple(p.shape) for p in plain.model_.parameters()] == [(8, 4), (8,), (6, 8), (6,), (3, 6), (3,)]
     assert plain.score(x, labels) > 0.6
 
@@ -133,7 +133,7 @@ def test_frames_tensors_pipelines_and_grids(rows):
     plain, named, tensor = (MLPClassifier(epochs=3).fit(data, labels) for data in (x, frame, torch.tensor(x)))
     np.testing.assert_array_equal(plain.predict_proba(x), named.predict_proba(frame))
     np.testing.assert_array_equal(plain.predict_proba(x), tensor.predict_proba(torch.tensor(x)))
-    grid = {"mlpclassifier__batch": np.array([16, 32]), "mlpclassifier__hidden": [(4,), (8, 4)]}
+    grid = {"mlpclassifier__batch_size": np.array([16, 32]), "mlpclassifier__hidden": [(4,), (8, 4)]}
     search = GridSearchCV(make_pipeline(StandardScaler(), MLPClassifier(epochs=2)), grid, cv=2).fit(x, labels)
     assert len(search.cv_results_["params"]) == 4
 
@@ -148,7 +148,7 @@ def test_frames_tensors_pipelines_and_grids(rows):
         ({"hidden": 5}, "write hidden"),
         ({"hidden": (5, 0)}, "hidden=0"),
         ({"hidden": (5.5,)}, "whole number"),
-        ({"batch": 0}, "batch=0"),
+        ({"batch_size": 0}, "batch_size=0"),
         ({"epochs": 0}, "epochs=0"),
         ({"patience": 1.5}, "whole number"),
         ({"dropout": 1.0}, "dropout"),
@@ -173,7 +173,7 @@ def test_steps_that_are_left_out_are_told(rows):
     x, labels, _ = rows
     # Which step explodes hangs on the last digits, and about one run in twenty has none: of four, one will.
     with pytest.warns(ConvergenceWarning, match="left out .* steps whose loss exploded; use a smaller lr"):
-        fits = [MLPClassifier(lr=0.1, batch=8, epochs=100, random_state=seed).fit(x, labels) for seed in range(4)]
+        fits = [MLPClassifier(lr=0.1, batch_size=8, epochs=100, random_state=seed).fit(x, labels) for seed in range(4)]
     assert max(fit.score(x, labels) for fit in fits) > 0.9  # which a run that stops at the first of them would not reach
 
 

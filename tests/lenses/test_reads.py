@@ -66,7 +66,7 @@ def test_mixers_with_a_kernel_are_written_out_while_one_looks(mixer: str) -> Non
     model = LanguageModel(11, 16, 1, mixer=mixer)
     subject = Subject(model, batch, Categorical(), Data(train=_Rows(batch), name="tiny", task="other"), METRICS, "tiny")
     assert registry.load("lenses", "graph").read(subject)[-1].extra["gap"] < 1e-6
-    assert registry.load("lenses", "rate_range").read(subject, steps=10, batch=4).extra["limit"] > 0
+    assert registry.load("lenses", "rate_range").read(subject, steps=10, batch_size=4).extra["limit"] > 0
     layer, plain = model.stack.blocks[0].mixer, model(x)
     with written_out(model):
         assert layer.form in ("chunk", "step")
@@ -78,5 +78,5 @@ def test_a_trial_keeps_examples_of_similar_size_together() -> None:
     subject = pairs()
     rows = _Rows(subject.batch)
     rows.sizes = subject.batch.lengths  # type: ignore[attr-defined]
-    order = Trial(replace(subject, data=replace(subject.data, train=rows)), "here", batch=2).order
+    order = Trial(replace(subject, data=replace(subject.data, train=rows)), "here", batch_size=2).order
     assert all(len(set(rows.sizes[order.at(step)].tolist())) == 1 for step in range(5))  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ def test_finds_the_text_of_an_image_after_training(tmp_path):
         data=Data(source, source),
         objective=Contrastive(same="text"),
         optimizer=optimizer("adamw", lr=1e-2),
-        batch=36,
+        batch_size=36,
         steps=60,
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)

@@ -93,7 +93,7 @@ def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
         data=Data(TensorSource(x, y, mask=mask)),
         objective=Categorical(classes=9),
         optimizer=optimizer("adam", lr=3e-2),
-        batch=64,
+        batch_size=64,
         steps=60,
     )
     run = sonde.train(first, run=tmp_path / "first", quiet=True, threads=1)
@@ -107,7 +107,7 @@ def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
         data=Data(TensorSource(x, torch.roll(x, -1, 1) % 3)),  # asks for the next token: the backward half knows it
         objective=Categorical(classes=3),
         optimizer=optimizer("adam", lr=3e-2),
-        batch=64,
+        batch_size=64,
         steps=40,
     )
     tuned = sonde.train(task, run=tmp_path / "second", quiet=True, threads=1).model()

@@ -116,7 +116,7 @@ def recipe(way: str = "lora", steps: int = 12) -> Recipe:
     source = TensorSource(tokens, (tokens == 5).any(1).long())
     rule = optimizer("adamw", lr=0.02, weight_decay=0.5, decay_all=True)
     data = Data(source.subset(torch.arange(40)), source.subset(torch.arange(40, 60)), name="five", task="classes")
-    return Recipe(model=model, data=data, objective=Categorical(2), optimizer=rule, steps=steps, batch=8, log_every=1)
+    return Recipe(model=model, data=data, objective=Categorical(2), optimizer=rule, steps=steps, batch_size=8, log_every=1)
 
 
 @pytest.mark.parametrize("way", ["lora", "bottlenecks"])

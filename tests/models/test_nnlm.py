@@ -87,7 +87,7 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
         data=Data(WindowSource(row[:2500], 20, 3), WindowSource(row[2500:], 20), classes=tuple("0123456")),
         objective=Categorical(classes=7),
         optimizer=optimizer("adam", lr=2e-2),
-        batch=64,
+        batch_size=64,
         steps=150,
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
@@ -112,7 +112,7 @@ def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):
             data=Data(source.subset(torch.arange(192)), source.subset(torch.arange(192, 256))),
             objective=Categorical(classes=4),
             optimizer=optimizer("adam", lr=2e-2),
-            batch=64,
+            batch_size=64,
             steps=60,
         )
         return sonde.train(recipe, run=tmp_path / name, quiet=True, threads=1).result["figures"]["valid/accuracy"]

@@ -116,7 +116,7 @@ def test_learns_two_images_by_kind_through_the_engine(tmp_path):
     source = TensorSource(pair[label], pair[label], label=label)
     model = Pixels((2, 3), 3, 2, 16, 1, "gru")
     recipe = Recipe(
-        model=model, data=Data(source, source), objective=Categorical(3), optimizer=optimizer("adamw", lr=2e-2), batch=16, steps=80
+        model=model, data=Data(source, source), objective=Categorical(3), optimizer=optimizer("adamw", lr=2e-2), batch_size=16, steps=80
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
     trained: nn.Module = run.model()

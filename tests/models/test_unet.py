@@ -146,7 +146,7 @@ def test_learns_pixel_by_pixel_through_the_engine(padded: bool, tmp_path):
         data=Data(TensorSource(x[:9], y[:9]), TensorSource(x[9:], y[9:])),
         objective=Categorical(2),
         optimizer=optimizer("adamw", lr=1e-2),
-        batch=9,
+        batch_size=9,
         steps=40,
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)

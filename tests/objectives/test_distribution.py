@@ -318,7 +318,7 @@ def test_trains_end_to_end(tmp_path):
         data=Data(TensorSource(x[:500], y[:500]), valid=TensorSource(x[500:], y[500:])),
         objective=Distribution(D.Gamma),
         optimizer=optimizer("adam", lr=0.02),
-        batch=100,
+        batch_size=100,
         steps=300,
     )
     run = train(recipe, run=tmp_path / "run", quiet=True, threads=1)

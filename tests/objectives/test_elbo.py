@@ -127,7 +127,7 @@ def test_pixels_that_are_none_are_refused(net, ask):
 def test_a_run_says_where_the_pixels_are(net, tmp_path):
     x = torch.rand(9, D) * 255
     recipe = Recipe(
-        model=Net, data=Data(TensorSource(x), name="scans"), objective=Elbo(), optimizer=optimizer("adam", lr=0.1), steps=1, batch=3
+        model=Net, data=Data(TensorSource(x), name="scans"), objective=Elbo(), optimizer=optimizer("adam", lr=0.1), steps=1, batch_size=3
     )
     with pytest.raises(BadInput, match=r"go from .* to .* \(scans, train part\); scale them"):
         sonde.train(recipe, run=tmp_path / "run", quiet=True)

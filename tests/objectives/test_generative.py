@@ -89,7 +89,7 @@ def played(tmp_path, steps: int, rule: Any = None, objective: Any = None, model:
         objective=objective or Adversarial(),
         optimizer=rule or optimizer("sgd", lr=0.5),
         steps=steps,
-        batch=5,
+        batch_size=5,
         **settings,
     )
     return sonde.train(recipe, run=tmp_path / f"run-{steps}", threads=1, quiet=True)
@@ -133,7 +133,7 @@ def test_after_a_run_the_objective_knows_no_turn(tmp_path):
 
 
 def test_the_norm_that_is_clipped_is_that_of_the_player_who_moves(tmp_path):
-    assert weights(played(tmp_path, 4, clip=0.05)) == pytest.approx(by_hand(4, clip=0.05), rel=1e-5)
+    assert weights(played(tmp_path, 4, clip_norm=0.05)) == pytest.approx(by_hand(4, clip=0.05), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "rmsprop", "adafactor"])
@@ -156,7 +156,7 @@ def test_who_waits_does_not_move_and_each_player_has_an_optimizer_of_its_own(nam
         loss.backward()
         optimizers[step % 2].step()
     source = TensorSource(examples.x, noise=examples.noise)
-    recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimizer=rule, steps=5, batch=7)
+    recipe = Recipe(model=model, data=Data(source, source, name="points"), objective=Adversarial(), optimizer=rule, steps=5, batch_size=7)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     for name, value in run.model().state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
@@ -212,7 +212,7 @@ def test_a_player_with_a_turn_and_nothing_to_train_is_refused(tmp_path):
 def test_a_penalty_around_the_game_keeps_its_turns(tmp_path):
     """The penalty gives the player who waits a gradient too; neither its step nor the norm may know of it."""
     for steps in (1, 2, 5):
-        run = played(tmp_path, steps, objective=Penalized(Adversarial(), l2=0.5), clip=0.05)
+        run = played(tmp_path, steps, objective=Penalized(Adversarial(), l2=0.5), clip_norm=0.05)
         assert weights(run) == pytest.approx(by_hand(steps, clip=0.05, l2=0.5), rel=1e-5)
 
 

@@ -139,7 +139,7 @@ def recipe(batch: Batch) -> Recipe:
         objective=objective,
         optimizer=optimizer("adam", lr=1e-2),
         steps=8,
-        batch=16,
+        batch_size=16,
         log_every=1,
     )
 

@@ -115,7 +115,7 @@ def test_photographs_with_parts_taken_out_or_mixed(options, tmp_path):
     dice = torch.Generator().manual_seed(0)
     x, y = torch.randint(256, (24, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.arange(24) % 10
     data = Data(TensorSource(x, y, to_float=ToFloat(1 / 255)), name="noise")
-    recipe = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch=8, **options).replace(data=data, steps=3, epochs=None, log_every=1)
+    recipe = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch_size=8, **options).replace(data=data, steps=3, epochs=None, log_every=1)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     losses = [row["loss"] for row in run.metrics if "loss" in row]
     assert len(losses) == 3 and all(1 < loss < 6 for loss in losses)
@@ -129,8 +129,8 @@ def test_few_pictures_are_seen_often(tmp_path):
         path = tmp_path / "photos" / ("dark" if i % 2 else "light") / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 100 * (i % 2) + i).save(path)
-    recipe = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7)
+    recipe = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7)
     assert len(recipe.build_data().train) == 24 and recipe.epochs == 600 / 4
-    assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch=7, epochs=3).epochs == 3
+    assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7, epochs=3).epochs == 3
     with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of pictures for each class"):
         images.recipe(tmp_path / "photos" / "dark" / "29.png")

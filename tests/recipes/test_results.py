@@ -63,7 +63,7 @@ def test_table_picks_the_likelihood(task, target, tmp_path):
     recipe = table.recipe(file, target, task="auto" if task != "counts" else "counts", ignore=others)
     assert type(recipe.objective).__name__ == {"classes": "Categorical", "values": "Gaussian", "counts": "Poisson"}[task]
     metrics = figures(
-        "table", tmp_path / "run", file=file, target=target, ignore=others, task="auto" if task != "counts" else "counts", batch=16
+        "table", tmp_path / "run", file=file, target=target, ignore=others, task="auto" if task != "counts" else "counts", batch_size=16
     )
     if task == "classes":
         assert metrics["test/accuracy"] > 0.9

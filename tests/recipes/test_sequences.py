@@ -25,7 +25,7 @@ def text(tmp_path):
 
 
 def small(mixer: str, text) -> dict:
-    return {"mixer": mixer, "depth": 1, "width": 16, "context": 24, "batch": 8, "text": text}
+    return {"mixer": mixer, "depth": 1, "width": 16, "context": 24, "batch_size": 8, "text": text}
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
@@ -73,7 +73,7 @@ def test_only_mixers_that_see_no_order_are_told_places():
 @pytest.mark.slow
 def test_a_reflection_tracks_parity_and_a_gate_does_not(tmp_path):
     def accuracy(mixer: str) -> float:
-        run = sonde.train("parity", run=tmp_path / mixer.split()[-1], mixer=mixer, steps=300, batch=32, threads=1, quiet=True)
+        run = sonde.train("parity", run=tmp_path / mixer.split()[-1], mixer=mixer, steps=300, batch_size=32, threads=1, quiet=True)
         return run.result["figures"]["test/accuracy"]
 
     assert accuracy("deltanet negative=true") > 0.9 and accuracy("gla") < 0.7
@@ -82,7 +82,7 @@ def test_a_reflection_tracks_parity_and_a_gate_does_not(tmp_path):
 @pytest.mark.slow
 def test_a_gate_forgets_at_a_reset_and_a_sum_does_not(tmp_path):
     def accuracy(mixer: str) -> float:
-        run = sonde.train("reset", run=tmp_path / mixer, mixer=mixer, steps=300, batch=32, threads=1, quiet=True)
+        run = sonde.train("reset", run=tmp_path / mixer, mixer=mixer, steps=300, batch_size=32, threads=1, quiet=True)
         return run.result["figures"]["test/accuracy"]
 
     assert accuracy("gla") > accuracy("linear") + 0.1

@@ -31,7 +31,7 @@ def events(run, kind: str) -> str:
 
 
 def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
-    run = sonde.train("names", run=no_data / "run", mixer="gru", depth=1, width=32, lr=1e-2, steps=40, batch=32, threads=1)
+    run = sonde.train("names", run=no_data / "run", mixer="gru", depth=1, width=32, lr=1e-2, steps=40, batch_size=32, threads=1)
     assert run.data.name.startswith("names: a few bundled")
     generated = events(run, "made up").split(" (")[0].split(", ")
     assert len(generated) == names.SHOWN and sum(name.isalpha() for name in generated) > 10
@@ -67,7 +67,7 @@ def test_names_of_a_file(tmp_path):
 
 
 def test_music_writes_a_tune_that_can_be_played(no_data):
-    small = {"mixer": "lstm", "depth": 1, "width": 48, "context": 48, "batch": 16, "lr": 1e-2}
+    small = {"mixer": "lstm", "depth": 1, "width": 48, "context": 48, "batch_size": 16, "lr": 1e-2}
     run = sonde.train("music", run=no_data / "run", steps=100, threads=1, quiet=True, **small)
     assert "bundled" in run.data.name
     tune = notes((run.path / "tune.abc").read_text(encoding="utf-8"))
