@@ -720,22 +720,22 @@ def opt_15(exhibit: Exhibit) -> str:
         steps=60,
     )
     for name, result, count in (("grid", grid, 6), ("random", drawn, 4)):
-        figures = [row.mean(result.watch) for row in result.rows]
+        figures = [row.mean(result.monitor) for row in result.rows]
         exhibit.expect(
             f"{name} sweep: settings, and runs of each, one a seed",
             [len(result.rows), min(len(row.runs) for row in result.rows)],
             [count, len(seeds)],
         )
-        exhibit.expect(f"{name} sweep: ranked by {result.watch}", figures, sorted(figures))
+        exhibit.expect(f"{name} sweep: ranked by {result.monitor}", figures, sorted(figures))
         settings = {option: [str(row.setting[option]) for row in result.rows] for option in result.rows[0].setting}
         exhibit.show(
             Reading(
                 f"{name} sweep of xor".capitalize(),
                 "table",
-                {**settings, result.watch: figures, "spread": [row.spread(result.watch) for row in result.rows]},
+                {**settings, result.monitor: figures, "spread": [row.spread(result.monitor) for row in result.rows]},
             )
         )
-    apart = math.log10(grid.rows[-1].mean(grid.watch) / grid.best.mean(grid.watch))
+    apart = math.log10(grid.rows[-1].mean(grid.monitor) / grid.best.mean(grid.monitor))
     exhibit.above("powers of ten between the worst and the best loss of the grid", apart, 1.5)
     best = ", ".join(f"{name}: {tracks[0].name} in {tracks[0].steps}" for name, tracks in races.items())
     return f"{best}; best of the grid lr {grid.best.setting['lr']:g}, hidden {grid.best.setting['hidden']}"

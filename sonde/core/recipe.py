@@ -64,6 +64,10 @@ class Callback:
         """Given what `state` returned, continue from there."""
 
 
+SIGNS = {"min": 1.0, "max": -1.0}
+"""mode -> what a metric is multiplied by, so that smaller is better"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One experiment, ready to run.  `model` and `data` may be the thing itself or a function that makes it."""
@@ -101,8 +105,10 @@ class Recipe:
     """steps between evaluations on the validation part; by default once an epoch, at most 50 times a run"""
     evaluate_batch_size: int = 512
     """examples per evaluation batch"""
-    watch: str = "valid/loss"
-    """the figure that decides which checkpoint is best; prefix '-' means larger is better"""
+    monitor: str = "valid/loss"
+    """the metric that decides which checkpoint is best"""
+    mode: Literal["min", "max"] = "min"
+    """whether a smaller or a larger value of it is better"""
     patience: int = 0
     """stop after this many evaluations without a better figure; 0 never stops early"""
     restore_best: bool | None = None
@@ -125,7 +131,7 @@ class Recipe:
             raise BadInput(f"'epochs' must be a number above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
         if not (_is_number(self.clip_norm) and self.clip_norm >= 0):
             raise BadInput(f"'clip_norm' must be a number from 0, not {self.clip_norm!r}", where="Recipe", fix="0 turns clipping off")
-        for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback"))):
+        for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback")), ("mode", ("min", "max"))):
             if getattr(self, name) not in allowed:
                 raise BadInput(f"'{name}' must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", where="Recipe")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Source
 from ..core.errors import BadInput, DataUnusable, NumericalStop, nearest
-from ..core.recipe import Callback
+from ..core.recipe import SIGNS, Callback, Recipe
 from .checkpoint import Checkpoint
 from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
 from .job import Job
@@ -25,15 +25,15 @@ from .signals import StopRequest, stopped
 class Best:
     """Which evaluation was best so far, its weights, and how many evaluations came since."""
 
-    def __init__(self, watch: str) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         self.weights: dict[str, Tensor] = {}
-        self.name, self.sign = watch.removeprefix("-"), -1.0 if watch.startswith("-") else 1.0
+        self.name, self.sign = recipe.monitor, SIGNS[recipe.mode]
         self.value, self.step, self.since = math.inf, 0, 0
 
     def see(self, step: int, row: dict[str, float]) -> bool:
         """True where this evaluation is the best yet."""
         if self.name not in row:
-            raise BadInput(f"the recipe watches '{self.name}', which no evaluation gives", fix=nearest(self.name, row))
+            raise BadInput(f"the recipe monitors '{self.name}', which no evaluation gives", fix=nearest(self.name, row))
         value = self.sign * row[self.name]
         if value < self.value:
             self.value, self.step, self.since = value, step, 0
@@ -59,7 +59,7 @@ class Loop:
         self.job, self.record = job, record
         self.guards = [Guard() for _ in range(max(job.phases) + 1)]
         """one for each phase: players may have losses of their own"""
-        self.best = Best(job.recipe.watch)
+        self.best = Best(job.recipe)
         self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
         self.step = 0
         """updates done so far"""
@@ -77,7 +77,7 @@ class Loop:
         """Raise DataUnusable unless all of a checkpoint can be loaded; nothing is loaded yet."""
         self.job.replica.fits(snapshot.parts)
         try:
-            Best(self.job.recipe.watch).load(snapshot.state["best"])
+            Best(self.job.recipe).load(snapshot.state["best"])
             for _, saved in self._guarded(snapshot.state):
                 Guard().load(saved)
             for _ in zip(self.job.recipe.callbacks, snapshot.state["callbacks"], strict=True):
@@ -168,7 +168,7 @@ class Loop:
         if valid is not None:
             self._evaluate(valid)
             if self._patience_spent():
-                self.record.event("early-stop", self.step, best=self.best.step, watch=self.best.name)
+                self.record.event("early-stop", self.step, best=self.best.step, monitor=self.best.name)
                 finished = True
         if due or finished or stop_signal:
             self.record.save(self, must=finished or bool(stop_signal))

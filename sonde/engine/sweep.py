@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core import files
 from ..core.errors import BadInput, NumericalStop, SondeError, nearest
+from ..core.recipe import SIGNS
 from ..core.seeds import key
 from . import rundir
 from .api import Plan, Run, _finish, _jsonable, _register, _update, plan, train
@@ -54,10 +55,11 @@ class Row:
 
 @dataclass
 class Sweep:
-    """What a sweep found: `rows` best first by `watch`, the figure the recipe itself watches."""
+    """What a sweep found: `rows` best first by `monitor`, the metric that the recipe monitors."""
 
     folder: Path
-    watch: str
+    monitor: str
+    mode: str
     rows: list[Row]
     axes: dict[str, list[Any]]
     notices: list[str] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Sweep:
 
     def table(self) -> str:
         """Ranked plain-text table: mean and spread over seeds."""
-        name = self.watch.removeprefix("-")
+        name = self.monitor
         others = [
             figure
             for figure in ("valid/accuracy", "test/accuracy", "test/loss")
@@ -98,7 +100,7 @@ class Sweep:
     def reading(self) -> Any:
         from ..core.reading import Reading
 
-        name = self.watch.removeprefix("-")
+        name = self.monitor
         good = [row for row in self.rows if not row.failures]
         varied = self._varied()
         labels = ["  ".join(f"{option} {_say(row.setting[option])}" for option in varied) or "all" for row in good]
@@ -141,14 +143,12 @@ def sweep(
     runner = _Runner(recipe, fixed, seeds, place, vectorize, threads, quiet)
     settings = _grid(values) if method == "grid" else None
     rows = runner.all(list(settings)) if settings is not None else list(_drawn(runner, values, method, trials or 1))
-    sign = -1.0 if runner.watch.startswith("-") else 1.0
-    watched = runner.watch.removeprefix("-")
-    rows.sort(key=lambda row: sign * row.mean(watched) if not row.failures else math.inf)
-    result = Sweep(place, runner.watch, rows, values, runner.notices)
+    rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
+    result = Sweep(place, runner.monitor, runner.mode, rows, values, runner.notices)
     listing = [
         {"setting": _jsonable(r.setting), "figures": r.figures, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
-    files.replace_file(place / "result.json", files.dump_json({"watch": result.watch, "rows": listing}))
+    files.replace_file(place / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
     return result
 
 
@@ -195,9 +195,9 @@ def _drawn(runner: _Runner, values: dict[str, list[Any]], method: str, trials: i
     for _ in range(trials):
         trial = study.ask()
         row = runner.all([{name: _suggest(trial, name, options) for name, options in values.items()}])[0]
-        figure = (-1.0 if runner.watch.startswith("-") else 1.0) * row.mean(runner.watch.removeprefix("-"))
-        if math.isfinite(figure):
-            study.tell(trial, figure)
+        score = runner.score(row)
+        if math.isfinite(score):
+            study.tell(trial, score)
         else:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         yield row
@@ -225,7 +225,7 @@ class _Runner:
     ) -> None:
         self.recipe, self.fixed, self.seeds, self.folder, self.quiet = recipe, dict(fixed), seeds, folder, quiet
         self.vectorize, self.threads = vectorize, threads
-        self.watch = "valid/loss"
+        self.monitor, self.mode = "valid/loss", "min"
         self.notices: list[str] = []
 
     def all(self, settings: list[dict[str, Any]]) -> list[Row]:
@@ -249,8 +249,13 @@ class _Runner:
                 self._read(row, self._path(setting, seed), failures)
             rows.append(row)
         if rows:
-            self.watch = plan(self.recipe, {**self.fixed, **settings[0]}).make(self.seeds[0]).watch
+            first = plan(self.recipe, {**self.fixed, **settings[0]}).make(self.seeds[0])
+            self.monitor, self.mode = first.monitor, first.mode
         return rows
+
+    def score(self, row: Row) -> float:
+        """What is minimized: the mean of the monitored metric, or its negative."""
+        return SIGNS[self.mode] * row.mean(self.monitor)
 
     def _read(self, row: Row, path: Path, failures: Mapping[Path, str]) -> None:
         row.runs.append(path)

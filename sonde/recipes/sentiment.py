@@ -92,7 +92,8 @@ def recipe(
         initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
         batch_size=batch_size,
         epochs=epochs,
-        watch="-valid/accuracy",
+        monitor="valid/accuracy",
+        mode="max",
         restore_best=True,
         callbacks=(Shown(partial(_beside, dataset, size)),),
     )

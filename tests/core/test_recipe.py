@@ -59,6 +59,7 @@ def test_parts_may_be_made_or_functions_that_make_them() -> None:
         ("log_every", 0),
         ("patience", -1),
         ("keep", 0),
+        ("mode", "largest"),
         ("clip_norm", -0.1),
         ("clip_norm", float("nan")),
         ("clip_norm", "1"),

@@ -111,7 +111,7 @@ def pictures(many: int = 83) -> Data:
     return Data(*parts, name="pictures", task="classes")
 
 
-def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_every: int = 6, watch: str = "-valid/loss") -> Recipe:
+def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_every: int = 6, mode: str = "max") -> Recipe:
     """Dropout, augmentation, an uneven last batch, evaluation, a callback, and draws from every global generator.
 
     The best weights are those with the largest loss: early ones, which must be carried along to the end.
@@ -128,7 +128,7 @@ def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_e
         evaluate_every=evaluate_every,
         evaluate_batch_size=16,
         clip_norm=1.0,
-        watch=watch,
+        mode=mode,
         restore_best=True,
         on_bad=on_bad,  # type: ignore[arg-type]
         callbacks=(Diary(),),

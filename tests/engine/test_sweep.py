@@ -113,7 +113,7 @@ def test_members_that_differ_in_anything_equal_the_runs_alone(tmp_path, kind):
             assert values == pytest.approx(peer.figures[name], rel=5e-4), (kind, name)
 
 
-def test_the_table_ranks_by_the_watched_figure_with_mean_and_spread(tmp_path):
+def test_the_table_ranks_by_the_monitored_metric_with_mean_and_spread(tmp_path):
     result = sweep(line, {"lr": [1e-6, 0.05], "seed": [0, 1]}, folder=tmp_path / "s", threads=1, quiet=True)
     assert [row.setting["lr"] for row in result.rows] == [0.05, 1e-6]
     values = result.best.figures["valid/loss"]

@@ -324,9 +324,9 @@ def test_rows_are_plain_json_without_clock(tmp_path):
         )
 
 
-def test_a_figure_that_nobody_gives_cannot_be_watched(tmp_path):
+def test_a_metric_that_nobody_gives_cannot_be_monitored(tmp_path):
     with pytest.raises(BadInput, match="did you mean 'valid/squared_error'"):
-        sonde.train(line().replace(watch="-valid/squared_eror"), run=tmp_path / "r", quiet=True)
+        sonde.train(line().replace(monitor="valid/squared_eror", mode="max"), run=tmp_path / "r", quiet=True)
 
 
 def test_the_recipe_kept_in_a_run_is_code_and_only_the_recorded_one_is_run(tmp_path):
