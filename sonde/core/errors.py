@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from . import renamed
+
 
 class SondeError(Exception):
     """Base of all errors raised on purpose.  `what` is a sentence without a full stop; the other parts may be empty."""
@@ -94,8 +96,11 @@ def clean(text: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...' text for a wrong name: the nearest known one, else the list of them."""
+    """What to do about a wrong name: its present name where it is an old one, else the nearest known one, else the list of them."""
     known = sorted(known)
+    new = renamed.present(name, known)
+    if new is not None:
+        return f"'{name}' is now '{new}'"
     close = closest(name, known)
     if close is not None:
         return f"did you mean '{close}'?"

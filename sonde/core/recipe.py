@@ -119,6 +119,10 @@ class Recipe:
     """newest checkpoints to keep, besides the best one"""
     callbacks: Sequence[Callback] = ()
 
+    def __new__(cls, **values: Any) -> Recipe:
+        _check_fields(cls, values)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise BadInput("a recipe needs either steps or epochs", where="Recipe", fix="give exactly one of them")
@@ -137,10 +141,7 @@ class Recipe:
 
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed; a variant of a recipe is a small edit of another."""
-        known = {field.name for field in fields(self)}
-        for name in changes:
-            if name not in known:
-                raise BadInput(f"a recipe has no field '{name}'", fix=nearest(name, known))
+        _check_fields(type(self), changes)
         return replace(self, **changes)
 
     def build_model(self) -> nn.Module:
@@ -148,6 +149,13 @@ class Recipe:
 
     def build_data(self) -> Data:
         return self.data if isinstance(self.data, Data) else self.data()
+
+
+def _check_fields(kind: type[Recipe], values: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(kind)}
+    for name in values:
+        if name not in known:
+            raise BadInput(f"a recipe has no field '{name}'", fix=nearest(name, known))
 
 
 def _is_number(value: Any) -> bool:

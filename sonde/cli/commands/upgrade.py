@@ -1,0 +1,122 @@
+"""Rewrite a recipe file of an older version with the present names."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+from ...core import renamed
+from ...core.errors import BadInput
+from ...core.files import replace_file
+from ...core.options import Option
+from .._options import by_name, option, parse, show
+
+USAGE = "FILE ... [--check]"
+EXAMPLES = ("sonde upgrade mine.py", "sonde upgrade --check mine.py")
+
+
+def options() -> list[Option]:
+    return [option("check", bool, False, "change nothing; exit code 1 where a file has old names")]
+
+
+def run(words: list[str]) -> int:
+    names, flags = parse(words, by_name(options(), "sonde upgrade"), "sonde upgrade", most=1000)
+    if not names:
+        raise BadInput("sonde upgrade needs a file", fix="such as: sonde upgrade mine.py")
+    old = 0
+    for path in map(Path, names):
+        text = _read(path)
+        try:
+            new = rewrite(text)
+        except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
+            raise BadInput(f"{show(str(path))} is not a readable Python file: {error}", fix="fix the file, then try again") from error
+        lines = [number for number, (a, b) in enumerate(zip(text.split("\n"), new.split("\n"), strict=True), 1) if a != b]
+        old += bool(lines)
+        if not lines:
+            print(f"{path}: nothing to change")
+            continue
+        if not flags.get("check"):
+            replace_file(path, new.encode())
+        print(
+            f"{path}: {'old names in' if flags.get('check') else 'new names in'} line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+        )
+    return 1 if old and flags.get("check") else 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise BadInput(f"{show(str(path))} cannot be read: {error}", fix="give the path of a Python file") from error
+
+
+def rewrite(source: str) -> str:
+    """The source of a Python file with present names in place of old ones; lines stay where they are.
+
+    Names of Sonde's own are changed everywhere; fields of a Recipe, whose names (`batch`) may mean anything else in a user's
+    code, only as keywords of `Recipe(...)`, of `.replace(...)` and of calls of a recipe.
+    """
+    lines = source.split("\n")
+    edits = [*_keywords(ast.parse(source), lines), *_identifiers(source), *_modules(ast.parse(source), lines)]
+    for line, start, stop, new in sorted(set(edits), reverse=True):
+        lines[line] = lines[line][:start] + new + lines[line][stop:]
+    return "\n".join(lines)
+
+
+Edit = tuple[int, int, int, str]
+"""line from 0, first and last column, new text"""
+
+
+def _keywords(tree: ast.AST, lines: list[str]) -> list[Edit]:
+    """Fields of recipes that are given by name."""
+    edits: list[Edit] = []
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or _callee(call) not in ("Recipe", "replace", "recipe", "train", "sweep"):
+            continue
+        for keyword in call.keywords:
+            if keyword.arg not in renamed.FIELDS:
+                continue
+            line, start = keyword.lineno - 1, _column(lines[keyword.lineno - 1], keyword.col_offset)
+            edits.append((line, start, start + len(keyword.arg), renamed.FIELDS[keyword.arg]))
+            value = keyword.value
+            if keyword.arg == "watch" and isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.startswith("-"):
+                first, last = (_column(lines[value.lineno - 1], place) for place in (value.col_offset, value.end_col_offset or 0))
+                edits.append((value.lineno - 1, first, last, f'"{value.value[1:]}", mode="max"'))
+    return edits
+
+
+def _callee(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+
+
+def _identifiers(source: str) -> list[Edit]:
+    """Names of Sonde's own, wherever they stand outside strings and comments."""
+    table = {**renamed.NAMES, **renamed.PYTHON}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return [
+        (token.start[0] - 1, token.start[1], token.end[1], table[token.string])
+        for token in tokens
+        if token.type == tokenize.NAME and token.string in table
+    ]
+
+
+def _modules(tree: ast.AST, lines: list[str]) -> list[Edit]:
+    """The last part of a module's path where `_identifiers` has not changed it already."""
+    edits: list[Edit] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]:
+            new, last = renamed.MODULES.get(name), name.rpartition(".")[2]
+            start = lines[node.lineno - 1].find(name)
+            if new is not None and start >= 0 and last not in renamed.NAMES and last not in renamed.PYTHON:
+                edits.append((node.lineno - 1, start + len(name) - len(last), start + len(name), new.rpartition(".")[2]))
+    return edits
+
+
+def _column(line: str, offset: int) -> int:
+    """Characters before a position that `ast` counts in bytes."""
+    return len(line.encode()[:offset].decode(errors="ignore"))

@@ -1,0 +1,58 @@
+"""Names that changed after version 0.1.0.  An old name is refused with the new one; records of old runs are translated.
+
+`sonde upgrade FILE` rewrites a recipe file with these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluate_batch_size", "watch": "monitor"}
+"""fields of a Recipe, and options of recipes, that mean something else elsewhere"""
+NAMES = {
+    "colour": "color",
+    "initialise": "initialize",
+    "initialiser": "initializer",
+    "neighbours": "neighbors",
+    "optimiser": "optimizer",
+    "penalised": "penalized",
+    "standardise": "standardize",
+    "standardise_target": "standardize_target",
+    "unlabelled": "unlabeled",
+}
+"""options, arguments, plug-ins and functions"""
+PYTHON = {
+    "Dial": "Option",
+    "Optimiser": "Optimizer",
+    "Penalised": "Penalized",
+    "Tokeniser": "Tokenizer",
+    "dials": "options_of",
+    "shelf": "registry",
+    "tokeniser": "tokenizer",
+}
+"""further names of Python"""
+MODULES = {
+    "sonde.core.dials": "sonde.core.options",
+    "sonde.core.shelf": "sonde.core.registry",
+    "sonde.data.catalogue": "sonde.data.catalog",
+    "sonde.data.tokeniser": "sonde.data.tokenizer",
+    "sonde.kernels.normalise": "sonde.kernels.normalize",
+    "sonde.objectives.penalised": "sonde.objectives.penalized",
+    "sonde.optim.initialise": "sonde.optim.initialize",
+}
+
+
+def present(name: str, known: Iterable[str]) -> str | None:
+    """The present name of something, where `name` is an old one and `known` has the new one; dashes are kept as they are typed."""
+    bare = str(name).lstrip("-")
+    new = {**FIELDS, **NAMES}.get(bare.replace("-", "_"))
+    if new is None:
+        return None
+    spelled = {new, new.replace("_", "-"), f"--{new.replace('_', '-')}"}
+    return next((one for one in known if one in spelled), None)
+
+
+def options(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of one of our recipes as version 0.1.0 recorded them, under their present names."""
+    return {{**FIELDS, **NAMES}.get(name, name): value for name, value in recorded.items()}
