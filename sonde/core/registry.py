@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from . import renamed
 from .errors import BadInput, nearest
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -69,7 +70,7 @@ def load_file(path: Path) -> ModuleType:
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise BadInput(
-            f"{path.name} is not a readable Python file: {error}", where=f"line {line}" if line else "", fix="mend the file"
+            f"{path.name} is not a readable Python file: {error}", where=f"line {line}" if line else "", fix="fix the file"
         ) from error
     # One module per path and content: an edited file is a new module, the same file is loaded once.
     name = f"sonde_user_{path.stem}_{hashlib.sha256(f'{path}|{source}'.encode()).hexdigest()[:12]}"
@@ -85,5 +86,6 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a file that calls sys.exit must not end the command as if all were well
         del sys.modules[name]
-        raise BadInput(f"{path.name} failed while being imported: {type(error).__name__}: {error}", fix="mend the file") from error
+        fix = f"it has names of an older version; rewrite it: sonde upgrade {path.name}" if renamed.in_text(source) else "fix the file"
+        raise BadInput(f"{path.name} failed while being imported: {type(error).__name__}: {error}", fix=fix) from error
     return module

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,12 @@ def present(name: str, known: Iterable[str]) -> str | None:
         return None
     spelled = {new, new.replace("_", "-"), f"--{new.replace('_', '-')}"}
     return next((one for one in known if one in spelled), None)
+
+
+def in_text(text: str) -> bool:
+    """Whether a source names something of Sonde's that has another name now."""
+    words = "|".join({*NAMES, *PYTHON, *(name.rpartition(".")[2] for name in MODULES)})
+    return re.search(rf"\b({words})\b", text) is not None
 
 
 def options(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,13 @@ def test_a_recipe_of_the_first_version_is_rewritten_and_runs(sonde: Callable, tm
     assert sonde("upgrade", path).out.endswith("nothing to change\n") and sonde("upgrade", "--check", path).code == 0
 
 
+def test_a_file_with_old_imports_is_told_how_to_go_on(sonde: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OLD, encoding="utf-8")
+    answer = sonde("train", str(path))
+    assert answer.code == 2 and answer.err.endswith("it has names of an older version; rewrite it: sonde upgrade mine.py\n")
+
+
 def test_names_of_a_users_own_stay() -> None:
     text = "batch = 3\nprint(batch, clip(x, watch=1))\nfoo(batch=batch)\n"
     assert rewrite(text) == text
