@@ -354,7 +354,7 @@ def sweep() -> bool:
             axes = {"lr": rates, "seed": seeds}
             result = run_sweep(tiny_recipe, axes, folder=folder, threads=THREADS, quiet=True, vectorize=together, steps=steps)
             assert not result.notices, result.notices
-            return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.figures["valid/loss"] for row in result.rows}
+            return 32 / (time.perf_counter() - start), {row.setting["lr"]: row.metrics["valid/loss"] for row in result.rows}
         finally:
             shutil.rmtree(folder)
 

@@ -76,7 +76,7 @@ def test_the_recipes_shown_train(page: str, tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(next(block for block in blocks(ROOT / page, "python") if "def recipe" in block))
     run = sonde.train(str(mine), run=tmp_path / "run", quiet=True, threads=1, width=64)
-    assert run.result["figures"]["test/accuracy"] > 0.9
+    assert run.result["metrics"]["test/accuracy"] > 0.9
 
 
 def test_the_objective_lens_and_exhibit_shown_work(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def generative(exhibit: Exhibit) -> str:
         gaps[name] = [gap(_drawn(model, exhibit.seed)) for model in models[name]]
         exhibit.below(f"{name}: gap to real points left of that of a normal fit", gaps[name], 0.5)
         if name == "GAN":
-            _settled(exhibit, [run.result["figures"] for run in runs])
+            _settled(exhibit, [run.result["metrics"] for run in runs])
     for name in ("flow", "autoregressive"):
         _is_density(exhibit, name, models[name], points)
     few = [gap(model.sample(JUDGED, exhibit.generator("few"), steps=20, eta=0.0)) for model in models["diffusion"]]
@@ -149,7 +149,7 @@ def best_judge(exhibit: Exhibit) -> None:
         exhibit.below(f"best judge of p against {name}: mean difference of D and p / (p + q)", (probabilities - wanted).abs().mean(), 0.02)
         if q is p:
             exhibit.expect("best judge of equals: D on average", probabilities.mean(), 0.5, 0.01)
-            exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["figures"]["valid/judge"], 2 * math.log(2), 0.01)
+            exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["metrics"]["valid/judge"], 2 * math.log(2), 0.01)
 
 
 class Quadratic(nn.Module):

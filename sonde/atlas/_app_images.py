@@ -51,7 +51,7 @@ def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data
         channels_last=True,
         **wanted,
     )
-    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["figures"]["test/accuracy"] for seed in exhibit.seeds(3)]
+    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["metrics"]["test/accuracy"] for seed in exhibit.seeds(3)]
 
 
 def digits(exhibit: Exhibit) -> str:

@@ -534,7 +534,7 @@ def ae_09(exhibit: Exhibit) -> str:
             steps=100,
         )
         for name, recipe in {"random": tuned, "pre-trained": tuned.replace(initialize=first_layers(encoders))}.items():
-            scores[name].append(train(recipe, name).result["figures"]["test/accuracy"])
+            scores[name].append(train(recipe, name).result["metrics"]["test/accuracy"])
     gains = [b - a for a, b in zip(*scores.values())]
     exhibit.expect("labels of each seed", len(few.train), 50)
     exhibit.above("accuracy gained by pre-training sigmoid layers", gains, 0.0, mean=True)

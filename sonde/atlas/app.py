@@ -87,7 +87,7 @@ def app_04(exhibit: Exhibit) -> str:
     mine.write_text("Luckily the train left early\nThe song was not good\nthe song was good\n", encoding="utf-8")
     predictions = [labels(run, reader(mine)) for run in runs]
     exhibit.expect("a user's sentences", predictions, [["positive", "negative", "positive"]] * len(runs))
-    simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["figures"]["test/accuracy"] for run in runs]
+    simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["metrics"]["test/accuracy"] for run in runs]
     exhibit.ordered("test accuracy, over a bag of words that cannot place 'not'", accuracy, simple)
     columns = {"sentence": SENTENCES, "words": batch.lengths, "positive": [f"{p:.3f}" for p in probabilities[0, :, 1].tolist()]}
     exhibit.show(Reading("What a bidirectional RNN says", "table", columns))
@@ -160,7 +160,7 @@ def tags(exhibit: Exhibit) -> list[float]:
     def accuracy(bidirectional: bool) -> list[float]:
         recipe = tagging.recipe(mixer="gru", n=600, steps=40, lr=2e-2, bidirectional=bidirectional, seed=exhibit.seed)
         runs = _runs(exhibit, recipe.replace(evaluate_every=40), f"tagging-{bidirectional}")
-        return [run.result["figures"]["test/accuracy"] for run in runs]
+        return [run.result["metrics"]["test/accuracy"] for run in runs]
 
     both, past = accuracy(True), accuracy(False)
     exhibit.above("tagging: words right with both directions", both, 0.99)

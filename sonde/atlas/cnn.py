@@ -494,7 +494,7 @@ def cnn_18(exhibit: Exhibit) -> str:
     """A trained network opened: filters, maps and the patches its units like; any size through pooling; and a series."""
     recipe = digits_cnn.recipe(width=16, lr=6e-3, epochs=8).replace(data=load("digits", seed=exhibit.seed))
     runs = [exhibit.train(recipe, f"digits-{seed}", seed=seed) for seed in exhibit.seeds(3)]
-    accuracy = [run.result["figures"]["test/accuracy"] for run in runs]
+    accuracy = [run.result["metrics"]["test/accuracy"] for run in runs]
     exhibit.above("digits: test accuracy", accuracy, 0.95)
     model, data = runs[0].model(), runs[0].data
     subject = Subject(model, data.splits["test"][:64], data=data)
@@ -537,4 +537,4 @@ def _series(exhibit: Exhibit, seed: int) -> float:
         epochs=12,
         batch_size=50,
     )
-    return exhibit.train(recipe, f"waves-{seed}", seed=seed).result["figures"]["test/accuracy"]
+    return exhibit.train(recipe, f"waves-{seed}", seed=seed).result["metrics"]["test/accuracy"]

@@ -212,8 +212,8 @@ def mlp_06(exhibit: Exhibit) -> str:
         ]
         for name, hidden in (("hidden", (8,)), ("none", ()))
     }
-    with_hidden, without = ([run.result["figures"]["test/accuracy"] for run in each] for each in runs.values())
-    learned, guessed = ([run.result["figures"]["test/loss"] for run in each] for each in runs.values())
+    with_hidden, without = ([run.result["metrics"]["test/accuracy"] for run in each] for each in runs.values())
+    learned, guessed = ([run.result["metrics"]["test/loss"] for run in each] for each in runs.values())
     exhibit.above("XOR with 8 hidden units: accuracy", with_hidden, 0.98)
     exhibit.below("XOR with 8 hidden units: cross-entropy", learned, 0.006)
     # A line through the clouds gets any share of them right by chance, but it knows nothing: its loss is that of a coin, 0.693.

@@ -505,7 +505,7 @@ def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
         evaluate_every=10_000,
     )
     run = exhibit.train(recipe, f"{name}-{seed}", seed=seed, checkpoint_every=10_000)
-    return run.result["figures"]["valid/accuracy"]
+    return run.result["metrics"]["valid/accuracy"]
 
 
 def reg_07(exhibit: Exhibit) -> str:
@@ -586,7 +586,7 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
         steps=200,
     )
     run = exhibit.train(recipe, f"noise-{share}-{seed}", seed=seed, checkpoint_every=200)
-    return run.result["figures"]["test/accuracy"]
+    return run.result["metrics"]["test/accuracy"]
 
 
 def reg_08(exhibit: Exhibit) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import SondeError, clean
 
-FIGURES = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "loss")
+METRICS = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "loss")
 """which figure speaks for a run, most telling first"""
 
 
@@ -25,15 +25,15 @@ class Glance:
     recipe: str = "-"
     status: str = "-"
     step: int | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
         """The figure that speaks for the run, with its name."""
-        name = next((name for name in FIGURES if name in self.figures), next(iter(self.figures), None))
-        return "-" if name is None else f"{name} {self.figures[name]:.4g}"
+        name = next((name for name in METRICS if name in self.metrics), next(iter(self.metrics), None))
+        return "-" if name is None else f"{name} {self.metrics[name]:.4g}"
 
 
 def folders(home: Path) -> list[Path]:
@@ -67,9 +67,9 @@ def _read(path: Path) -> Glance:
         recipe=str(recipe.get("name") or Path(str(recipe.get("file", "-"))).name),
         status="done" if result.get("status") == "done" else "running" if busy(path) else _stopped(folder, step),
         step=step,
-        figures=_numbers(result.get("figures")) or {name: value for name, value in _numbers(last).items() if name in FIGURES},
+        metrics=_numbers(result.get("metrics")) or {name: value for name, value in _numbers(last).items() if name in METRICS},
         seconds=_seconds(folder.rows("events.jsonl")),
-        options={**_mapping(info.get("dials")), "seed": info.get("seed")},
+        options={**_mapping(info.get("options")), "seed": info.get("seed")},
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluate_batch_size", "watch": "monitor"}
@@ -60,6 +60,24 @@ def in_text(text: str) -> bool:
     return re.search(rf"\b({words})\b", text) is not None
 
 
-def options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of one of our recipes as version 0.1.0 recorded them, under their present names."""
-    return {{**FIELDS, **NAMES}.get(name, name): value for name, value in recorded.items()}
+def record(info: dict[str, Any]) -> dict[str, Any]:
+    """run.json in its present format; one that is not of format 1 stays as it is."""
+    if info.get("format") != 1:
+        return info
+    recipe, dials = info.get("recipe"), info.get("dials")
+    if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
+        dials = {{**FIELDS, **NAMES}.get(name, name): value for name, value in dials.items()}
+    kept = {name: value for name, value in info.items() if name not in ("dials", "options")}
+    return {**kept, "format": 2, "options": dials, "run_options": info.get("options")}
+
+
+def result(body: Any) -> Any:
+    """result.json with the present name of its metrics."""
+    if not isinstance(body, dict) or "figures" not in body:
+        return body
+    return {"metrics" if name == "figures" else name: value for name, value in body.items()}
+
+
+def event(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of events.jsonl with present names."""
+    return {"learned" if name == "learnt" else name: value for name, value in row.items()} if "learnt" in row else row

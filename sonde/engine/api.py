@@ -225,13 +225,13 @@ def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explici
             raise BadInput(f"{here} was made with recipe {_say_source(info['recipe'])}, not {_say_source(run_plan.source)}", fix=fix)
     if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
         raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
-    was, now = info["dials"], _jsonable(run_plan.options)
+    was, now = info["options"], _jsonable(run_plan.options)
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
             raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
     if "seed" in explicit and explicit["seed"] != info["seed"]:
         raise BadInput(f"{here} has seed {info['seed']}, not {explicit['seed']}", fix=fix)
-    return info["options"]
+    return info["run_options"]
 
 
 def _say_source(source: dict[str, Any]) -> str:
@@ -247,7 +247,7 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
             raise BadInput(
                 f"run '{old.path.name}' was started from Python with its own recipe", fix="resume it there: sonde.train(recipe, run=...)"
             )
-        return plan(recipe, {} if isinstance(recipe, Recipe) else info["dials"])
+        return plan(recipe, {} if isinstance(recipe, Recipe) else info["options"])
     if "file" in source:
         import sys
 
@@ -260,13 +260,13 @@ def _plan_of(old: RunDirectory, recipe: Any) -> Plan:
                 last_good="its checkpoints",
                 fix="restore the file; it is code, and only the recorded one is run",
             )
-        run_plan = plan(copy, info["dials"])
+        run_plan = plan(copy, info["options"])
         return replace(run_plan, source=source, name=Path(source["file"]).stem)
-    return plan(registry.check("recipes", str(source["name"])), info["dials"])
+    return plan(registry.check("recipes", str(source["name"])), info["options"])
 
 
 def execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
-    """One process of a run, from building the recipe to the last figure."""
+    """One process of a run, from building the recipe to the last metric."""
     caller = random_states()
     assert options.threads is not None
     # Several processes are told to stop by their launcher, all at one step.
@@ -345,7 +345,7 @@ def _register(directory: RunDirectory, run_plan: Plan, options: Options, job: Jo
             fix=fix,
         )
     if changed or info["fingerprint"] != marks:
-        info = {**info, "data": hashes, "fingerprint": marks, "options": options.record()}
+        info = {**info, "data": hashes, "fingerprint": marks, "run_options": options.record()}
     return info, f"the data changed ({', '.join(changed)}), as accepted" if changed else ""
 
 
@@ -362,9 +362,9 @@ def _about(run_plan: Plan, options: Options, job: Job, marks: dict[str, Any], ha
     return {
         "format": rundir.FORMAT,
         "recipe": run_plan.source,
-        "dials": _jsonable(run_plan.options),
+        "options": _jsonable(run_plan.options),
         "seed": options.seed,
-        "options": options.record(),
+        "run_options": options.record(),
         "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "fingerprint": marks,
@@ -386,34 +386,34 @@ def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finish(job: Job, loop: Loop, record: Record) -> None:
-    """Best weights back if asked, the test figures once, and result.json as the sign that the run is done."""
+    """Best weights back if asked, the test metrics once, and result.json as the sign that the run is done."""
     world = job.world
     restore = job.recipe.restore_best if job.recipe.restore_best is not None else bool(job.recipe.patience)
     step = loop.step
     if restore and loop.best.step and loop.best.step != loop.step:
         step = loop.best.step
         job.replica.load({"model": loop.best.weights, "optim": {}})
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in ("valid", "test"):
         source = job.data.splits.get(name)
         if source is not None and len(source):
             world.beat(loop.step, "evaluate")
-            figures |= {f"{name}/{figure}": value for figure, value in job.evaluate(source).items()}
+            metrics |= {f"{name}/{metric}": value for metric, value in job.evaluate(source).items()}
     if world.is_main:
-        tests = {name: value for name, value in figures.items() if name.startswith("test/")}
+        tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
         record.row({"step": loop.step, "epoch": loop.epoch, **tests, "model_step": step})
         record.metrics.sync()
         for callback in loop.callbacks:
             callback.finish(record, loop.step, job.model)
         record.event("finish", loop.step)
         record.events.sync()
-        record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "figures": _finite(figures)})
+        record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "metrics": _finite(metrics)})
 
 
-def _finite(figures: dict[str, float]) -> dict[str, float | None]:
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
     import math
 
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def open_run(path: str | Path, recipe: Recipe | Callable[..., Recipe] | None = None) -> Run:
@@ -431,7 +431,7 @@ class Run:
         self._asked = run_plan
 
     def __repr__(self) -> str:
-        summary = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("figures", {}).items() if value is not None)
+        summary = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("metrics", {}).items() if value is not None)
         return f"Run({str(self.path)!r}: {summary or 'unfinished'})"
 
     @property

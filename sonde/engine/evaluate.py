@@ -33,7 +33,7 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, 
                 rows.append(sums(model, objective, examples, outputs))
     finally:
         model.train(training)
-    return figures(_gather(rows, len(starts), world))
+    return mean_metrics(_gather(rows, len(starts), world))
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> T
     return terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()})
 
 
-def figures(total: Terms) -> dict[str, float]:
+def mean_metrics(total: Terms) -> dict[str, float]:
     """What a reader is told of all sums together."""
     losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
     means = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}

@@ -80,7 +80,7 @@ class Job:
         self.small = sizes is None and bytes_each * len(self.data.train) <= self.SMALL
         self.laid_out, self.epoch_data = -1, example
         self.judge: Callable[[Source], dict[str, float]] | None = None
-        """figures of this job, where it is evaluated together with others"""
+        """metrics of this job, where it is evaluated together with others"""
         self.dice = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":

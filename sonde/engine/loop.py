@@ -180,8 +180,8 @@ class Loop:
 
     def _evaluate(self, valid: Source) -> None:
         self.job.world.beat(self.step, "evaluate")
-        figures = self.job.evaluate(valid)
-        row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in figures.items()}}
+        metrics = self.job.evaluate(valid)
+        row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in metrics.items()}}
         self.record.row(row)
         if self.best.see(self.step, row):
             self.best.weights = {name: tensor.clone() for name, tensor in self.job.replica.tensors()["model"].items()}

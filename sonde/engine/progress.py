@@ -84,7 +84,7 @@ class Progress:
         self.live = not self.quiet and sys.stderr.isatty()
         self.pace = Pace()
         self.pace.mark(start)
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self.interval = 0.2 if self.live else 10.0
         self.due = time.monotonic() + (0.2 if self.live else 3.0)
         self.display: Any = None
@@ -114,10 +114,10 @@ class Progress:
         except OSError:
             self.display, self.quiet = None, True
 
-    def note(self, figures: Mapping[str, float]) -> None:
+    def note(self, metrics: Mapping[str, float]) -> None:
         """Figures to show beside the bar."""
         left_out = ("step", "epoch", "phase", "lr", "grad_norm")
-        self.figures.update({name: value for name, value in figures.items() if name not in left_out})
+        self.metrics.update({name: value for name, value in metrics.items() if name not in left_out})
 
     def tick(self, step: int) -> None:
         if self.quiet:
@@ -138,7 +138,7 @@ class Progress:
         left = self.pace.left(self.steps)
         parts = [f"{self.unit} {step:,}/{self.steps:,}", f"{self.pace.rate:,.1f}/s" if self.pace.rate else ""]
         parts.append(f"{span(left)} left" if left is not None else "")
-        parts += [f"{name} {value:.4g}" for name, value in list(self.figures.items())[:4]]
+        parts += [f"{name} {value:.4g}" for name, value in list(self.metrics.items())[:4]]
         return "  ".join(part for part in parts if part)
 
     def say(self, text: str) -> None:

@@ -1,9 +1,9 @@
 """The run directory: what was asked, what happened, what was learned.
 
-run.json        what was asked: recipe, options, seed, options, versions, data hashes; written once, atomically
+run.json        what was asked: recipe and its options, seed, options of the run, versions, data hashes; written once, atomically
 metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
 events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
-result.json     the final figures, written when the run is done
+result.json     the final metrics, written when the run is done
 checkpoints/    see checkpoint.py
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import files
+from ..core import files, renamed
 from ..core.errors import BadInput, DataUnusable, ResourceFault, RunBusy
 from .progress import now
 
-FORMAT = 1
-PARTS = {"recipe": dict, "dials": dict, "seed": int, "options": dict, "fingerprint": dict, "data": dict}
+FORMAT = 2
+PARTS = {"recipe": dict, "options": dict, "seed": int, "run_options": dict, "fingerprint": dict, "data": dict}
 """what run.json must hold besides its format"""
 ROOT = Path("runs")
 
@@ -44,10 +44,12 @@ class RunDirectory:
         info = files.read_json(self.path / "run.json")
         if not isinstance(info, dict) or type(info.get("format")) is not int:
             raise DataUnusable("run.json is not the record of a run", where=str(self.path), fix="choose another run")
+        info = renamed.record(info)
         if info["format"] != FORMAT:
             age = "a newer" if info["format"] > FORMAT else "an older"
             raise BadInput(
-                f"run '{self.path.name}' was made by {age} version of Sonde (format {info['format']})", fix=f"this version reads {FORMAT}"
+                f"run '{self.path.name}' was made by {age} version of Sonde (format {info['format']})",
+                fix=f"this version reads formats 1 to {FORMAT}",
             )
         for part, kind in PARTS.items():
             if not isinstance(info.get(part), kind):
@@ -59,9 +61,9 @@ class RunDirectory:
 
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        result = files.read_json(path) if os.path.isfile(path) else {}
-        figures = result.get("figures", {}) if isinstance(result, dict) else None
-        if not isinstance(figures, dict) or not all(value is None or type(value) in (int, float) for value in figures.values()):
+        result = renamed.result(files.read_json(path) if os.path.isfile(path) else {})
+        metrics = result.get("metrics", {}) if isinstance(result, dict) else None
+        if not isinstance(metrics, dict) or not all(value is None or type(value) in (int, float) for value in metrics.values()):
             raise DataUnusable("result.json is not the result of a run", where=str(path), fix="remove it, and the run finishes again")
         return result
 
@@ -117,7 +119,7 @@ class RunDirectory:
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
-                    yield row
+                    yield renamed.event(row)
 
 
 class Log:

@@ -37,19 +37,19 @@ METHODS = ("grid", "random", "tpe")
 
 @dataclass
 class Row:
-    """One setting with the figures of all its seeds."""
+    """One setting with the metrics of all its seeds."""
 
     setting: dict[str, Any]
-    figures: dict[str, list[float]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     runs: list[Path] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def mean(self, name: str) -> float:
-        values = self.figures.get(name, [])
+        values = self.metrics.get(name, [])
         return mean(values) if values and not self.failures else math.inf
 
     def spread(self, name: str) -> float:
-        values = self.figures.get(name, [])
+        values = self.metrics.get(name, [])
         return stdev(values) if len(values) > 1 else 0.0
 
 
@@ -72,9 +72,9 @@ class Sweep:
         """Ranked plain-text table: mean and spread over seeds."""
         name = self.monitor
         others = [
-            figure
-            for figure in ("valid/accuracy", "test/accuracy", "test/loss")
-            if figure != name and any(figure in row.figures for row in self.rows)
+            metric
+            for metric in ("valid/accuracy", "test/accuracy", "test/loss")
+            if metric != name and any(metric in row.metrics for row in self.rows)
         ]
         options = self._varied()
         head = ["rank", *options, f"{name} (mean ± spread)", *others, "seeds"]
@@ -82,7 +82,7 @@ class Sweep:
         for rank, row in enumerate(self.rows, 1):
             cells = [_say(row.setting[option]) for option in options]
             outcome = row.failures[0].split("\n")[0] if row.failures else _pm(row, name)
-            body.append([str(rank), *cells, outcome, *(_pm(row, figure) for figure in others), str(len(row.runs))])
+            body.append([str(rank), *cells, outcome, *(_pm(row, metric) for metric in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [head, *body]]
         return "\n".join(
@@ -90,7 +90,7 @@ class Sweep:
         )
 
     def plot(self) -> Path:
-        """Figure against the swept options, with the spread over seeds, as a PNG."""
+        """Metric against the swept options, with the spread over seeds, as a PNG."""
         from importlib import import_module
 
         path = self.folder / "sweep.png"
@@ -104,7 +104,7 @@ class Sweep:
         good = [row for row in self.rows if not row.failures]
         varied = self._varied()
         labels = ["  ".join(f"{option} {_say(row.setting[option])}" for option in varied) or "all" for row in good]
-        extra = {"labels": labels, "dots": {name: [row.figures.get(name, []) for row in good]}}
+        extra = {"labels": labels, "dots": {name: [row.metrics.get(name, []) for row in good]}}
         note = "Mean over seeds, best first; a dot is one seed."
         return Reading(self.folder.name, "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
 
@@ -126,7 +126,7 @@ def sweep(
     quiet: bool = False,
     **fixed: Any,
 ) -> Sweep:
-    """Train a recipe for many settings of its options; `seed` is an axis too, over which figures are averaged.
+    """Train a recipe for many settings of its options; `seed` is an axis too, over which metrics are averaged.
 
     axes       option -> values; for random and tpe two numbers are the ends of a range, more are choices
     method     grid: all combinations; random: `trials` draws; tpe: `trials` draws that learn from the earlier ones
@@ -146,7 +146,7 @@ def sweep(
     rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
     result = Sweep(place, runner.monitor, runner.mode, rows, values, runner.notices)
     listing = [
-        {"setting": _jsonable(r.setting), "figures": r.figures, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
+        {"setting": _jsonable(r.setting), "metrics": r.metrics, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
     files.replace_file(place / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
     return result
@@ -218,7 +218,7 @@ def _suggest(trial: Any, name: str, options: list[Any]) -> Any:
 
 
 class _Runner:
-    """Trains settings over seeds, together where possible, and reads their figures."""
+    """Trains settings over seeds, together where possible, and reads their metrics."""
 
     def __init__(
         self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorize: bool, threads: int | None, quiet: bool
@@ -262,9 +262,9 @@ class _Runner:
         if path in failures:
             row.failures.append(failures[path])
             return
-        for name, value in RunDirectory(path).result().get("figures", {}).items():
+        for name, value in RunDirectory(path).result().get("metrics", {}).items():
             if value is not None:
-                row.figures.setdefault(name, []).append(value)
+                row.metrics.setdefault(name, []).append(value)
 
     def _path(self, setting: Mapping[str, Any], seed: int) -> Path:
         label = ",".join(f"{name}={_say(value)}" for name, value in setting.items())
@@ -327,9 +327,9 @@ class _Runner:
 
 
 def _pm(row: Row, name: str) -> str:
-    if name not in row.figures:
+    if name not in row.metrics:
         return "-"
-    return f"{row.mean(name):.4g}" + (f" ± {row.spread(name):.2g}" if len(row.figures[name]) > 1 else "")
+    return f"{row.mean(name):.4g}" + (f" ± {row.spread(name):.2g}" if len(row.metrics[name]) > 1 else "")
 
 
 def _say(value: Any) -> str:

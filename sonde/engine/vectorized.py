@@ -3,7 +3,7 @@
 The parameters of M members are rows of one buffer; `torch.func` gives losses and gradients of all of them at once, one
 optimizer call moves all weights.  A rule of the form  p <- p - lr * f(...)  is linear in its rate, so the common update
 at rate 1 is scaled row by row to each member's own rate.  Every member has its own run directory and its own data
-order; its figures are those of the run made alone, up to rounding.
+order; its metrics are those of the run made alone, up to rounding.
 
     M members, B batch, P parameters
 """
@@ -28,7 +28,7 @@ from ..core.terms import Term, Terms
 from ..gradients.flat import Flat
 from ..gradients.replay import Recorder, Replay, Unrepeatable, repeatable
 from ..optim.quick import quick_step
-from .evaluate import evaluate, figures, observed, sums
+from .evaluate import evaluate, mean_metrics, observed, sums
 from .guard import Guard, bad_weights
 from .job import Job
 from .loop import Loop
@@ -43,7 +43,7 @@ LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "n
 def reason_against(jobs: list[Job]) -> str:
     """Why these jobs cannot be trained as one; '' where they can.
 
-    First what is known not to work, for every member; then the proof: losses, gradients and figures of all members at
+    First what is known not to work, for every member; then the proof: losses, gradients and metrics of all members at
     their first step, beside those each has alone.
     """
     for job in jobs:
@@ -127,27 +127,27 @@ def _disproof(jobs: list[Job]) -> str:
     fields = together.batch(0)
     for _ in range(2):  # the second time it is a replay
         losses = together.gradient(fields)
-    for row, (loss, gradients, split_figures) in enumerate(alone):
+    for row, (loss, gradients, split_metrics) in enumerate(alone):
         gaps = [float((home[row] - gradients[name]).abs().max()) for name, home in zip(together.weights, together.homes, strict=True)]
         scale = max(float(gradient.abs().max()) for gradient in gradients.values())
         if not math.isclose(float(losses[row]), loss, rel_tol=1e-3, abs_tol=1e-6) or not max(gaps) <= 1e-3 * scale + 1e-9:
             return "the first gradients would not be those of the runs alone"
-        for split, wanted in split_figures.items():
+        for split, wanted in split_metrics.items():
             actual = together.judge(row, jobs[row].data.splits[split])
             if actual.keys() != wanted.keys() or not all(math.isclose(actual[n], wanted[n], rel_tol=1e-3, abs_tol=1e-6) for n in actual):
-                return "the first figures would not be those of the runs alone"
+                return "the first metrics would not be those of the runs alone"
     return ""
 
 
 def _alone(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, float]]]:
-    """Loss and gradient of a job's first batch and its figures, by the ordinary way."""
+    """Loss and gradient of a job's first batch and its metrics, by the ordinary way."""
     job.model.train()
     terms = job.objective(job.model, job.batch(0)[0])
     trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
     gradients = dict(zip(trained, torch.autograd.grad(terms.loss(), list(trained.values())), strict=True))
     judged = partial(evaluate, job.model, job.objective, batch_size=job.recipe.evaluate_batch_size, prepare=job.ready, world=job.world)
-    split_figures = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
-    return float(terms.loss().detach()), gradients, split_figures
+    split_metrics = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
+    return float(terms.loss().detach()), gradients, split_metrics
 
 
 class Member:
@@ -314,19 +314,19 @@ class Together:
                     moments.update({f"{slot.name}.{moment}": value for slot in self.layout.slots if slot.group == group["group"]})
         return moments
 
-    # ------------------------------------------------------------------------------------------------ figures
+    # ------------------------------------------------------------------------------------------------ metrics
 
     def judge(self, row: int, source: Source) -> dict[str, float]:
         """Figures of one member; the first that is asked for at a step computes those of all."""
         job = self.jobs[row]
         split = next(name for name, part in job.data.splits.items() if part is source)
         if (self.step, split) not in self.judged:
-            self.judged = {(self.step, split): self._figures(split)}
+            self.judged = {(self.step, split): self._metrics(split)}
         return self.judged[self.step, split][row]
 
     @torch.no_grad()
-    def _figures(self, split: str) -> list[dict[str, float]]:
-        """Every member's figures on its data: sums over its batches, in float64, as `evaluate` has them."""
+    def _metrics(self, split: str) -> list[dict[str, float]]:
+        """Every member's metrics on its data: sums over its batches, in float64, as `evaluate` has them."""
         totals = [Terms()] * len(self.jobs)
         source, size = self.jobs[0].data.splits[split], self.jobs[0].recipe.evaluate_batch_size
         self.model.eval()
@@ -340,7 +340,7 @@ class Together:
                 terms = {name: Term(value, *about) for value, (name, about) in zip(raw_sums[:, row], about.items(), strict=True)}
                 totals[row] = totals[row] + Terms(**terms)
         self.model.train()
-        return [figures(total) for total in totals]
+        return [mean_metrics(total) for total in totals]
 
     def _sums(self, split: str, fields: dict[str, Tensor]) -> list[Tensor]:
         """Sums of all terms and measures, each (M,); their counts and weights, which are the same for all, are kept aside."""

@@ -64,7 +64,7 @@ def report(run: Any) -> Path:
         _section("Learning curves", tag("div", *(figures.add(f"curve-{each.axes[1]}", each) for each in panels), class_="grid"))
         if panels
         else "",
-        _section("Figures", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
+        _section("Metrics", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
         _section("What was learned", *blocks) if (blocks := _learned(run)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
@@ -75,7 +75,7 @@ def report(run: Any) -> Path:
         *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
         _section(
             "What was asked",
-            tag("div", _pairs("Recipe options", info.get("dials", {})), _pairs("Run options", _asked(info)), class_="grid"),
+            tag("div", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _asked(info)), class_="grid"),
         ),
         _section("Data", _data(info, looked)),
         _section(
@@ -228,10 +228,10 @@ def _lead(info: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 def _tiles(run: Any) -> Html:
     """The few numbers a reader wants first."""
-    figures = final_figures(run)
-    wanted = [key for split in ("test", "valid") for key in figures if key.startswith(f"{split}/")]
+    metrics = final_metrics(run)
+    wanted = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
     wanted.sort(key=lambda key: (not key.startswith("test/"), key.rpartition("/")[2] not in LARGER_IS_BETTER))
-    tiles = [(key.replace("/", " "), _figure(key, figures[key])) for key in wanted[:4]]
+    tiles = [(key.replace("/", " "), _figure(key, metrics[key])) for key in wanted[:4]]
     count = run.info.get("parameters")
     count = count.get("all") if isinstance(count, Mapping) else count
     if isinstance(count, int):
@@ -245,28 +245,28 @@ def _figure(key: str, value: Any) -> str:
     return percent(value) if key.rpartition("/")[2] == "accuracy" and isinstance(value, (int, float)) else number(value)
 
 
-def final_figures(run: Any) -> dict[str, float | None]:
+def final_metrics(run: Any) -> dict[str, float | None]:
     """Figures of the final model; of a run that is not done, the newest value of each."""
-    done = run.result.get("figures")
+    done = run.result.get("metrics")
     if isinstance(done, Mapping):
         return without_copies(done)
     return without_copies({name: line[1][-1] for name, line in series(run.metrics).items() if "/" in name})
 
 
 def _final(run: Any) -> Html:
-    """Figures of the final model: one row per figure, one column per part of the data."""
-    figures = final_figures(run)
-    if not figures:
-        return tag("p", "No figures yet.", class_="muted")
-    splits = list(dict.fromkeys(key.rpartition("/")[0] for key in figures))
-    names = list(dict.fromkeys(key.rpartition("/")[2] for key in figures))
-    rows = [(name, *(_figure(name, figures.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
+    """Metrics of the final model: one row per metric, one column per part of the data."""
+    metrics = final_metrics(run)
+    if not metrics:
+        return tag("p", "No metrics yet.", class_="muted")
+    splits = list(dict.fromkeys(key.rpartition("/")[0] for key in metrics))
+    names = list(dict.fromkeys(key.rpartition("/")[2] for key in metrics))
+    rows = [(name, *(_figure(name, metrics.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
     title = "Final model" if run.result.get("status") == "done" else "So far"
     return tag("figure", tag("h3", title), _table(("", *splits), rows, (False, *[True] * len(splits))))
 
 
 def _asked(info: Mapping[str, Any]) -> dict[str, Any]:
-    options = info.get("options", {})
+    options = info.get("run_options", {})
     return {"seed": info.get("seed"), **(options if isinstance(options, Mapping) else {})}
 
 
@@ -305,7 +305,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def compare(runs: Sequence[Any], path: str | Path) -> Path:
-    """Overlaid curves, and a table of differing options and final figures, as a page; a PNG of the curves lies beside it."""
+    """Overlaid curves, and a table of differing options and final metrics, as a page; a PNG of the curves lies beside it."""
     path = Path(path)
     panels = compare_curves(runs)
     try:
@@ -338,15 +338,15 @@ def compare_curves(runs: Sequence[Any]) -> list[Reading]:
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """One row per run: its name, the options (and recipe, seed) that differ, and final figures that any run has."""
+    """One row per run: its name, the options (and recipe, seed) that differ, and final metrics that any run has."""
     named = _named(runs)
     options = {name: _settings(run.info) for name, run in named.items()}
     every = list(dict.fromkeys(key for settings in options.values() for key in settings))
     differing = [key for key in every if len({repr(settings.get(key)) for settings in options.values()}) > 1]
-    figures = {name: final_figures(run) for name, run in named.items()}
-    keys = list(dict.fromkeys(key for mine in figures.values() for key in mine))
+    metrics = {name: final_metrics(run) for name, run in named.items()}
+    keys = list(dict.fromkeys(key for mine in metrics.values() for key in mine))
     return [
-        {"run": name, **{key: options[name].get(key) for key in differing}, **{key: figures[name].get(key) for key in keys}}
+        {"run": name, **{key: options[name].get(key) for key in differing}, **{key: metrics[name].get(key) for key in keys}}
         for name in named
     ]
 
@@ -354,7 +354,7 @@ def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
 def _settings(info: Mapping[str, Any]) -> dict[str, Any]:
     recipe = info.get("recipe", {})
     name = recipe.get("name") or recipe.get("file") or recipe.get("object")
-    return {"recipe": name, **info.get("dials", {}), "seed": info.get("seed")}
+    return {"recipe": name, **info.get("options", {}), "seed": info.get("seed")}
 
 
 def _named(runs: Sequence[Any]) -> dict[str, Any]:

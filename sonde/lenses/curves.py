@@ -1,4 +1,4 @@
-"""How a run went: loss, validation figures, learning rate and gradient norm over the steps."""
+"""How a run went: loss, validation metrics, learning rate and gradient norm over the steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(subject: Subject) -> list[Reading]:
     for key, line in without_copies(series(subject.metrics)).items():
         split, _, figure = key.rpartition("/")
         grouped.setdefault(figure, {})[figure if figure in OF_TRAINING else split or "train"] = line
-    for lines in grouped.values():  # the test figures are one point at the end, which a curve would only hide
+    for lines in grouped.values():  # the test metrics are one point at the end, which a curve would only hide
         longer = {label: line for label, line in lines.items() if len(line[0]) > 1}
         for label in set(lines) - set(longer or lines):
             del lines[label]
@@ -101,12 +101,12 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
     return history
 
 
-def without_copies(figures: Mapping[str, Any]) -> dict[str, Any]:
+def without_copies(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Figures by key, without terms such as nll that are the whole loss of their part of the data."""
     kept = {}
-    for key, value in figures.items():
+    for key, value in metrics.items():
         split, slash, figure = key.rpartition("/")
-        if figure == "loss" or not _alike(value, figures.get(f"{split}{slash}loss")):
+        if figure == "loss" or not _alike(value, metrics.get(f"{split}{slash}loss")):
             kept[key] = value
     return kept
 

@@ -1,4 +1,4 @@
-"""A table of final figures: the last and the best value of everything measured."""
+"""A table of final metrics: the last and the best value of everything measured."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: 
     """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
     assert data.test is not None
     with TemporaryDirectory() as aside:
-        scratch = _aside(aside, seed, bare, "scratch").result["figures"]["test/accuracy"]
+        scratch = _aside(aside, seed, bare, "scratch").result["metrics"]["test/accuracy"]
     rows = rebuilt(autoencoders, data.test[:ACROSS].x)
     sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
     return {

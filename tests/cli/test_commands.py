@@ -39,9 +39,9 @@ def test_train_ends_with_figures_and_a_report(sonde: Callable, mine: str, here: 
     assert answer.code == 0 and answer.err == "", answer.err
     shown = figures(answer.out)
     run = open_run("mine-001")
-    assert run.info["dials"] == {"width": 7, "lr": 0.1, "widths": [3, 4], "bias": False, "way": "up", "text": None}
+    assert run.info["options"] == {"width": 7, "lr": 0.1, "widths": [3, 4], "bias": False, "way": "up", "text": None}
     assert run.info["seed"] == 3
-    assert float(shown["test/loss"]) == pytest.approx(run.result["figures"]["test/loss"], rel=1e-3)
+    assert float(shown["test/loss"]) == pytest.approx(run.result["metrics"]["test/loss"], rel=1e-3)
     assert (here / shown["report"]).is_file()
     assert [path.name for path in here.iterdir()] == ["runs"]
     assert sonde("train", mine, "--run", "loud").err.endswith("writing the report ...\n")
@@ -338,13 +338,13 @@ def directory(path: Path, **files: object) -> Path:
 
 
 def record(**options: object) -> dict:
-    empty: dict = {"options": {}, "fingerprint": {}, "data": {}}
-    return {"format": 1, "recipe": {"name": "toy"}, "dials": options, "seed": 0, **empty}
+    empty: dict = {"run_options": {}, "fingerprint": {}, "data": {}}
+    return {"format": 2, "recipe": {"name": "toy"}, "options": options, "seed": 0, **empty}
 
 
 def test_runs_says_how_far_each_came(sonde: Callable, here: Path) -> None:
     clock = '{"event": "%s", "step": 0, "time": "2026-01-01T10:%s+00:00"}\n'
-    done = {"status": "done", "steps": 90, "figures": {"valid/loss": 0.5, "test/accuracy": 0.975}}
+    done = {"status": "done", "steps": 90, "metrics": {"valid/loss": 0.5, "test/accuracy": 0.975}}
     events = "".join(clock % pair for pair in (("start", "00:00"), ("checkpoint", "00:40"), ("resume", "30:00"), ("finish", "31:25")))
     directory(here / "runs" / "a", run_json=record(lr=0.1, width=3), result_json=done, events_jsonl=events)
     rows = '{"step": 10, "loss": 0.75}\n{"step": 20, "valid/accuracy": 0.5}\n{"step": 30, "lo'
@@ -377,8 +377,8 @@ BROKEN = {
     "a list": {"run_json": "[]"},
     "of the future": {"run_json": {"format": 99}},
     "deep": {"run_json": "[" * 100_000},
-    "wrong kinds": {"run_json": {"format": 1, "recipe": 3, "dials": [], "seed": {}}, "result_json": "[1]", "metrics_jsonl": "[]\n3\n"},
-    "wrong figures": {"run_json": record(), "result_json": {"status": "done", "figures": {"a": "b", "c": None}}},
+    "wrong kinds": {"run_json": {"format": 1, "recipe": 3, "options": [], "seed": {}}, "result_json": "[1]", "metrics_jsonl": "[]\n3\n"},
+    "wrong figures": {"run_json": record(), "result_json": {"status": "done", "metrics": {"a": "b", "c": None}}},
     "wrong clock": {"run_json": record(), "events_jsonl": '{"event": "start", "time": "soon"}\n'},
     "deep rows": {"run_json": record(), "metrics_jsonl": "[" * 100_000},
     "no record": {"events_jsonl": ""},

@@ -330,7 +330,7 @@ def test_a_checkpoint_from_the_future_is_refused_and_left_alone(run: Path) -> No
 
 
 def test_a_run_from_the_future_is_refused(run: Path) -> None:
-    (run / "run.json").write_text((run / "run.json").read_text().replace('"format": 1', '"format": 7'))
+    (run / "run.json").write_text((run / "run.json").read_text().replace('"format": 2', '"format": 7'))
     with pytest.raises(BadInput, match="newer version"):
         train(run)
 

@@ -402,7 +402,7 @@ def test_a_record_that_lies_meets_only_our_errors(name: str, half: Path, memory:
         folder = checkpoint.path_of(path / "checkpoints", NEWEST)
         place = folder / name if name in PARTS else path / name
         if name == "result.json":
-            place.write_bytes(files.dump_json({"status": "done", "steps": 23, "model_step": 20, "figures": {"test/loss": 1.0}}))
+            place.write_bytes(files.dump_json({"status": "done", "steps": 23, "model_step": 20, "metrics": {"test/loss": 1.0}}))
         if name == "skips.json":
             place.write_bytes(files.dump_json([3, 4]))
         good = json.loads(place.read_text())

@@ -109,14 +109,14 @@ def test_members_that_differ_in_anything_equal_the_runs_alone(tmp_path, kind):
     by_value = {row.setting["value"]: row for row in alone.rows}
     for row in together.rows:
         peer = by_value[row.setting["value"]]
-        for name, values in row.figures.items():
-            assert values == pytest.approx(peer.figures[name], rel=5e-4), (kind, name)
+        for name, values in row.metrics.items():
+            assert values == pytest.approx(peer.metrics[name], rel=5e-4), (kind, name)
 
 
 def test_the_table_ranks_by_the_monitored_metric_with_mean_and_spread(tmp_path):
     result = sweep(line, {"lr": [1e-6, 0.05], "seed": [0, 1]}, folder=tmp_path / "s", threads=1, quiet=True)
     assert [row.setting["lr"] for row in result.rows] == [0.05, 1e-6]
-    values = result.best.figures["valid/loss"]
+    values = result.best.metrics["valid/loss"]
     assert result.best.mean("valid/loss") == pytest.approx(sum(values) / 2)
     assert result.best.spread("valid/loss") == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     picture = result.reading()

@@ -53,9 +53,9 @@ def test_the_engine_does_what_a_hand_written_loop_does(tmp_path):
 
 def test_a_run_directory_tells_the_whole_story(tmp_path):
     run = sonde.train(line, run=tmp_path / "r", quiet=True, steps=10, seed=5)
-    assert run.info["dials"]["steps"] == 10 and run.info["seed"] == 5
+    assert run.info["options"]["steps"] == 10 and run.info["seed"] == 5
     assert run.info["data"]["train"]["n"] == 50 and len(run.info["data"]["train"]["sha256"]) == 64
-    assert run.result["status"] == "done" and set(run.result["figures"]) >= {"valid/loss", "test/loss", "test/squared_error"}
+    assert run.result["status"] == "done" and set(run.result["metrics"]) >= {"valid/loss", "test/loss", "test/squared_error"}
     assert [row["step"] for row in run.metrics if "loss" in row] == list(range(1, 11))
     assert [event["event"] for event in run.events][0] == "start" and run.events[-1]["event"] == "finish"
     assert run.events[0]["regime"] == "minibatches of 16"
@@ -153,7 +153,7 @@ def test_bf16_and_channels_last_train(tmp_path):
         precision="bf16",
     )
     run = sonde.train(recipe, run=tmp_path / "r", quiet=True)
-    assert run.metrics[-1]["step"] == 30 and run.result["figures"]["valid/loss"] < run.metrics[0]["loss"]
+    assert run.metrics[-1]["step"] == 30 and run.result["metrics"]["valid/loss"] < run.metrics[0]["loss"]
     assert run.model().state_dict()["0.weight"].dtype == torch.float32
 
 

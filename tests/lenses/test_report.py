@@ -33,17 +33,17 @@ def a_run(path: Path, subject: Subject, **changes) -> SimpleNamespace:
         path=path,
         name=path.name,
         info={
-            "format": 1,
+            "format": 2,
             "recipe": {"name": "tiny"},
-            "dials": {"lr": 0.01, "widths": [4, 5], "text": None},
+            "options": {"lr": 0.01, "widths": [4, 5], "text": None},
             "seed": 3,
-            "options": {"processes": 1},
+            "run_options": {"processes": 1},
             "versions": {"sonde": "0.1.0"},
             "machine": {"cores": 2},
             "data": {"valid": {"n": 23, "sha256": "cd" * 32}},
             "parameters": {"all": 239, "trainable": 239},
         },
-        result={"status": "done", "steps": 12, "model_step": 12, "figures": {"test/loss": 0.18, "test/nll": 0.18, "test/accuracy": 0.93}},
+        result={"status": "done", "steps": 12, "model_step": 12, "metrics": {"test/loss": 0.18, "test/nll": 0.18, "test/accuracy": 0.93}},
         metrics=metrics,
         events=[{"event": "start", "step": 0, "time": "2026-01-05T10:00:00+00:00"}]
         + [{"event": "checkpoint", "step": step, "time": "2026-01-05T10:00:01+00:00"} for step in (3, 6, 9)]
@@ -132,7 +132,18 @@ def test_report_of_a_classifier_has_every_part(tmp_path) -> None:
     for words in (
         *("tiny-001", "Recipe tiny, seed 3, finished after 12 steps.", "93.00 %", "239", "Learning curves", "Loss", "Accuracy"),
         *("Learning rate", "Gradient norm", "Final model", "Over the run", "Confusion matrix", "Precision and recall", "Mistakes"),
-        *("Gradients by layer", "First-layer filters", "Cost of one example", "Conv2d", "8 × 6", "Options", "widths", "4, 5", "cores"),
+        *(
+            "Gradients by layer",
+            "First-layer filters",
+            "Cost of one example",
+            "Conv2d",
+            "8 × 6",
+            "Recipe options",
+            "Run options",
+            "widths",
+            "4, 5",
+            "cores",
+        ),
         *(
             "Versions",
             "0.1.0",
@@ -186,7 +197,7 @@ def test_report_of_a_run_without_anything(tmp_path) -> None:
 
     Bare.path.mkdir()
     page = check_page(report(Bare()))
-    assert "No figures yet." in page.words and "model and its data: its recipe is gone" in page.words
+    assert "No metrics yet." in page.words and "model and its data: its recipe is gone" in page.words
 
 
 def test_nothing_in_a_run_becomes_markup(tmp_path) -> None:
@@ -197,12 +208,12 @@ def test_nothing_in_a_run_becomes_markup(tmp_path) -> None:
     run.info = {
         **run.info,
         "recipe": {"name": HOSTILE},
-        "dials": {HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}},
+        "options": {HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}},
         "machine": {HOSTILE: HOSTILE},
         "data": {HOSTILE: {"n": HOSTILE, "sha256": HOSTILE}},
         "about_data": {"name": HOSTILE, "report": {HOSTILE: HOSTILE}},
     }
-    run.result = {"status": "done", "steps": HOSTILE, "figures": {f"test/{HOSTILE}": 1.0, "valid/accuracy": HOSTILE}}
+    run.result = {"status": "done", "steps": HOSTILE, "metrics": {f"test/{HOSTILE}": 1.0, "valid/accuracy": HOSTILE}}
     run.metrics = [*run.metrics, {"step": 13, f"valid/{HOSTILE}": 1.0, HOSTILE: 2.0}, {"step": 14, f"valid/{HOSTILE}": 1.5, HOSTILE: 3.0}]
     run.events = [{"event": HOSTILE, "step": HOSTILE, "time": HOSTILE, "text": HOSTILE}, {HOSTILE: HOSTILE}]
     text = check_page(report(run)).words
@@ -250,8 +261,8 @@ def test_a_folder_that_cannot_be_written_is_a_fault_with_advice(tmp_path) -> Non
 def test_compare_tells_differences_only(tmp_path) -> None:
     one, two = a_run(tmp_path / "a" / "tiny-001", images()), a_run(tmp_path / "b" / "tiny-001", images())
     two.info = json.loads(json.dumps(two.info)) | {"seed": 4}
-    two.info["dials"]["lr"] = 0.1
-    two.result = {**two.result, "figures": {"test/loss": 0.3, "test/nll": 0.3, "test/accuracy": 0.95, "valid/f1": 0.5}}
+    two.info["options"]["lr"] = 0.1
+    two.result = {**two.result, "metrics": {"test/loss": 0.3, "test/nll": 0.3, "test/accuracy": 0.95, "valid/f1": 0.5}}
     rows = compare_rows([one, two])
     assert [list(row) for row in rows] == [["run", "lr", "seed", "test/loss", "test/accuracy", "valid/f1"]] * 2
     assert [list(row.values()) for row in rows] == [

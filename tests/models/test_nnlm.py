@@ -92,7 +92,7 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
     )
     run = sonde.train(recipe, run=tmp_path / "run", quiet=True, threads=1)
     bigram = Ngram(row[:2500], 7, 2).perplexity(row[2500:])
-    assert bigram > 6.5 and run.result["figures"]["valid/loss"] < 0.8
+    assert bigram > 6.5 and run.result["metrics"]["valid/loss"] < 0.8
     generated = generate(run.model(), torch.tensor([[1, 2], [3, 5]]), 4, temperature=0)
     assert generated.tolist() == [[3, 5, 1, 6], [1, 6, 0, 6]]
 
@@ -115,7 +115,7 @@ def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):
             batch_size=64,
             steps=60,
         )
-        return sonde.train(recipe, run=tmp_path / name, quiet=True, threads=1).result["figures"]["valid/accuracy"]
+        return sonde.train(recipe, run=tmp_path / name, quiet=True, threads=1).result["metrics"]["valid/accuracy"]
 
     assert accuracy("rnn", lambda: LanguageModel(4, 16, 1, "lstm")) == 1
     assert accuracy("window", lambda: FeedForwardLM(4, order=4, width=8, hidden=32)) < 0.75

@@ -325,7 +325,7 @@ def test_trains_end_to_end(tmp_path):
     predictions = run.predict(Batch(x=torch.tensor([[-0.5], [0.5]]))).flatten()
     torch.testing.assert_close(predictions, torch.exp(torch.tensor([-0.5, 0.5])), rtol=0.15, atol=0)  # 500 noisy examples tell no more
     at_best = stats.gamma.logpdf(y[500:].numpy(), 4, scale=np.exp(x[500:, 0].numpy()) / 4).mean()
-    assert run.result["figures"]["valid/loss"] == pytest.approx(-at_best, abs=0.05)  # the estimate costs a little more than the truth
+    assert run.result["metrics"]["valid/loss"] == pytest.approx(-at_best, abs=0.05)  # the estimate costs a little more than the truth
 
 
 @pytest.mark.parametrize("family", [D.RelaxedBernoulli, D.RelaxedOneHotCategorical, D.LKJCholesky])

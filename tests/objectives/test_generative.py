@@ -197,7 +197,7 @@ def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
 def test_a_generator_whose_turn_never_comes_rests_and_is_still_told(tmp_path):
     run = played(tmp_path, 3, optimizer("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(forging=0))
     d, g = weights(run)
-    figures = run.result["figures"]
+    figures = run.result["metrics"]
     assert g == 0.5 and abs(d - 0.3) > 0.01
     assert math.isfinite(figures["valid/forge"]) and figures["valid/loss"] == pytest.approx(figures["valid/judge"], rel=1e-6)
 

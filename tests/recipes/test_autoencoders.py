@@ -51,7 +51,7 @@ def test_sparse_codes(penalty, tmp_path):
 
 def test_convolutional(tmp_path):
     run = sonde.train("autoencoder", run=tmp_path / "run", threads=1, quiet=True, network="convolutional", epochs=2)
-    assert run.result["figures"]["test/squared_error"] < 0.12
+    assert run.result["metrics"]["test/squared_error"] < 0.12
     with pytest.raises(BadInput, match="sparse"):
         sonde.train("autoencoder", run=tmp_path / "other", quiet=True, network="convolutional", kind="sparse")
 
@@ -60,7 +60,7 @@ def test_convolutional(tmp_path):
 def test_vae(network, hidden, tmp_path):
     run = sonde.train("vae", run=tmp_path / "run", threads=1, quiet=True, epochs=8, network=network, hidden=hidden, samples=20)
     elbo = float(told(run, "ELBO").split()[0])
-    assert elbo == pytest.approx(-run.result["figures"]["test/loss"], abs=0.3)  # other noise, and so a little off
+    assert elbo == pytest.approx(-run.result["metrics"]["test/loss"], abs=0.3)  # other noise, and so a little off
     assert -40 < elbo < float(told(run, "log p(x)").split()[2]) < -20
     for name in ("samples", "reconstructions", "codes"):
         assert (run.path / "shown" / f"{name}.png").stat().st_size > 5000

@@ -27,7 +27,7 @@ def bare(tmp_path_factory):
 
 
 def test_without_a_remedy_it_learns_by_heart(bare):
-    assert train_error(bare) < 0.05 < 0.3**2 < bare.result["figures"]["valid/squared_error"]
+    assert train_error(bare) < 0.05 < 0.3**2 < bare.result["metrics"]["valid/squared_error"]
     assert bare.look("diagnosis")[0].title == "Diagnosis: overfitting" and zeros(bare) == 0
     assert [len(source) for source in bare.data.splits.values()] == [30, 45, 45]
 
@@ -36,7 +36,7 @@ def test_without_a_remedy_it_learns_by_heart(bare):
 def test_a_remedy_raises_the_training_error_and_lowers_the_other(bare, options, tmp_path):
     run = run_of(tmp_path / "run", **options)
     assert train_error(run) > train_error(bare)
-    assert run.result["figures"]["valid/squared_error"] < bare.result["figures"]["valid/squared_error"]
+    assert run.result["metrics"]["valid/squared_error"] < bare.result["metrics"]["valid/squared_error"]
 
 
 def test_l1_leaves_real_zeros(tmp_path):
@@ -47,8 +47,8 @@ def test_early_stopping_goes_back_to_the_best(bare, tmp_path):
     run = run_of(tmp_path / "run", patience=5)
     assert run.result["steps"] < 1000
     checks = [row["valid/loss"] for row in run.metrics if "valid/loss" in row]
-    assert run.result["figures"]["valid/loss"] == pytest.approx(min(checks))
-    assert min(checks) < bare.result["figures"]["valid/loss"]
+    assert run.result["metrics"]["valid/loss"] == pytest.approx(min(checks))
+    assert min(checks) < bare.result["metrics"]["valid/loss"]
 
 
 def test_a_strength_without_a_penalty_is_refused(tmp_path):

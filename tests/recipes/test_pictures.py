@@ -63,7 +63,7 @@ def test_pixels(tmp_path):
     run = sonde.train("pixels", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, levels=3)
     nats, bits = (float(told(run, "log p(x)").split()[place]) for place in (0, 4))
     assert nats == pytest.approx(-bits * 64 * math.log(2), abs=0.05)
-    assert -nats / 64 == pytest.approx(run.result["figures"]["test/loss"], abs=1e-3)  # the loss is a mean over pixels
+    assert -nats / 64 == pytest.approx(run.result["metrics"]["test/loss"], abs=1e-3)  # the loss is a mean over pixels
     assert 0.1 <= float(told(run, "labels").split()[0]) <= 1 and (run.path / "shown" / "samples.png").stat().st_size > 5000
 
 

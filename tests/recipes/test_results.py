@@ -17,7 +17,7 @@ from sonde.recipes._parts import sometimes
 
 
 def figures(name: str, where, seed: int = 0, **options) -> dict[str, float]:
-    return sonde.train(name, run=where, seed=seed, threads=1, quiet=True, **options).result["figures"]
+    return sonde.train(name, run=where, seed=seed, threads=1, quiet=True, **options).result["metrics"]
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_diabetes_beats_the_mean_in_its_own_units(tmp_path):
     run = sonde.train("diabetes", run=tmp_path / "run", threads=1, quiet=True)
     train, test = run.data.train[:].y, run.data.test[:].y
     mean_error = (test - train.mean()).square().mean().item()
-    assert run.result["figures"]["test/squared_error"] < 0.75 * mean_error
+    assert run.result["metrics"]["test/squared_error"] < 0.75 * mean_error
     assert run.predict(run.data.test[:]).mean().item() == pytest.approx(train.mean().item(), rel=0.15)
 
 

@@ -31,7 +31,7 @@ def small(mixer: str, text) -> dict:
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_char_lm_trains_with_every_mixer(mixer, text, tmp_path):
     run = sonde.train("char_lm", run=tmp_path / "run", steps=12, lr=1e-2, threads=1, quiet=True, **small(mixer, text))
-    figures = run.result["figures"]
+    figures = run.result["metrics"]
     assert math.isfinite(figures["valid/loss"]) and figures["valid/loss"] < math.log(len(run.data.classes))
 
 
@@ -40,7 +40,7 @@ def test_char_lm_beats_the_frequencies_of_characters(text, tmp_path):
     valid = run.data.valid.tokens.long()
     share = torch.bincount(run.data.train.tokens.long(), minlength=len(run.data.classes)).double() + 1
     entropy = -(share / share.sum()).log()[valid].mean().item()  # nats per character without any context
-    assert run.result["figures"]["valid/loss"] < 0.6 * entropy
+    assert run.result["metrics"]["valid/loss"] < 0.6 * entropy
 
 
 def test_windows_to_train_on_overlap_and_those_to_judge_by_do_not(text):
@@ -74,7 +74,7 @@ def test_only_mixers_that_see_no_order_are_told_places():
 def test_a_reflection_tracks_parity_and_a_gate_does_not(tmp_path):
     def accuracy(mixer: str) -> float:
         run = sonde.train("parity", run=tmp_path / mixer.split()[-1], mixer=mixer, steps=300, batch_size=32, threads=1, quiet=True)
-        return run.result["figures"]["test/accuracy"]
+        return run.result["metrics"]["test/accuracy"]
 
     assert accuracy("deltanet negative=true") > 0.9 and accuracy("gla") < 0.7
 
@@ -83,6 +83,6 @@ def test_a_reflection_tracks_parity_and_a_gate_does_not(tmp_path):
 def test_a_gate_forgets_at_a_reset_and_a_sum_does_not(tmp_path):
     def accuracy(mixer: str) -> float:
         run = sonde.train("reset", run=tmp_path / mixer, mixer=mixer, steps=300, batch_size=32, threads=1, quiet=True)
-        return run.result["figures"]["test/accuracy"]
+        return run.result["metrics"]["test/accuracy"]
 
     assert accuracy("gla") > accuracy("linear") + 0.1

@@ -37,7 +37,7 @@ def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
     assert len(generated) == names.SHOWN and sum(name.isalpha() for name in generated) > 10
     stderr = capsys.readouterr().err
     assert f"made up: {generated[0]}" in stderr and stderr.index("looking at what was learned ...") < stderr.index("made up")
-    figures, baseline = run.result["figures"], float(events(run, "baseline").split()[-1])
+    figures, baseline = run.result["metrics"], float(events(run, "baseline").split()[-1])
     assert figures["valid/loss"] < math.log(len(run.data.classes)) and 1.5 < baseline < 3
     assert "made up" in run.report().read_text(encoding="utf-8")
 
@@ -100,7 +100,7 @@ def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
 def test_sentiment_beats_a_bag_of_words_where_the_order_counts(no_data):
     run = sonde.train("sentiment", run=no_data / "run", mixer="gru", width=24, lr=1e-2, epochs=14, threads=1, quiet=True)
     assert run.data.name == "made-up sentences"
-    simple, accuracy = float(events(run, "baseline").split()[10]), run.result["figures"]["test/accuracy"]
+    simple, accuracy = float(events(run, "baseline").split()[10]), run.result["metrics"]["test/accuracy"]
     assert simple < 0.95 < accuracy
     (no_data / "mine.txt").write_text("Unfortunately it will rain\n\nThe film was not bad\n", encoding="utf-8")
     assert run.predict(run.data.reader(no_data / "mine.txt")).argmax(1).tolist() == [0, 1]
@@ -131,7 +131,7 @@ def test_made_up_sentences_hold_no_example_and_both_labels():
 @pytest.mark.slow
 def test_real_sentences_are_judged_better_than_by_a_bag_of_words(data_folder, tmp_path):
     run = sonde.train("sentiment", run=tmp_path / "run", data="sst2", threads=1, quiet=True)
-    assert run.result["figures"]["test/accuracy"] > float(events(run, "baseline").split()[10]) > 0.8
+    assert run.result["metrics"]["test/accuracy"] > float(events(run, "baseline").split()[10]) > 0.8
 
 
 def test_embeddings_begin_as_word_vectors():
@@ -157,7 +157,7 @@ def test_hidden_tokens_are_a_share_and_follow_the_generator():
 def test_tagging_needs_the_next_word(tmp_path):
     def accuracy(bidirectional: bool) -> float:
         options = {"n": 600, "steps": 80, "lr": 1e-2, "bidirectional": bidirectional}
-        return sonde.train("tagging", run=tmp_path / str(bidirectional), threads=1, quiet=True, **options).result["figures"][
+        return sonde.train("tagging", run=tmp_path / str(bidirectional), threads=1, quiet=True, **options).result["metrics"][
             "test/accuracy"
         ]
 

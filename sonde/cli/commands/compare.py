@@ -1,4 +1,4 @@
-"""Put runs side by side: final figures, options that differ, and curves."""
+"""Put runs side by side: final metrics, options that differ, and curves."""
 
 from __future__ import annotations
 

@@ -34,5 +34,5 @@ def run(words: list[str]) -> int:
         (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)
         for one, text in zip(seen, _runs.differing(seen), strict=True)
     ]
-    print(table(("run", "recipe", "status", "steps", "figure", "time", "options that differ"), rows))
+    print(table(("run", "recipe", "status", "steps", "metric", "time", "options that differ"), rows))
     return 0

@@ -72,5 +72,5 @@ def _tell(run: Run, flags: dict) -> int:
 
     if not flags.get("quiet"):
         print("writing the report ...", file=sys.stderr, flush=True)
-    print(columns([*((name, number(value)) for name, value in run.result.get("figures", {}).items()), ("report", str(run.report()))]))
+    print(columns([*((name, number(value)) for name, value in run.result.get("metrics", {}).items()), ("report", str(run.report()))]))
     return 0

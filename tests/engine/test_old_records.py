@@ -1,0 +1,67 @@
+"""Runs of version 0.1.0, whose records have other names, are listed, opened and continued."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sonde
+from sonde.core import renamed
+
+
+def as_first_version(path: Path) -> None:
+    """Rewrite the records of a run as version 0.1.0 wrote them."""
+    info = json.loads((path / "run.json").read_text())
+    info["format"] = 1
+    info["dials"] = {{"batch_size": "batch"}.get(name, name): value for name, value in info.pop("options").items()}
+    info["options"] = info.pop("run_options")
+    (path / "run.json").write_text(json.dumps(info))
+    if (path / "result.json").exists():
+        result = json.loads((path / "result.json").read_text())
+        result["figures"] = result.pop("metrics")
+        (path / "result.json").write_text(json.dumps(result))
+    with open(path / "events.jsonl", "a") as events:
+        events.write('{"event": "IoU", "step": 2, "time": "2026-01-05T10:00:03+00:00", "learnt": true, "text": "0.9"}\n')
+
+
+def test_a_finished_run_is_opened_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = sonde.train("tiny_mlp", run=tmp_path / "r", batch_size=7, steps=4, quiet=True, threads=1)
+    metrics = dict(run.result["metrics"])
+    as_first_version(tmp_path / "r")
+    old = sonde.open_run(tmp_path / "r")
+    assert old.info["options"]["batch_size"] == 7 and old.info["run_options"]["threads"] == 1 and "dials" not in old.info
+    assert old.result["metrics"] == metrics and old.recipe.batch_size == 7
+    assert [event["text"] for event in old.events if event.get("learned")] == ["0.9"]
+    from sonde.cli.main import main
+
+    assert main(["runs", "--under", str(tmp_path)]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+def test_a_stopped_run_continues_with_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    whole = sonde.train("tiny_mlp", run=path, batch_size=7, steps=6, checkpoint_every=3, quiet=True, threads=1)
+    wanted = dict(whole.result["metrics"])
+    shutil.rmtree(path / "checkpoints" / "step-00000006")  # as if it had been killed before its last save
+    (path / "result.json").unlink()
+    as_first_version(path)
+    run = sonde.train(resume=path, quiet=True)
+    assert run.result["metrics"] == wanted and any(event["event"] == "resume" for event in run.events)
+
+
+@pytest.mark.parametrize(
+    "body", [None, 3, [], {"format": 1}, {"format": 1, "recipe": 3, "dials": 4}, {"format": 1, "recipe": {"name": "x"}}]
+)
+def test_broken_records_are_left_to_the_check(body: object) -> None:
+    if isinstance(body, dict):
+        assert renamed.record(body)["format"] == 2
+    assert renamed.result(body) is body
+
+
+def test_options_of_a_users_own_file_keep_their_names() -> None:
+    info = {"format": 1, "recipe": {"file": "mine.py"}, "dials": {"batch": 3}, "options": {}}
+    assert renamed.record(info)["options"] == {"batch": 3}
+    assert renamed.record({**info, "recipe": {"name": "tiny_mlp"}})["options"] == {"batch_size": 3}
