@@ -76,7 +76,7 @@ def measure(results: Sequence[Result], data: str) -> list[Margin]:
     row = results[0].id
     broken = [result for result in results if result.error]
     if broken:
-        raise DataUnusable(f"{row} did not run with seed {broken[0].seed}: {broken[0].error}", fix="mend the exhibit, then measure again")
+        raise DataUnusable(f"{row} did not run with seed {broken[0].seed}: {broken[0].error}", fix="fix the exhibit, then measure again")
     by_name: dict[str, list[Finding]] = {}
     for result in results:
         for finding in result.findings:

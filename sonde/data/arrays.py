@@ -95,7 +95,7 @@ def finite(x: Tensor, rules: Rules, name: str) -> tuple[Tensor, np.ndarray]:
         raise BadInput(
             f"{int(bad.sum())} values in {int(rows.sum())} of {len(x)} examples of '{name}' are not finite",
             where=f"first in example {int(rows.nonzero()[0])}",
-            fix="mend them or set missing='drop'",
+            fix="fix them or set missing='drop'",
         )
     return x[~rows], (~rows).numpy()
 
@@ -116,7 +116,7 @@ def encode(y: np.ndarray, goal: Target, name: str) -> Tensor:
         with np.errstate(over="ignore"):
             values = torch.from_numpy(y.astype(np.float32))
         if not torch.isfinite(values).all():
-            raise BadInput(f"{int((~torch.isfinite(values)).sum())} targets of '{name}' are not finite", fix="mend them")
+            raise BadInput(f"{int((~torch.isfinite(values)).sum())} targets of '{name}' are not finite", fix="fix them")
         return values
     if goal.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in goal.classes):
         labels = torch.from_numpy(y.reshape(-1).astype(np.int64))

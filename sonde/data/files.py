@@ -183,7 +183,7 @@ def image_folder(
     fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
     if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
         message = f"of class {listed(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
-        raise BadInput(message, fix="mend the pictures or remove the folder")
+        raise BadInput(message, fix="fix the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
     data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))

@@ -71,7 +71,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # parsers of foreign formats raise nearly anything, and all of it means: not readable
         why = str(error).strip().split("\n")[0][:120]
-        raise BadInput(f"'{path.name}' {what}: {why or type(error).__name__}", fix="mend the file or give another") from error
+        raise BadInput(f"'{path.name}' {what}: {why or type(error).__name__}", fix="fix the file or give another") from error
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -182,7 +182,7 @@ def _separated(path: Path, separator: str | None, header: bool | None) -> dict[s
         raise BadInput(f"'{path.name}' has {names.count(twice[0])} columns named '{twice[0]}'", fix="give each column its own name")
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
-            raise BadInput(f"line {line} of '{path.name}' has {len(row)} cells, the first line has {len(names)}", fix="mend that line")
+            raise BadInput(f"line {line} of '{path.name}' has {len(row)} cells, the first line has {len(names)}", fix="fix that line")
     body = rows[1:] if header else rows
     columns = zip(*body, strict=True) if body else ([] for _ in names)
     return {name: _texts(cells) for name, cells in zip(names, columns, strict=True)}

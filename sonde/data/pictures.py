@@ -65,7 +65,7 @@ def by_class(folder: Path) -> Folder:
             raise BadInput(f"class folder {listed(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
         if untrained := sorted(set(labels) - {label for label, of in zip(labels, parts, strict=True) if of == roots[0][0]}):
             message = f"class folder {listed(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
-            raise BadInput(message, fix="mend its name, or add pictures to train on")
+            raise BadInput(message, fix="fix its name, or add pictures to train on")
     if len(set(labels)) < 2:
         raise BadInput(
             f"folder '{folder.name}' holds pictures of {'only one class' if labels else 'no class'}, two or more are needed",
@@ -104,7 +104,7 @@ def read(
                 raise BadInput(
                     error.what.replace(clean(path.name), name(path), 1),
                     where=str(root or path.parent),
-                    fix="mend it, remove it, or use --skip-corrupt (skip_corrupt=True)",
+                    fix="fix it, remove it, or use --skip-corrupt (skip_corrupt=True)",
                 ) from error
             corrupt.append(name(path))
     if not images:

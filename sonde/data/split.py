@@ -92,7 +92,7 @@ def check_labels(labels: Tensor, classes: Sequence[str], where: str) -> None:
         raise BadInput(
             f"{int(wrong.sum())} of {len(labels)} labels are outside 0 to {len(classes) - 1}: {shown}",
             where=f"{where}, first at example {int(wrong.nonzero()[0])}",
-            fix="mend the labels or give the right number of classes",
+            fix="fix the labels or give the right number of classes",
         )
 
 

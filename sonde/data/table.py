@@ -89,7 +89,7 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
         any_gap = np.logical_or.reduce(list(gaps.values()))
         if rules.missing == "error":
             holes = [f"'{column}' ({int(gap.sum())})" for column, gap in gaps.items() if gap.any()]
-            raise BadInput(f"'{name}' has missing or corrupt cells in {listed(holes)}", fix="mend them, or set missing='mean' or 'drop'")
+            raise BadInput(f"'{name}' has missing or corrupt cells in {listed(holes)}", fix="fix them, or set missing='mean' or 'drop'")
         report["rows with gaps dropped"] = int(any_gap.sum())
         keep &= ~any_gap
     kept = np.flatnonzero(keep)
@@ -351,7 +351,7 @@ class Target:
             y = ((cells - self.mean) / self.std).astype(np.float32)
         if not np.isfinite(y).all():
             raise BadInput(
-                f"{int((~np.isfinite(y)).sum())} targets in column '{self.column}' of '{name}' are missing or too large", fix="mend them"
+                f"{int((~np.isfinite(y)).sum())} targets in column '{self.column}' of '{name}' are missing or too large", fix="fix them"
             )
         return torch.from_numpy(y)[:, None]
 
@@ -377,7 +377,7 @@ class TableReader:
         x, filled = self.encoder(columns, name)
         if filled.any() and self.encoder.rules.missing != "mean":
             row = int(filled.nonzero()[0])
-            raise BadInput(f"row {row} of '{name}' has missing or corrupt cells", fix="mend it, or train with missing='mean'")
+            raise BadInput(f"row {row} of '{name}' has missing or corrupt cells", fix="fix it, or train with missing='mean'")
         fields = {"x": x, "ids": torch.arange(n), **({"filled": filled} if filled.any() else {})}
         if self.target.column in columns:
             cells = columns[self.target.column]

@@ -174,7 +174,7 @@ class _Loss:
             f"{self.why}; {restarts} restarts brought no new checkpoint" if restarts else self.why,
             where=f"{place}; its last lines: {self.tail}" if self.tail else place,
             last_good=_last_good(saved),
-            fix=f"{memory}mend what ended that rank; the same command goes on from the last checkpoint",
+            fix=f"{memory}fix what ended that rank; the same command goes on from the last checkpoint",
         )
 
 

@@ -167,7 +167,7 @@ def _lines(path: Path, quiet: bool) -> Iterator[str]:
             if rest:
                 yield rest
     except (UnicodeDecodeError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        raise BadInput(f"'{path.name}' cannot be read as UTF-8 text: {error}", fix="mend the file or give another") from error
+        raise BadInput(f"'{path.name}' cannot be read as UTF-8 text: {error}", fix="fix the file or give another") from error
 
 
 @contextmanager

@@ -146,7 +146,7 @@ def once_only(kernel: str) -> Callable[..., Any]:
 
 
 def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
-    """What a kernel gives: by its plain function when nobody watches, else by the torch op made of it."""
+    """What a kernel gives: by its plain function where no hook, mode or tracer could see it, else by the torch op made of it."""
     if unseen(inputs):
         return run(*inputs, False)
     # Inside vmap nothing seems to want a gradient, and yet may get one.

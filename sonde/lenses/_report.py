@@ -420,7 +420,7 @@ def _no_room(path: Path, error: OSError) -> ResourceFault:
         f"{path.name} cannot be written: {error.strerror or error}",
         where=str(path.parent),
         last_good="the run itself is untouched",
-        fix="make room or mend the permissions",
+        fix="make room or fix the permissions",
     )
 
 

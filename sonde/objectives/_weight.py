@@ -39,5 +39,5 @@ def check(batch: Batch, name: str) -> None:
         example = place if "ids" not in batch else int(batch.ids[place])
         raise BadInput(
             f"{name} takes weights that are finite and not negative, not {float(weight[place]):g} in example {example}",
-            fix="mend the weights",
+            fix="fix the weights",
         )

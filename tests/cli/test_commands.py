@@ -235,7 +235,7 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     written = (here / "said.csv").read_bytes()
     assert b"\nc\xe9.png,dark," in written and b"\nd\x1b[2J.png,dark," in written
     (here / "new" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    assert sonde("predict", "images-001", "new").err.endswith("; mend it, remove it, or use --skip-corrupt (skip_corrupt=True)\n")
+    assert sonde("predict", "images-001", "new").err.endswith("; fix it, remove it, or use --skip-corrupt (skip_corrupt=True)\n")
     answer = sonde("predict", "images-001", "new", "--skip-corrupt")
     assert answer.code == 0 and answer.err == "1 of 5 pictures cannot be read and is left out: b.png\n"
     assert [row["class"] for row in csv.DictReader(io.StringIO(answer.out))] == ["light", "dark", "dark", "dark"]

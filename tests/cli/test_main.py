@@ -65,10 +65,10 @@ OURS = [kind for kind in vars(errors).values() if isinstance(kind, type) and iss
 def test_our_errors_keep_their_exit_code(
     kind: type[errors.SondeError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    broken(monkeypatch, kind("it broke\x1b[31m", where="here", last_good="step 3", fix="mend it"))
+    broken(monkeypatch, kind("it broke\x1b[31m", where="here", last_good="step 3", fix="fix it"))
     assert cli.main(["x"]) == kind.exit_code
     shown = capsys.readouterr().err
-    assert shown.startswith("error: it broke\\x1b[31m") and "mend it" in shown and "Traceback" not in shown
+    assert shown.startswith("error: it broke\\x1b[31m") and "fix it" in shown and "Traceback" not in shown
     assert len(shown.splitlines()) == (1 if kind.one_line else 4)
 
 

@@ -298,7 +298,7 @@ def test_every_class_has_pictures_to_train_on(tmp_path: Path) -> None:
     picture_folder(tmp_path / "train", 4)
     picture_folder(tmp_path / "test", 2)
     (tmp_path / "test" / "dog").rename(tmp_path / "test" / "dgo")
-    with pytest.raises(BadInput, match="class folder dgo is in 'test' but not in 'train'; mend its name"):
+    with pytest.raises(BadInput, match="class folder dgo is in 'test' but not in 'train'; fix its name"):
         load_file(tmp_path)
     (tmp_path / "test" / "dgo").rename(tmp_path / "test" / "dog")
     for file in (tmp_path / "train" / "dog").iterdir():

@@ -1,4 +1,4 @@
-"""Token shards: the tokens of the text, killed and gone on with, side by side, damaged; and windows over them."""
+"""Token shards: the tokens of the text, killed and resumed, side by side, damaged; and windows over them."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class FailingLog:
         if name == "open_append" and arguments[0].name == self.file:
             self.fds.add(fd := go())
             return fd
-        # A disk that refuses rows refuses to mend them, too.
+        # A disk that refuses rows refuses to repair them, too.
         if arguments[0] in self.fds if name in ("write", "fsync") else name == "truncate" and arguments[0].name == self.file:
             self.count += 1
             if self.which(self.count - 1):

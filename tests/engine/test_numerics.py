@@ -296,7 +296,7 @@ def test_weights_that_an_update_made_infinite_are_never_saved(first: int, memory
     assert caught.value.exit_code == 5 and re.search(r"parameter '\S+' is not finite", caught.value.where)
 
 
-def test_skipping_cannot_mend_weights_that_are_not_finite(memory: Path) -> None:
+def test_skipping_cannot_repair_weights_that_are_not_finite(memory: Path) -> None:
     with pytest.raises(NumericalStop):
         train(memory / "run", shaken, factor=1e45, first=12, on_bad="skip")
 

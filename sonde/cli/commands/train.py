@@ -29,7 +29,7 @@ def options() -> list[Option]:
     from ...engine.options import Options
 
     return [
-        option("run", Path | None, None, "directory of the run; one that exists is gone on with; default: runs/NAME-001, -002, ..."),
+        option("run", Path | None, None, "directory of the run; an existing one is resumed; default: runs/NAME-001, -002, ..."),
         option("resume", bool, False, "go on with a run; its recipe and options are read from it"),
         *options_of(Options).values(),
     ]

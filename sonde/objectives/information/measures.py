@@ -88,7 +88,7 @@ def probabilities(table: Table, positive: bool = False, within: float | None = N
     for rule, bad in (("finite", ~p.isfinite()), (least, (p <= 0) if positive else (p < 0))):
         if bool(bad.any()):
             place = tuple(bad.nonzero()[0].tolist())
-            raise BadInput(f"probabilities must be {rule}, not {float(p[place]):g} at {_place(place)}", fix="mend the table")
+            raise BadInput(f"probabilities must be {rule}, not {float(p[place]):g} at {_place(place)}", fix="fix the table")
     total = p.detach().double().sum(-1)
     allowed = 4 * p.shape[-1] * torch.finfo(p.dtype).eps if within is None else within
     bad = (total - 1).abs() > allowed

@@ -1,0 +1,113 @@
+"""The words of the house: American spelling, and no word of the old dialect, in code, prose, tests and file names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STEMS = (
+    "capital categor character discret equal factor final general initial linear local marginal maxim memor minim normal optim organ "
+    "orthogonal parametr penal prior quant random real recogn regular serial special stabil standard summar symmetr synchron token "
+    "util vector visual"
+)
+BRITISH = re.compile(
+    rf"(?i)(?<![a-z])(?:un|re|de|pre)?(?:{'|'.join(STEMS.split())})is(?:e|ed|er|ers|es|ing|ation|ations|able)(?![a-z])"
+    r"|colour|neighbour|behaviour|favour|honour|tumour|centre|centring|(?<![a-z])(?:milli)?metres?(?![a-z])|(?<![a-z])grey|labell|modell(?=ed|ing)"
+    r"|learnt|spelt|defence|licence|catalogue|programmes?(?![a-z])|artefact|judgement|analyse|cancell(?=ed|ing)|towards"
+)
+DIALECT = re.compile(r"(?i)(?<![a-z])(?:dials?|shelf|shelves)(?![a-z])|(?<![a-z])mend(?![a-z])|gone on with|nobody watches")
+VARIABLES = {"told", "found", "asked", "given", "made"}
+"""no name of a variable: a noun says what it holds"""
+EXCEPTIONS = {
+    "tests/test_voice.py": "the lists themselves",
+    "sonde/core/renamed.py": "old names, to refuse them",
+    "tests/cli/test_upgrade.py": "files of an older version",
+    "tests/engine/test_old_records.py": "records of an older version",
+    "benchmarks/_digests.py": "names of older revisions",
+    "benchmarks/identical.py": "names of older revisions",
+    "CHANGELOG.md": "what changed",
+    "LICENSE": "not ours",
+}
+VARIABLES_LEFT = {
+    ("benchmarks/estimators.py", "asked"),
+    ("sonde/atlas/rnn.py", "given"),
+    ("sonde/nn/mixers/_cell.py", "given"),
+    ("tests/engine/test_other_data.py", "found"),
+}
+"""variables that stay: a parameter that callers name, a yes or no of a search"""
+
+
+def texts() -> list[str]:
+    """Files of text that git knows; outside a checkout, those below the folders of the project."""
+    try:
+        names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        names = [
+            path.relative_to(ROOT).as_posix() for part in ("sonde", "tests", "docs", "benchmarks") for path in (ROOT / part).rglob("*")
+        ]
+    endings = (".py", ".md", ".c", ".h", ".toml", ".yaml", ".tsv", "Makefile")
+    return [name for name in names if name.endswith(endings) and name not in EXCEPTIONS and name != "tests/sensitive.tsv"]
+
+
+def words(text: str) -> list[str]:
+    """Words that may not appear, as they stand in a text."""
+    return [match.group() for pattern in (BRITISH, DIALECT) for match in pattern.finditer(text)]
+
+
+def variables(source: str) -> set[str]:
+    """Local variables and parameters of functions that are named by a participle; those of a lambda do not count."""
+    bound = set()
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = function.args
+            bound |= {one.arg for one in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+            bound |= {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return bound & VARIABLES
+
+
+def test_spelling_and_dialect() -> None:
+    wrong = []
+    for name in texts():
+        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").split("\n"), 1):
+            wrong += [f"{name}:{number}: {word}" for word in words(line)]
+    assert wrong == []
+    assert [f"{name}: {word}" for name in texts() for word in words(name)] == []
+
+
+def test_variables_have_names_of_things() -> None:
+    wrong = {
+        (name, one) for name in texts() if name.endswith(".py") for one in variables((ROOT / name).read_text(encoding="utf-8"))
+    } - VARIABLES_LEFT
+    assert sorted(wrong) == []
+
+
+def test_every_exception_is_needed() -> None:
+    for name in EXCEPTIONS.keys() - {"LICENSE", "CHANGELOG.md", "benchmarks/identical.py"}:
+        assert words((ROOT / name).read_text(encoding="utf-8")), f"{name} needs no exception"
+    for name, one in VARIABLES_LEFT - {("benchmarks/estimators.py", "asked")}:
+        assert one in variables((ROOT / name).read_text(encoding="utf-8")), f"{name} has no variable '{one}'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["an optimiser", "normalise()", "UNLABELLED", "the colour", "tokeniser.py", "a dial", "on the shelf", "Learnt", "penalises", "grey"],
+)
+def test_a_planted_word_is_seen(text: str) -> None:
+    assert len(words(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["an emphasis", "optimism", "dialogue", "radial", "realistic", "a promise", "greyhound"[4:], "parametrize", "meter"]
+)
+def test_other_words_are_not(text: str) -> None:
+    assert words(text) == []
+
+
+def test_a_planted_variable_is_seen() -> None:
+    assert variables("def f(given):\n    found = 1\n    return found") == {"given", "found"}
+    assert variables("def f(x):\n    return x.found(made=1)") == set()
