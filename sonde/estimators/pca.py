@@ -67,8 +67,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.explained_variance_ratio_ = variance[:M] / (total or 1.0)
         largest = np.take_along_axis(components[:M], np.abs(components[:M]).argmax(1)[:, None], 1)
         self.components_ = components[:M] * np.sign(largest)
-        if self.whiten and variance[M - 1] <= D * EPS * variance[0]:
-            rank = int((variance > D * EPS * variance[0]).sum())
+        # A covariance is a sum over N rows, and each of them rounds it.
+        floor = (max(N, D) if self.solver_ == "covariance" else D) * EPS * variance[0]
+        if self.whiten and variance[M - 1] <= floor:
+            rank = int((variance > floor).sum())
             raise BadValue(f"only {rank} of {M} components have any variance to whiten", fix=f"n_components={rank or 1} or fewer")
         return self
 
