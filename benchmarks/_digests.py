@@ -29,7 +29,6 @@ HOMES = {
     "tensors": ("core.tensors",),
 }
 """modules by what they hold, the present name first"""
-FIELDS = {"optimizer": "optimiser", "batch_size": "batch"}
 FORMS = ("step", "fused", "parallel", "chunk", "scan")
 RENAMED_OPTIONS = {"data": ("data", "file", "folder"), "pairs": ("data", "pairs"), "unlabeled": ("unlabeled", "unlabelled")}
 
