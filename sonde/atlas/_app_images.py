@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,19 +39,23 @@ BLOCKS = (8, 8)
 """of two layers each, in the deep nets of APP-02: so many that a plain one hardly begins to learn in 60 steps"""
 
 
-def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Data, **how: Any) -> list[float]:
-    """Test accuracy of a network, trained by each seed."""
-    wanted = {"steps": 150, "batch_size": 64, "lr": 4e-3, **how}
-    recipe = Recipe(
-        model=model,
-        data=data,
-        objective=Categorical(len(data.classes)),
-        optimizer=optimizer("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
-        schedule=warmup_cosine(),
-        channels_last=True,
-        **wanted,
-    )
-    return [exhibit.train(recipe, f"{name}-{seed}", seed=seed).result["metrics"]["test/accuracy"] for seed in exhibit.seeds(3)]
+def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Callable[[int], Data], **how: Any) -> list[float]:
+    """Test accuracy of a network, trained by each seed on the data of that seed."""
+
+    def recipe(data: Data) -> Recipe:
+        wanted = {"steps": 150, "batch_size": 64, "lr": 4e-3, **how}
+        return Recipe(
+            model=model,
+            data=data,
+            objective=Categorical(len(data.classes)),
+            optimizer=optimizer("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
+            schedule=warmup_cosine(),
+            channels_last=True,
+            **wanted,
+        )
+
+    runs = [exhibit.train(recipe(data(seed)), f"{name}-{seed}", seed=seed) for seed in exhibit.seeds(3)]
+    return [run.result["metrics"]["test/accuracy"] for run in runs]
 
 
 def digits(exhibit: Exhibit) -> str:
@@ -59,8 +63,8 @@ def digits(exhibit: Exhibit) -> str:
     there = fetch.find(MNIST, MNIST.removesuffix(".gz")) is not None
     name = "mnist" if there else "digits"
     # Of the few digits half are held out, to compare on.  They fill their 8 x 8 pixels, so a shift costs an edge: most are not moved.
-    data = load(name, seed=exhibit.seed) if there else load(name, seed=exhibit.seed, valid=0, test=0.5)
-    moved, side = augment.shift(1) if there else sometimes(augment.shift(1), 0.25), data.train[:1].x.shape[-1]
+    data = cache(lambda seed: load(name, seed=seed) if there else load(name, seed=seed, valid=0, test=0.5))
+    moved, side = (augment.shift(1), 28) if there else (sometimes(augment.shift(1), 0.25), 8)
     convolutional = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, steps=300, augment=moved)
     flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, steps=300)
     least = TARGETS[name]
@@ -84,12 +88,13 @@ def photographs(exhibit: Exhibit) -> str:
         f"{deep}, residual": (60, lambda: ResNet(BLOCKS, many, width=8, large=False, skip=1.0)),
     }
     scores = {
-        key: accuracies(exhibit, key.replace(" ", "-"), make, data, steps=steps, augment=augment.flip(), drop_last=True)
+        key: accuracies(exhibit, key.replace(" ", "-"), make, lambda seed: data, steps=steps, augment=augment.flip(), drop_last=True)
         for key, (steps, make) in nets.items()
     }
     shallow, plain, residual = scores.values()
     exhibit.ordered(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
-    exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least, mean=True)
+    # One set of images for all seeds, so their mean scatters like one of them: each is held against the bound.
+    exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least)
     near, linear = _peers(data)
     exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
     exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
@@ -107,11 +112,11 @@ def photographs(exhibit: Exhibit) -> str:
 def _photographs(seed: int) -> tuple[str, float, Data]:
     """A part of CIFAR-10 at half its size; without it colored shapes, to be classified by kind.
 
-    Their name, the least mean test accuracy of the residual net and the images.
+    Their name, the least test accuracy of the residual net and the images.
     """
     if fetch.find("cifar10/labels.json", "cifar-10/labels.json", "cifar10/cifar-10-binary.tar.gz") is None:
         shapes = load("shapes", seed=seed, n=4000, size=16, color=True)
-        return "colored shapes, because there is no CIFAR-10", 0.45, replace(shapes, valid=None)
+        return "colored shapes, because there is no CIFAR-10", 0.35, replace(shapes, valid=None)
     whole = load("cifar10", seed=seed)
     parts = {"train": whole.train[torch.arange(3000)], "test": whole.splits["test"][torch.arange(2000)]}
     sources = {key: TensorSource(F.avg_pool2d(part.x, 2), part.y) for key, part in parts.items()}
@@ -132,7 +137,7 @@ def _peers(data: Data) -> tuple[float, float]:
 
 def three_classes(exhibit: Exhibit) -> str:
     """APP-03: cat, dog or neither stands for any three kinds of picture: here discs, squares and crosses."""
-    data = load("shapes", seed=exhibit.seed, n=2000, size=24)
+    data = cache(lambda seed: load("shapes", seed=seed, n=2000, size=24))
     dense = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((24 * 24, 96, 3))), data, steps=250, lr=2e-3)
     shared = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None, norm=True), data, steps=300, lr=1e-2)
     exhibit.above("CNN: test accuracy", shared, 0.89)

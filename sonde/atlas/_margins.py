@@ -9,7 +9,9 @@ lie where neither turns the verdict, and that is measured, over SEEDS seeds, one
     ordered          one side leads for every seed           it does so in SEEDS of SEEDS
     equal            what is no number is what it should be  it is so in SEEDS of SEEDS
 
-`margins.tsv` keeps what was measured (`make margins` writes it); a test compares it with the thresholds in the code.
+Where each seed is held against the bound, each must also have met it.  A difference from a target, or a word, that is the
+same with every seed has no line: chance cannot turn it.  `margins.tsv` keeps what was measured (`make margins` writes it);
+tests and `sonde atlas --check` compare it with the checks that the code makes.
 """
 
 from __future__ import annotations
@@ -66,13 +68,13 @@ class Margin:
 
     @property
     def enough(self) -> bool:
-        if self.rule in ("ordered", "equal", FIXED):
-            return self.passed == self.seeds
-        return self.margin >= LEAST
+        """Whether the verdict can be relied on; the mean of several seeds may miss with single ones, everything else with none."""
+        met = self.passed == self.seeds or self.rule.startswith("mean")
+        return met and (self.rule in ("ordered", "equal", FIXED) or self.margin >= LEAST)
 
 
 def measure(results: Sequence[Result], data: str) -> list[Margin]:
-    """The margins of one row from its samples: a line for each number that changes with the seed, or one that says that none does."""
+    """The margins of one row from its samples: a line for each bound and for what else changes with the seed."""
     row = results[0].id
     broken = [result for result in results if result.error]
     if broken:
@@ -85,9 +87,13 @@ def measure(results: Sequence[Result], data: str) -> list[Margin]:
     for name, samples in by_name.items():
         values = [value for finding in samples for value in finding.values]
         passed = sum(finding.passed for finding in samples)
-        if len(set(values)) <= 1 and passed == len(samples):
-            continue  # the same with every seed: nothing that chance could turn
         first = samples[0]
+        if len(samples) != len(results):
+            raise DataUnusable(f"{row} checks '{name}' with {len(samples)} of {len(results)} seeds", fix="check the same with every seed")
+        if first.rule and any(not finding.values for finding in samples):
+            raise DataUnusable(f"{row} measured a number that is not finite: {name}", fix="fix the exhibit, then measure again")
+        if first.rule in ("", "within") and len(set(values)) <= 1 and passed == len(samples):
+            continue
         mean = math.fsum(values) / len(values) if values else math.nan
         sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
         lines.append(Margin(row, data, name, first.rule or "equal", first.bound, first.trainings, len(samples), passed, mean, sd))
@@ -148,13 +154,33 @@ def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most
 
 
 def stale(result: Result, table: Sequence[Margin]) -> list[str]:
-    """Expectations of a result whose threshold is not the one in the table."""
-    known = {margin.name: margin for margin in table if margin.row == result.id}
-    words = []
-    for finding in result.findings:
-        line = known.get(finding.name)
-        if line is not None and (line.rule, f"{line.bound:.6g}") != (finding.rule or "equal", f"{finding.bound:.6g}"):
-            words.append(f"{finding.name}: {finding.rule} {finding.bound:g}, measured with {line.rule} {line.bound:g}")
+    """What a result checks otherwise than the table says, in words: another rule, bound or number of seeds, one missing on either side."""
+    lines = [margin for margin in table if margin.row == result.id]
+    if not lines:
+        return ["it was never measured over seeds"]
+    now = {finding.name: finding for finding in result.findings}
+    # A row that takes real data where there are some was measured with them and without.
+    sides = {data: {margin.name: margin for margin in lines if margin.data == data} for data in {margin.data for margin in lines}}
+    return min((_differences(now, known) for known in sides.values()), key=len)
+
+
+def _differences(now: dict[str, Finding], known: dict[str, Margin]) -> list[str]:
+    words = [
+        f"{name}: measured over seeds, and no longer checked" for name, line in known.items() if name not in now and line.rule != FIXED
+    ]
+    for name, finding in now.items():
+        rule = finding.rule or "equal"
+        if name in known:
+            line = known[name]
+            before, after = (f"{kind} {bound:.6g}" for kind, bound in ((line.rule, line.bound), (rule, finding.bound)))
+            # How many seeds matters to a mean alone.
+            seeds = (line.trainings, finding.trainings) if rule.startswith("mean") else ()
+            if before != after or len(set(seeds)) > 1:
+                words.append(
+                    f"{name}: {after}, measured over seeds with {before}" + (" and {} seeds, now {}".format(*seeds) if seeds else "")
+                )
+        elif rule not in ("equal", "within"):
+            words.append(f"{name}: {rule} {finding.bound:g}, never measured over seeds")
     return words
 
 

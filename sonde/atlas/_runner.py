@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import BadInput, DataUnusable, nearest
 from ..core.files import read_json, replace_file
+from . import _margins
 from ._exhibit import FOLDER, Finding, Result, fingerprint, found
 from ._index import Row, chapters, normal, rows, select
+from ._margins import Margin
 from ._worker import each, samples
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..core.reading import Reading
-    from ._margins import Margin
 
 STYLES = {"pass": "green", "fail": "bold red", "not run": "yellow", "missing": "dim"}
 FIRST_GUESS = 5.0
@@ -85,9 +86,13 @@ def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0,
             keep(result, console)
             progress.update(task, advance=expected[result.id], said=f"{len(results)} of {len(expected)} rows")
     console.print(_rows_table([row for row in wanted if row.id in results], results, places, "Atlas"))
+    measured = _margins.read() if folder == FOLDER else []
     for result in results.values():
         if not result.passed:
             console.print(_text(f"{result.id} failed: {result.why}", "red"))
+        elif measured and (changes := _margins.stale(result, measured)):
+            more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+            console.print(_text(f"{result.id} is not checked as margins.tsv says ({changes[0]}{more}): run make margins", "yellow"))
     console.print(_count(wanted, results, places), _text(f"in {time.perf_counter() - started:.0f} s", "dim"))
     return 0 if results and all(result.passed for result in results.values()) else 1
 
@@ -99,13 +104,11 @@ def distribution(ids: Sequence[str] | None, seeds: int, jobs: int = 2, table: Pa
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from . import _margins
-
     console = _console()
     wanted = [row.id for row in select(ids) if row.id in found(folder)]
     data = "real" if os.environ.get("SONDE_DATA") else "built-in"
     runs: dict[str, list[Result]] = {row: [] for row in wanted}
-    margins: list[_margins.Margin] = []
+    margins: list[Margin] = []
     broken = 0
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:

@@ -87,8 +87,8 @@ def ae_02(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: singular values against NumPy", s, theirs[1], within=1e-8)
         rank = int((s > 1e-9).sum())
         signs = np.sign((U * theirs[0]).sum(0))
-        exhibit.expect(f"{name}: U against NumPy up to signs", (U * signs)[:, :rank], theirs[0][:, :rank], within=1e-6)
-        exhibit.expect(f"{name}: V against NumPy up to the same signs", (V * signs)[:, :rank], theirs[2].T[:, :rank], within=1e-6)
+        exhibit.expect(f"{name}: U against NumPy up to signs", (U * signs)[:, :rank], theirs[0][:, :rank], within=1e-10)
+        exhibit.expect(f"{name}: V against NumPy up to the same signs", (V * signs)[:, :rank], theirs[2].T[:, :rank], within=1e-10)
         eigen = np.linalg.eigvalsh(A.T @ A)[::-1][: len(s)]
         exhibit.expect(f"{name}: s^2 against the eigenvalues of A^T A", s**2, eigen, within=1e-8)
 
@@ -182,7 +182,7 @@ def ae_03(exhibit: Exhibit) -> str:
             exhibit.expect("loss of PCA against scikit-learn", least, rest, within=1e-4)
         else:  # min norm(X - X W^T W)^2 without a mean: the truncated decomposition of the rows as they are
             s = np.linalg.svd(x.double().numpy(), compute_uv=False)
-            exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-4)
+            exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-10)
         models = _trained(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch_size=len(x)), name)
         ratios = [_loss(model, x) / least for model in models]
         angles = [

@@ -439,7 +439,7 @@ def loss_08(exhibit: Exhibit) -> str:
     )
     row = exhibit.train(recipe, "penalized", seed=exhibit.seed).result["metrics"]
     total = row["valid/nll"] + 0.05 * row["valid/l2"] + 0.01 * row["valid/l1"]
-    exhibit.expect("a run reports valid/loss = nll + 0.05 l2 + 0.01 l1", row["valid/loss"], total, within=1e-6)
+    exhibit.expect("a run reports valid/loss = nll + 0.05 l2 + 0.01 l1", row["valid/loss"], total, within=1e-12)
     lines = {f"w{i + 1}": [float(w[i]) for w in paths[1:]] for i in range(d)}
     exhibit.show(
         Reading("Weights under a growing penalty", "lines", lines, axes=["lambda"], extra={"x": list(penalties[1:]), "log": ["x"]})

@@ -203,7 +203,7 @@ def mlp_06(exhibit: Exhibit) -> str:
         other = MLPRegressor(hidden_layer_sizes=(7, 5, 6), activation=theirs, random_state=exhibit.seed).partial_fit(x, y)
         net = piecewise.from_layers([(w.T, b) for w, b in zip(other.coefs_, other.intercepts_, strict=True)], activation=ours)
         answer = net(torch.as_tensor(x)).detach()
-        worst = max(worst, exhibit.expect(f"3-7-5-6-2 with {theirs}, against scikit-learn", answer, other.predict(x), within=1e-6))
+        worst = max(worst, exhibit.expect(f"3-7-5-6-2 with {theirs}, against scikit-learn", answer, other.predict(x), within=1e-12))
     plain = optimizer("sgd", lr=0.5)
     runs = {
         name: [
@@ -469,7 +469,7 @@ def mlp_11(exhibit: Exhibit) -> str:
     for name, (inner, outer) in pairs.items():
         one = piecewise.merged(inner, outer)
         with torch.no_grad():
-            worst = max(worst, exhibit.expect(f"{name}: merged against composed", one(x), outer(inner(x)), within=1e-6))
+            worst = max(worst, exhibit.expect(f"{name}: merged against composed", one(x), outer(inner(x)), within=1e-12))
         layers = piecewise.dense_layers(one)
         exhibit.expect(f"{name}: widths of the merged net", [layers[0][0].shape[1], *(len(b) for _, b in layers)], [1, 3, 3, 1])
         middle, _ = layers[1]

@@ -603,10 +603,10 @@ def reg_08(exhibit: Exhibit) -> str:
     gap = exhibit.expect("gradient descent from 0, against the pseudo-inverse", ends[:, 0], shortest, within=1e-9)
     exhibit.below("its training error", float((x @ ends[:, 0] - y).abs().max()), 1e-6)
     noisy, _, _ = _descend(exhibit, x, y, starts[:, :1], 0.015, steps=1500, batch_size=3)
-    exhibit.expect("stochastic descent in batches of 3 from 0, against the pseudo-inverse", noisy[:, 0], shortest, within=1e-6)
+    exhibit.expect("stochastic descent in batches of 3 from 0, against the pseudo-inverse", noisy[:, 0], shortest, within=1e-10)
     unseen = (torch.eye(d, dtype=torch.float64) - torch.from_numpy(np.linalg.pinv(x.numpy())) @ x) @ others
     label = "from 3 other starts: the same plus what the data cannot see of the start"
-    exhibit.expect(label, ends[:, 1:], shortest[:, None] + unseen, within=1e-6)
+    exhibit.expect(label, ends[:, 1:], shortest[:, None] + unseen, within=1e-10)
     exhibit.below("their training error", float((x @ ends[:, 1:] - y[:, None]).abs().max()), 1e-6)
     ratio = ends[:, 1:].norm(dim=0) / shortest.norm()
     exhibit.above("their length beyond the shortest", float(ends[:, 1:].norm(dim=0).min() - shortest.norm()), 2)

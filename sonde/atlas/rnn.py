@@ -435,7 +435,7 @@ def rnn_08(exhibit: Exhibit) -> str:
     before = flat.grad.clone()
     clip(flat, before.norm(), 1.0)
     exhibit.above("norm of the exploded gradient: its logarithm to base 10", before.norm().log10(), 6.0)
-    exhibit.expect("norm after clipping at 1", flat.grad.norm(), 1.0, within=1e-6)
+    exhibit.expect("norm after clipping at 1", flat.grad.norm(), 1.0, within=1e-12)
     exhibit.expect("its direction is kept", F.cosine_similarity(before, flat.grad, dim=0), 1.0, within=1e-9)
     note = "log10 of the gradient of the last output by an input so many steps back; straight lines are exponentials."
     exhibit.show(Reading("Influence against lag", "lines", curves, axes=["lag"], note=note))
@@ -536,7 +536,7 @@ def rnn_10(exhibit: Exhibit) -> str:
             exhibit.expect(f"Z -> 1 - Z by negating that gate, reset {place}", take(x)[0].detach(), keep(x)[0].detach(), within=1e-12),
         )
     twin = _torch_twin(nn.GRU, keep)
-    gap = exhibit.expect("reset after the product against torch's GRU", keep(x)[0].detach(), twin(x)[0].detach(), within=1e-6)
+    gap = exhibit.expect("reset after the product against torch's GRU", keep(x)[0].detach(), twin(x)[0].detach(), within=1e-12)
     before = GRU(H).double()
     before.load_state_dict({name: value for name, value in keep.state_dict().items() if name != "reset_bias"})
     with torch.no_grad():

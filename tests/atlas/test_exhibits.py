@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.atlas import cnn, mlp, par, reg
+from sonde.atlas import _margins, cnn, mlp, par, reg
 from sonde.atlas._exhibit import FOLDER, found, run
 from sonde.core.terms import Terms
 from sonde.data.order import Order
@@ -19,6 +19,7 @@ from sonde.lenses.cost import _Walk
 from sonde.models.mlp import MLP
 from tests.atlas.mistakes import any_of, wrong
 
+MEASURED = _margins.read()
 LONG = {
     *("OPT-14", "OPT-15", "REG-06", "LIN-16", "LIN-25", "RNN-02", "RNN-12", "ATT-15"),
     *("S2S-01", "S2S-02", "S2S-03", "S2S-06", "S2S-09", "CNN-18", "RES-03", "RES-08", "VIT-02", "VIT-03"),
@@ -33,6 +34,7 @@ LONG = {
 def test_passes(row):
     result = run(row)
     assert result.passed, result.why
+    assert _margins.stale(result, MEASURED) == [], "run make margins"
 
 
 def test_the_first_exhibits_are_there():
