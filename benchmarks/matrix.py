@@ -107,8 +107,11 @@ class Outcome:
     row: str
     environment: dict[str, str]
     commit: str = ""
+    machine: str = ""
+    """the processor it ran on"""
     part: str = "sensitive"
     data: bool = False
+    slow: bool = False
     skipped: str = ""
     """why it was not run: the machine lacks the level, or it is another row bit for bit"""
     changed: list[str] = field(default_factory=list)
@@ -125,9 +128,9 @@ class Outcome:
         return not self.failures
 
     @property
-    def same(self) -> tuple[str, str, str, bool]:
+    def same(self) -> tuple[str, str, str, str, bool, bool]:
         """What makes two outcomes answers to the same question."""
-        return self.row, self.commit, self.part, self.data
+        return self.row, self.commit, self.machine, self.part, self.data, self.slow
 
 
 # -- the environment of a row
@@ -366,6 +369,16 @@ def commit() -> str:
     return head + (f"+{hashlib.sha256(changes).hexdigest()[:6]}" if changes else "")
 
 
+def processor() -> str:
+    """The name of this machine's processor, with its family and model where /proc tells."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if "model name" in facts:
+            return f"{facts['model name']} ({facts.get('cpu family', '?')}/{facts.get('model', '?')})"
+    return platform.processor() or platform.machine()
+
+
 def read(path: Path) -> list[Outcome]:
     """The lines of a file of results; a line that was cut off by a crash is left out."""
     outcomes = []
@@ -382,8 +395,8 @@ def append(path: Path, outcome: Outcome) -> None:
 
 
 def newest(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The last outcome of every row, part and data, in the order of the rows."""
-    kept = {(outcome.row, outcome.part, outcome.data): outcome for outcome in outcomes}
+    """The last outcome of every row, part and data, in the order of the rows; what was shown at another commit says so."""
+    kept = {(outcome.row, outcome.part, outcome.data, outcome.slow, outcome.machine): outcome for outcome in outcomes}
     order = {row.name: number for number, row in enumerate(ROWS)}
     return sorted(kept.values(), key=lambda outcome: (order.get(outcome.row, 99), outcome.part, outcome.data))
 
@@ -399,8 +412,10 @@ def show(outcomes: Sequence[Outcome], width: int | None = None) -> bool:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("row", "environment", "what differs from own", "tests", "atlas", "s", "verdict"):
         table.add_column(name, justify="right" if name == "s" else "left")
+    several = len({(outcome.commit, outcome.machine) for outcome in outcomes}) > 1
     for outcome in outcomes:
-        label = outcome.row + "".join([f", {outcome.part}"] * (outcome.part != "sensitive") + [", data"] * outcome.data)
+        words = [outcome.part] * (outcome.part != "sensitive") + ["data"] * outcome.data + ["slow"] * outcome.slow
+        label = ", ".join([outcome.row, *words, *([outcome.commit, outcome.machine] if several else [])])
         setting = " ".join(f"{name}={value}" for name, value in outcome.environment.items())
         if outcome.skipped:
             verdict, style = ("same", "dim") if outcome.skipped.startswith("same") else ("skipped", "yellow")
@@ -521,13 +536,14 @@ def matrix(options: argparse.Namespace) -> int:
         outcomes = plan(rows, options.jobs)
     mark = commit()
     for outcome in outcomes:
-        outcome.commit, outcome.part, outcome.data = mark, how.part, how.data is not None
+        outcome.commit, outcome.machine, outcome.part = mark, processor(), how.part
+        outcome.data, outcome.slow = how.data is not None, how.slow
     if options.probe:
         return 0 if show(outcomes) else 1
     done = {outcome.same: outcome for outcome in read(options.file) if mark and not (options.again or options.edge)}
     outcomes = [done.get(outcome.same, outcome) for outcome in outcomes]
     waiting = [outcome for outcome in outcomes if outcome.same not in done and not outcome.skipped and not outcome.failures]
-    parts = {part: sum(budgets.values()) for part, (budgets, _) in sensitive.PARTS.items()}
+    parts = {part: sum(budget for budget, _ in budgets.values()) for part, budgets in sensitive.PARTS.items()}
     guess = {"edge": parts["edge"], "sensitive": parts["numeric"], "whole": 3600.0}[how.part] / how.jobs
     progress = Progress(len(waiting), guess)
     for outcome in outcomes:

@@ -294,6 +294,17 @@ def test_no_process_stays_behind(how: str):
     assert out.split()[-1] == "0" and program.returncode == (143 if how == "stop" else 0)
 
 
+def test_a_table_of_several_commits_says_which(capsys: pytest.CaptureFixture):
+    one, two = (
+        matrix.Outcome("own", {}, "aaaa", "Zen", tests={"passed": 1}),
+        matrix.Outcome("foreign", {}, "bbbb", "Zen", tests={"passed": 1}),
+    )
+    assert matrix.show(matrix.newest([one, two]), 200) and "aaaa" in (table := capsys.readouterr().out) and "bbbb" in table
+    two.commit = "aaaa"
+    assert matrix.show([one, two], 200) and "aaaa" not in capsys.readouterr().out
+    assert one.same != matrix.Outcome("own", {}, "aaaa", "Zen", slow=True).same != matrix.Outcome("own", {}, "aaaa", "Rome").same
+
+
 # The sensitive part
 
 
@@ -340,11 +351,12 @@ def line(test: str, numeric: tuple[str, ...], edge: tuple[str, ...] = (), cases:
 def test_what_was_not_measured_as_it_is_counts_as_numeric(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sensitive, "key", lambda test: "k")
     table = {name: line(name, ("[1]",), ("[1]",)) for name in ("a", "changed", "grown")} | {"quiet": line("quiet", ())}
-    table["changed"] = line("changed", (), mark="old")
+    table["changed"] = line("changed", (), ("[2]", "[gone]"), mark="old")
     tests = {"a": ["[1]", "[2]"], "quiet": ["[1]", "[2]"], "changed": ["[1]", "[2]"], "grown": ["[1]", "[2]", "[3]"], "new": [""]}
     numeric, edge, unmeasured = sensitive.parts(table, tests)
     assert numeric == {"a[1]", "changed[1]", "changed[2]", "grown[1]", "grown[2]", "grown[3]", "new"}
-    assert edge == {"a[1]"} and unmeasured == ["changed", "grown", "new"]
+    # What was on the edge stays there while it exists.
+    assert edge == {"a[1]", "changed[2]", "grown[1]"} and unmeasured == ["changed", "grown", "new"]
 
 
 def record(test: str, seconds: float = 1.0, outcome: str = "passed", **shares: float) -> dict[str, Any]:
@@ -361,7 +373,7 @@ def test_nearness():
 
 def test_the_nearest_cases_are_chosen_until_the_time_is_used_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sensitive, "key", lambda test: "k")
-    monkeypatch.setattr(sensitive, "PARTS", {"numeric": ({"tests": 5.1, "atlas": 2.0}, 9.0), "edge": ({"tests": 3.5}, 1.0)})
+    monkeypatch.setattr(sensitive, "PARTS", {"numeric": {"tests": (5.1, 9.0), "atlas": (2.0, 9.0)}, "edge": {"tests": (3.5, 1.0)}})
     own = [record(f"t::many[{number}]", close=number / 10) for number in range(7)]
     own += [record("t::near", close=0.95), record("t::far", close=0.001), record("t::long", seconds=10, bound=0.99)]
     own += [record("t::same", seconds=0.05, close=0.99), record("t::worse", seconds=0.05, close=0.2)]
@@ -376,6 +388,35 @@ def test_the_nearest_cases_are_chosen_until_the_time_is_used_up(monkeypatch: pyt
     assert table[sensitive.EXHIBITS].numeric == () and table[sensitive.EXHIBITS].edge == ("[X-01]",) and table["t::many"].edge == ("[6]",)
     # The same numbers in both arithmetics are not on the edge; what is nearer in the foreign one is.
     assert table["t::same"].numeric == ("",) and table["t::same"].edge == () and table["t::worse"].near == 1.0 and table["t::worse"].edge
+
+
+def test_a_verdict_that_was_once_turned_is_in_every_part(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sensitive, "key", lambda test: "k")
+    monkeypatch.setattr(sensitive, "PINNED", {"t::far[1]", "atlas X-01"})
+    own = [*(record(f"t::far[{number}]", close=0.001) for number in range(3)), record("atlas X-01", seconds=99)]
+    chosen, exhibit = sensitive.choose(own, [])
+    assert chosen.numeric == chosen.edge == ("[1]",) and (exhibit.numeric, exhibit.edge) == (("",), ())
+    monkeypatch.undo()
+    kept = {test + case for test, one in sensitive.read().items() for case in (*one.edge, *one.numeric * test.startswith("atlas "))}
+    assert kept >= sensitive.PINNED
+
+
+def test_the_key_of_an_exhibit_changes_with_the_parts_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    atlas = tmp_path / "sonde" / "atlas"
+    atlas.mkdir(parents=True)
+    files = {"fn": "from ._fn_parts import net\ndef fn_01(exhibit): pass\n", "_fn_parts": "net = 1\n", "_other": "x = 1\n", "_exhibit": ""}
+    monkeypatch.setattr(sensitive, "ROOT", tmp_path)
+
+    def key(**changes: str) -> str:
+        sensitive.keys.cache_clear()
+        sensitive._parts_of.cache_clear()
+        for name, text in {**files, **changes}.items():
+            (atlas / f"{name}.py").write_text(text)
+        return sensitive.key("atlas FN-01")
+
+    assert key() == key(_other="x = 2\n") == key(_exhibit="y = 1\n")
+    assert len({key(), key(_fn_parts="net = 2\n"), key(fn=files["fn"].replace("pass", "return"))}) == 3
+    assert sensitive.key("atlas XX-01") == ""
 
 
 def test_only_measurements_of_the_source_as_it_is_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

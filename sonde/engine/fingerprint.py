@@ -87,7 +87,7 @@ def _here() -> dict[str, str]:
         "mkl": _mkl(torch.__config__.show(), os.environ),
         "libc": _libc(os.environ),
         "blas": _blas(),
-        "numpy_simd": _simd(),
+        "numpy_simd": _simd(os.environ),
     }
 
 
@@ -152,8 +152,10 @@ def _blas() -> str:
     return " ".join(cores) or str(build.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown"))
 
 
-def _simd() -> str:
-    """The highest instruction set that NumPy's own loops use."""
+def _simd(environment: Mapping[str, str]) -> str:
+    """The highest instruction set that NumPy's own loops have, and what of it they are told not to use."""
     build: Any = np.show_config(mode="dicts")
     extensions = build.get("SIMD Extensions", {})
-    return str(["baseline", *extensions.get("baseline", ()), *extensions.get("found", ())][-1])
+    highest = str(["baseline", *extensions.get("baseline", ()), *extensions.get("found", ())][-1])
+    limits = sorted(re.split(r"[\s,]+", environment.get("NPY_DISABLE_CPU_FEATURES", "").strip()))
+    return " ".join([highest, *(f"-{name}" for name in limits if name)])

@@ -244,6 +244,8 @@ def test_libraries_that_a_variable_holds_back_say_so():
     assert module._mkl(build, {}) == "2024.2" and module._mkl(build, {"MKL_CBWR": "avx2,strict"}) == "2024.2 AVX2,STRICT"
     assert module._mkl(build, {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}) == "2024.2 AVX2"
     assert module._mkl("BLAS_INFO=open", {"MKL_CBWR": "AVX2"}) == "none"
+    highest = module._simd({})
+    assert module._simd({"NPY_DISABLE_CPU_FEATURES": " X86_V4,AVX512_ICL "}) == f"{highest} -AVX512_ICL -X86_V4"
     plain = module._libc({})
     assert module._libc({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}) == plain
     assert module._libc({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2:glibc.cpu.hwcaps=-AVX2"}) == f"{plain} -AVX2"
@@ -330,6 +332,7 @@ OTHERS: dict[str, set[str]] = {
     "OPENBLAS_CORETYPE=Zen": {"blas"},
     "OPENBLAS_CORETYPE=SkylakeX": {"blas"},
     "NPY_DISABLE_CPU_FEATURES=X86_V4 AVX512_ICL": {"numpy_simd"},
+    "NPY_DISABLE_CPU_FEATURES=X86_V3": {"numpy_simd"},
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA": {"libc"},
 }
 """variables that may change the bits, and the entries that must show it"""

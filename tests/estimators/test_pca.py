@@ -81,3 +81,13 @@ def test_what_cannot_be_whitened():
         PCA(whiten=True).fit(flat / flat.std(0))
     with pytest.raises(BadInput):
         PCA(2).fit(X).inverse_transform(np.ones((4, 3)))
+
+
+def test_rounding_of_a_long_sum_is_not_whitened():
+    """A column of 64 times eps of the others' variance: 14 roundings would let it pass, the 1,000 of the sum do not."""
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    rows[:, 2] *= np.sqrt(64 * np.finfo(float).eps)
+    with pytest.raises(BadInput, match="2 of 3"):
+        PCA(whiten=True, solver="covariance").fit(rows)
+    # The singular values of the rows themselves tell it from rounding.
+    assert PCA(whiten=True, solver="svd").fit(rows).explained_variance_[2] == pytest.approx(rows[:, 2].var(ddof=1), rel=1e-6)
