@@ -1,7 +1,7 @@
 """Builds the C kernels with the package.  Without a C compiler the install succeeds and Sonde's torch forms serve.
 
 Each level of CPU gets its own plain shared object, so a build is never illegal on another machine of the same kind:
-`sonde/kernels/_library.py` loads the best one the CPU can run.  Every source is compiled for float and for double.
+`sonde/kernels/library.py` loads the best one the CPU can run.  Every source is compiled for float and for double.
 A library carries a mark of the sources it was made from, which the loader compares with those it finds.
 """
 

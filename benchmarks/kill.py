@@ -39,6 +39,7 @@ torch.set_num_threads(1)
 from sonde import open_run  # noqa: E402
 from sonde.core.errors import NumericalStop  # noqa: E402
 from sonde.engine import checkpoint  # noqa: E402
+from sonde.runs import checkpoints  # noqa: E402
 from tests.engine import harness, test_checkpoint, test_faults, test_numerics  # noqa: E402
 from tests.engine.harness import Attempt, Calls, InSave, Story, attempt, differences, digest, disk, finished, kill_in_save, leftovers  # noqa: E402
 
@@ -205,7 +206,7 @@ def damage(times: int) -> bool:
     with folder() as home:
         assert attempt(home / "run", kill_in_save(3, 0)).wait().killed
         place = home / "run" / "checkpoints"
-        sound = checkpoint.path_of(place, test_checkpoint.NEWEST)
+        sound = checkpoints.path_of(place, test_checkpoint.NEWEST)
         whole = {path.name: path.read_bytes() for path in sound.iterdir()}
         for _ in range(times):
             what = dice.choice(test_checkpoint.DAMAGES)(sound, dice)
@@ -238,7 +239,7 @@ def signals(times: int) -> bool:
             running.send(kind)
             outcome = running.wait()
             slowest = max(slowest, time.perf_counter() - sent)
-            saved = max(checkpoint.steps(path / "checkpoints"), default=0)
+            saved = max(checkpoints.steps(path / "checkpoints"), default=0)
             fine = outcome.code == test_faults.CODES[kind] and saved == steps.done
             if not fine:
                 print(f"  {signal.Signals(kind).name}: code {outcome.code}, {steps.done} steps done, {saved} saved")

@@ -331,8 +331,8 @@ def read_report(path: Path) -> tuple[dict[str, int], list[str]]:
 
 def exhibits(environment: dict[str, str], how: How, progress: Callable[[float], None]) -> tuple[dict[str, int], list[str]]:
     """Run the exhibits of a part; counts, and what failed."""
-    from sonde.atlas._exhibit import found
-    from sonde.atlas._worker import each
+    from sonde.atlas.exhibit import found
+    from sonde.atlas.worker import each
 
     table, ids = sensitive.read(), list(found())
     if how.part != "whole":
@@ -585,8 +585,8 @@ def measure_tests(path: Path, marks: str, environment: dict[str, str], jobs: int
 
 
 def measure_exhibits(path: Path, numeric: bool, environment: dict[str, str], jobs: int) -> None:
-    from sonde.atlas._exhibit import found
-    from sonde.atlas._worker import each
+    from sonde.atlas.exhibit import found
+    from sonde.atlas.worker import each
     from tests import headroom
 
     done = {one["test"] for one in sensitive.current(sensitive.records(path))}

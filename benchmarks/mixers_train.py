@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
+from sonde.api.training import train
 from sonde.core import registry
 from sonde.core.live import Live
-from sonde.engine.api import train
 from sonde.recipes import char_lm
 
 BATCH, CONTEXT, RATE = 8, 128, 2e-3

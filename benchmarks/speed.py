@@ -342,7 +342,7 @@ def mlp_unseeded() -> nn.Module:
 
 
 def sweep() -> bool:
-    from sonde.engine.sweep import sweep as run_sweep
+    from sonde.api.sweeps import sweep as run_sweep
 
     rates, seeds, steps = [5e-4, 1e-3, 2e-3, 4e-3], list(range(8)), 3000
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from sonde.data import fetch
-from sonde.data.text import SHAKESPEARE, library
-from sonde.data.tokenizer import Subwords, train
+from sonde.data.text.tokenizer import Subwords, train
+from sonde.data.text.windows import SHAKESPEARE, library
 
 
 def seconds(work: Callable[[], torch.Tensor]) -> float:

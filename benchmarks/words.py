@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from _clock import table, turns
 
-from sonde.estimators._words_corpus import Corpus, words
 from sonde.estimators.glove import GloVe
 from sonde.estimators.word2vec import Word2Vec
 from sonde.estimators.word_vectors import WordVectors
+from sonde.estimators.words_corpus import Corpus, words
 
 OURS, THEIRS = "sonde", "gensim"
 THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "train": "sonde.engine.api",
-    "open_run": "sonde.engine.api",
-    "Run": "sonde.engine.api",
-    "sweep": "sonde.engine.sweep",
+    "train": "sonde.api.training",
+    "open_run": "sonde.api.run",
+    "Run": "sonde.api.run",
+    "sweep": "sonde.api.sweeps",
     "Recipe": "sonde.core.recipe",
     "Callback": "sonde.core.recipe",
     "Data": "sonde.core.batch",
@@ -25,13 +25,14 @@ _HOMES = {
 __all__ = ["Batch", "Callback", "Data", "Range", "Reading", "Recipe", "Run", "Terms", "open_run", "sweep", "train"]
 
 if TYPE_CHECKING:
+    from .api.run import Run, open_run
+    from .api.sweeps import sweep
+    from .api.training import train
     from .core.batch import Batch, Data
     from .core.options import Range
     from .core.reading import Reading
     from .core.recipe import Callback, Recipe
     from .core.terms import Terms
-    from .engine.api import Run, open_run, train
-    from .engine.sweep import sweep
 
 
 def __getattr__(name: str) -> Any:

@@ -186,7 +186,7 @@ def watch_approx() -> None:
 
 def watch_exhibits() -> None:
     """An exhibit states expectations in its own words and keeps what it measured."""
-    from sonde.atlas._exhibit import Exhibit
+    from sonde.atlas.exhibit import Exhibit
 
     original = Exhibit._record
 

@@ -86,7 +86,7 @@ def test_the_objective_lens_and_exhibit_shown_work(tmp_path: Path) -> None:
     lens.need = lambda *_, **__: None  # it looks the lens up in the registry, which does not have this one
     reading = lens.read(lens.tiny())
     assert 0 < reading.values["zeros"][0] < 1 and lens.why_not(lens.tiny()) == ""
-    from sonde.atlas._exhibit import Exhibit
+    from sonde.atlas.exhibit import Exhibit
 
     exhibit = Exhibit(tmp_path)
     assert shown("add-an-exhibit", tmp_path).opt_06(exhibit) == "1 draw of each of 10 indices" and exhibit.findings[0].passed

@@ -165,7 +165,7 @@ def house(tmp_path: Path, file: str, text: str) -> Path:
         ("nn/mixers/a.py", "def f():\n    from sonde import engine"),
         ("engine/a.py", "from ..lenses._draw import draw"),
         ("models/a.py", "if True:\n    class A:\n        from sonde.recipes import digits"),
-        ("cli/commands/a.py", "from sonde.engine.api import train"),
+        ("cli/commands/a.py", "from sonde.api.training import train"),
         ("cli/a.py", "from ..lenses import curves"),
     ],
 )
@@ -180,9 +180,9 @@ def test_a_wrong_way_import_is_caught(tmp_path: Path, file: str, text: str) -> N
         ("data/a.py", "from ..core.batch import Batch\nfrom .order import order"),
         ("nn/mixers/a.py", "from ...kernels import scan\nfrom ..norms import Norm\nfrom . import b"),
         ("engine/a.py", "from sonde.gradients.mean import gradient\nimport torch"),
-        ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import api"),
+        ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import loop"),
         ("cli/commands/a.py", "from ...core import registry\nfrom .. import main\ndef run():\n    from ...engine.api import train"),
-        ("cli/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sonde.engine.api import Run"),
+        ("cli/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sonde.api.run import Run"),
     ],
 )
 def test_a_right_way_import_passes(tmp_path: Path, file: str, text: str) -> None:

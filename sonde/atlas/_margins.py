@@ -24,8 +24,8 @@ from pathlib import Path
 from ..core.errors import DataUnusable
 from ..core.files import replace_file
 from ..core.reading import Reading
-from ._exhibit import FOLDER, Finding, Result
-from ._index import rows
+from .exhibit import FOLDER, Finding, Result
+from .index import rows
 
 SEEDS = 20
 """the fewest that a margin is believed from"""

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ._text import bold, columns, wide
+from ..report.terminal import bold, columns, wide
 
 if TYPE_CHECKING:
     from ..core.options import Option, Range

@@ -1,4 +1,4 @@
-"""Reading: what a lens found.  Data with named axes and a note; drawing happens elsewhere (`sonde.lenses._draw`)."""
+"""Reading: what a lens found.  Data with named axes and a note; drawing happens elsewhere (`sonde.report.draw`)."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from torch import Generator, Tensor
 from ..core.batch import Batch, Source
 from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import generator
-from .documents import Ragged, as_indices, check_rows, inside
 from .tensors import TensorSource, fingerprint
-from .tokenizer import Tokenizer, sentinels, special
+from .text.documents import Ragged, as_indices, check_rows, inside
+from .text.tokenizer import Tokenizer, sentinels, special
 
 Change = Callable[[Batch, Generator], Batch]
 

@@ -15,11 +15,11 @@ from ..core.errors import BadInput, nearest
 from ..core.options import Option, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
-from .corpus import token_folder
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
 from .split import listed
 from .table import Rules, named, table_data
-from .text import text_file
+from .text.corpus import token_folder
+from .text.windows import text_file
 
 TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 ARRAYS = (".npy", ".npz", ".idx")

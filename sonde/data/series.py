@@ -10,10 +10,10 @@ from torch import Tensor
 from ..core.batch import Data
 from ..core.errors import BadInput, DataUnusable
 from ..core.options import Range
-from .corpora import find
 from .formats import read_columns, reading
 from .split import size
 from .tensors import TensorSource
+from .text.corpora import find
 
 Part = float | int
 Length = Annotated[int, Range(1, 4096)]

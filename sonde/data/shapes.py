@@ -11,11 +11,11 @@ from torch import Generator, Tensor
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .corpora import LinesReader
-from .documents import Ragged
 from .split import split
 from .tensors import TensorSource
-from .tokenizer import train
+from .text.corpora import LinesReader
+from .text.documents import Ragged
+from .text.tokenizer import train
 
 KINDS = ("disc", "square", "cross")
 COLORS = {"red": (1.0, 0.2, 0.2), "green": (0.2, 0.9, 0.3), "blue": (0.3, 0.4, 1.0)}

@@ -10,11 +10,11 @@ import torch
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .corpora import LinesReader
-from .documents import Ragged
-from .pairs import PairSource, pairs
 from .split import split
-from .tokenizer import train
+from .text.corpora import LinesReader
+from .text.documents import Ragged
+from .text.pairs import PairSource, pairs
+from .text.tokenizer import train
 
 Few = Annotated[int, Range(2, 4096)]
 ARTICLES = {"the": "la", "a": "", "this": "tiu"}

@@ -13,9 +13,7 @@ alone cannot see bit rot.  Order is by step number, never by file time.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,11 +23,10 @@ from typing import Any
 from torch import Tensor
 
 from ..core import files, tensors
-from ..core.errors import BadInput, DataUnusable, NoCheckpoint, ResourceFault
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint
+from ..runs.checkpoints import FORMAT, NAME, _digest, _fault, _verified, damaged, path_of, set_aside, steps, sweep
 
-FORMAT = 1
 PARTS = ("model", "optim", "rng", "best")
-NAME = re.compile(r"step-(\d{8,})$")
 
 
 @dataclass(frozen=True)
@@ -40,17 +37,6 @@ class Checkpoint:
     parts: Mapping[str, Mapping[str, Tensor]]
     state: dict[str, Any]
     manifest: dict[str, Any]
-
-
-def path_of(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}"
-
-
-def steps(folder: Path) -> list[int]:
-    """Steps of the committed checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(match.group(1)) for entry in folder.iterdir() if (match := NAME.match(entry.name)) and entry.is_dir())
 
 
 def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
@@ -94,75 +80,39 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
     return final
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """The checksum that a manifest carries of itself."""
-    return hashlib.sha256(files.dump_json(manifest)).hexdigest()
-
-
-def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
-    try:
-        free = f"{files.disk.free_bytes(folder):,} bytes free"
-    except OSError:
-        free = "free space unknown"
-    kept = steps(folder)
-    return ResourceFault(
-        f"a checkpoint could not be written: {error.strerror or error}",
-        where=f"{folder} (need {need:,} bytes, {free})",
-        last_good=f"checkpoint at step {kept[-1]}" if kept else "no checkpoint yet",
-        fix="make room or repair the directory; the run goes on and tries again at the next checkpoint",
-    )
-
-
 def read(path: Path) -> Checkpoint:
     """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
     try:
         return _read(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise damaged(path, str(error)) from error
 
 
 def _read(path: Path) -> Checkpoint:
     manifest = files.parse_json(files.read_file(path / "manifest.json", limit=1 << 20))
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise _damaged(path, "manifest.json is not a manifest")
+        raise damaged(path, "manifest.json is not a manifest")
     if manifest.pop("sha256", None) != _digest(manifest):
-        raise _damaged(path, "manifest.json does not match its checksum")
+        raise damaged(path, "manifest.json does not match its checksum")
     if type(manifest.get("format")) is int and manifest["format"] > FORMAT:
         raise BadInput(f"checkpoint {path.name} was made by a newer version of Sonde", where=str(path), fix="use that version")
     if manifest.get("format") != FORMAT:
-        raise _damaged(path, f"it has format {manifest.get('format')!r}, not {FORMAT}")
+        raise damaged(path, f"it has format {manifest.get('format')!r}, not {FORMAT}")
     match = NAME.match(path.name.removeprefix("bad-"))
     if type(manifest.get("step")) is not int or (match and int(match.group(1)) != manifest["step"]):
-        raise _damaged(path, "manifest.json belongs to another step")
+        raise damaged(path, "manifest.json belongs to another step")
     wanted = {f"{part}.safetensors" for part in PARTS} | {"state.json"}
     listed, present = set(manifest["files"]), {entry.name for entry in path.iterdir()} - {"manifest.json"}
     if listed != wanted or present != wanted:
-        raise _damaged(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
+        raise damaged(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
     content = {name: _verified(path / name, *manifest["files"][name]) for name in sorted(wanted)}
     if len(content["state.json"]) > files.JSON_LIMIT:
-        raise _damaged(path, "state.json is too large")
+        raise damaged(path, "state.json is too large")
     state = files.parse_json(content["state.json"])
     if not isinstance(state, dict) or state.get("step") != manifest["step"]:
-        raise _damaged(path, "state.json belongs to another step")
+        raise damaged(path, "state.json belongs to another step")
     parts = {part: tensors.decode(content[f"{part}.safetensors"]) for part in PARTS}
     return Checkpoint(manifest["step"], parts, state, manifest)
-
-
-def _verified(path: Path, size: Any, digest: Any) -> bytes:
-    """The bytes of a file, if they are the bytes that were written."""
-    actual = path.lstat().st_size
-    if actual != size:
-        raise _damaged(path.parent, f"{path.name} has {actual} bytes instead of {size}")
-    data = files.read_file(path, actual)
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise _damaged(path.parent, f"{path.name} does not match its checksum")
-    return data
-
-
-def _damaged(path: Path, why: str) -> DataUnusable:
-    return DataUnusable(
-        f"checkpoint {path.name} is damaged: {why}", where=str(path), fix="an earlier checkpoint is used where there is one"
-    )
 
 
 def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:
@@ -201,39 +151,6 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str
             fix="start again with another --run, or restore the directory from a copy",
         )
     return None
-
-
-def set_aside(path: Path) -> None:
-    """Rename a damaged checkpoint to `bad-...`; it is never deleted."""
-    aside = path.with_name(f"bad-{path.name}")
-    while aside.exists():
-        aside = aside.with_name(aside.name + "-again")
-    try:
-        files.disk.rename(path, aside)
-    except OSError as error:
-        raise ResourceFault(
-            f"the damaged checkpoint {path.name} cannot be set aside: {error.strerror}",
-            where=str(path),
-            last_good="nothing was changed",
-            fix="make the directory writable, or rename it yourself",
-        ) from error
-
-
-def sweep(folder: Path) -> None:
-    """Remove what an interrupted save or removal left behind."""
-    for pattern in (".tmp-*", ".del-*"):
-        for entry in folder.glob(pattern):
-            files.remove_quietly(entry)
-
-
-def retain(folder: Path, keep: int) -> None:
-    """Drop all but the newest `keep` checkpoints; each is renamed first, then removed, now or at the next chance."""
-    for step in steps(folder)[: -max(keep, 1)]:
-        try:
-            files.disk.rename(path_of(folder, step), folder / f".del-{step}-{secrets.token_hex(4)}")
-        except OSError:
-            continue
-    sweep(folder)
 
 
 def best_weights(snapshot: Checkpoint) -> Mapping[str, Tensor]:

@@ -6,7 +6,6 @@ resume does not spoil the estimate.  On a terminal one line is redrawn; elsewher
 
 from __future__ import annotations
 
-import datetime
 import sys
 import time
 from collections import deque
@@ -16,11 +15,6 @@ from contextvars import ContextVar
 from typing import Any
 
 _hushed: ContextVar[bool] = ContextVar("hushed", default=False)
-
-
-def now() -> str:
-    """Wall-clock time for people; nothing is ever computed from it."""
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def span(seconds: float) -> str:

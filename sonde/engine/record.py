@@ -14,11 +14,14 @@ from ..core import files, tensors
 from ..core.batch import Batch
 from ..core.errors import BadInput, DataUnusable, ResourceFault
 from ..core.recipe import Callback
+from ..runs import checkpoints
+from ..runs.clock import now
+from ..runs.layout import RunDirectory
+from ..runs.rows import Log
 from . import checkpoint
 from .fingerprint import differences, listed
 from .options import Options
-from .progress import Progress, now, tell
-from .rundir import Log, RunDirectory
+from .progress import Progress, tell
 from .state import misfit_random_states, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
@@ -121,7 +124,7 @@ class Record:
         self.last_saved = loop.step
         self.warned.clear()
         self.event("checkpoint", loop.step)
-        checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
+        checkpoints.retain(self.directory.checkpoints, loop.job.recipe.keep)
 
     def save_is_due(self) -> bool:
         """With no interval given: some time since the last checkpoint, more where saving is slow."""
@@ -146,7 +149,7 @@ class Record:
         self._restore_random_states(parts["rng"])
         self.last_saved = loop.step
         if self.owner:  # a kill may have come between the last save and this
-            checkpoint.retain(self.directory.checkpoints, loop.job.recipe.keep)
+            checkpoints.retain(self.directory.checkpoints, loop.job.recipe.keep)
         return True
 
     def _compare(self, snapshot: checkpoint.Checkpoint | None) -> None:

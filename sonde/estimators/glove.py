@@ -22,9 +22,9 @@ from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Counts, Side, Weighting, count, glove, rows
 from ._base import number
-from ._words_corpus import Corpus, Split, on_disk, words
 from .word2vec import whole
 from .word_vectors import WordVectors, documents
+from .words_corpus import Corpus, Split, on_disk, words
 
 ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("count", np.float64)])
 MEGABYTE = 1 << 20

@@ -20,12 +20,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ..api.training import train
 from ..core.batch import Data
 from ..core.errors import BadInput, NumericalStop
 from ..core.recipe import Recipe
 from ..data.split import split
 from ..data.tensors import TensorSource
-from ..engine.api import train
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer

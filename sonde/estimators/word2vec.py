@@ -22,8 +22,8 @@ from ..engine.progress import Progress
 from ..kernels.words import Pass, Rate, Tally, rows, train
 from ._base import choice, number
 from ._words_answers import keep, noise, tree
-from ._words_corpus import Corpus, Split, words
 from .word_vectors import WordVectors, documents
+from .words_corpus import Corpus, Split, words
 
 SPAN = 1 << 20
 """words between two looks at the clock"""

@@ -19,7 +19,7 @@ from ..core.errors import BadInput, nearest
 from ..data.formats import contents
 from . import _words_formats as formats
 from ._base import check_fitted
-from ._words_corpus import tokens_of, words
+from .words_corpus import tokens_of, words
 
 
 @final

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from ..kernels import _library
-from ..kernels._library import view
+from ..kernels import library
 from ..kernels.decode import ROWS, Operation, Program, Vectors, Weights
+from ..kernels.library import view
 from ..models.language_model import LanguageModel, embedded
 from ..nn.block import Block, FeedForward
 from ..nn.mixers import Mixer
@@ -64,7 +64,7 @@ class Fused:
     """
 
     def __init__(self, model: LanguageModel, batch_size: int = 1, weights: Weights | None = None) -> None:
-        if problem := _library.why_not():
+        if problem := library.why_not():
             raise _unfit(problem)
         if type(model) is not LanguageModel:
             raise _unfit(f"{type(model).__name__} is not a LanguageModel")
@@ -85,7 +85,7 @@ class Fused:
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """tokens (B, T) after a state -> logits (B, T, vocabulary) and the next state."""
         one = state is not None and spans is None and tokens.dim() == 2 and tokens.shape[1] == 1 and len(tokens) <= ROWS
-        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not _library.unseen([tokens]):
+        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.unseen([tokens]):
             return self.model.advance(tokens, state, spans=spans)
         assert state is not None
         line = self._programs.get(len(tokens))
@@ -111,7 +111,7 @@ class _Line:
 
     def __init__(self, model: LanguageModel, rows: int, weights: Weights | None, kept: dict[int, tuple]) -> None:
         table = model.embedding.weight
-        if table.dtype not in _library.SUFFIX or not table.is_cpu:
+        if table.dtype not in library.SUFFIX or not table.is_cpu:
             raise _unfit(f"its weights are {str(table.dtype).removeprefix('torch.')} on {table.device.type}")
         self.model, self.program = model, (program := Program(rows, table.dtype, weights, kept))
         self.x = program.tensor("x", model.width)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..data.tokenizer import Tokenizer
+from ..data.text.tokenizer import Tokenizer
 
 
 @final

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..data.tokenizer import UNKNOWN, Tokenizer, special
+from ..data.text.tokenizer import UNKNOWN, Tokenizer, special
 from ..nn.recurrence import State
 from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
 from .search import beam

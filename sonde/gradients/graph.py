@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
 from ..core.reading import Reading, plain
-from ._rules import FLAT, RULES
+from .vjp import FLAT, RULES
 
 LEAVES = ("input", "parameter", "buffer", "constant")
 
@@ -257,13 +257,13 @@ class Graph:
 
     def dot(self) -> str:
         """The graph in the language of Graphviz."""
-        from ._picture import dot
+        from .layout import dot
 
         return dot(self)
 
     def svg(self) -> str:
         """A drawing: leaves at the top, outputs at the bottom, every edge pointing down."""
-        from ._picture import svg
+        from .layout import svg
 
         return svg(self)
 

@@ -9,6 +9,6 @@ token through a whole model) and `words` (passes of word2vec and GloVe over a te
 
 from __future__ import annotations
 
-from ._library import available, level, runnable, why_not
+from .library import available, level, runnable, why_not
 
 __all__ = ["available", "level", "runnable", "why_not"]

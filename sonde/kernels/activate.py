@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, function, watched
+from .library import SUFFIX, available, function, watched
 
 Curve = Literal["silu", "gelu_tanh"]
 LEAST = 1 << 15

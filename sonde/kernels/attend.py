@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, function, rows, watched
+from .library import SUFFIX, available, function, rows, watched
 
 LONGEST = 2048
 """keys; beyond it nothing was measured, and the keys of a task leave the cache"""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, channels_last, function, watched
+from .library import SUFFIX, available, channels_last, function, watched
 
 TILE = 4
 """pixels of a side"""

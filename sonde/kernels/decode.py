@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import View, function
+from .library import View, function
 
 ROWS = 8
 """sequences a program can hold"""

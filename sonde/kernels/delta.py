@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import View, call, cast, check, check_step, function, once_only, rows, view
+from .library import View, call, cast, check, check_step, function, once_only, rows, view
 
 _LAYOUT = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV", "out": "BHLV"}
 _SEQUENCE = ("q", "k", "v", "beta", "gate", "state", "out", "final", "residual", "states")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import cast, function, once_only, records, unseen
+from .library import cast, function, once_only, records, unseen
 
 _FIELDS = ("p", "weight", "inner", "vector", "h", "c", "out", "last_h", "last_c", "gates", "cells")
 _GRADIENT = ("dout", "dlast_h", "dlast_c", "dp", "dheld", "dh", "dc")

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ._library import View, call, cast, check, check_step, function, once_only, rows, view
+from .library import View, call, cast, check, check_step, function, once_only, rows, view
 
 SPAN = 16
 """Steps between two saved states.  Their decays and states just fit the first two levels of cache."""

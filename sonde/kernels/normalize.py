@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._library import SUFFIX, available, channels_last, function, watched
+from .library import SUFFIX, available, channels_last, function, watched
 
 LEAST = 1 << 18
 """numbers; of smaller images torch's operations were as fast or faster"""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ._library import View, cast, check, check_step, function, once_only, records, rows, unseen, view
+from .library import View, cast, check, check_step, function, once_only, records, rows, unseen, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ..core.errors import BadInput
-from ._library import available, function
+from .library import available, function
 
 PIECE = 8192
 """words that share one rate and one stream of random numbers; a window does not reach from one piece into the next"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from .tools.readonly import need, no_model, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +82,6 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, real, untouched
+from .tools.readonly import need, no_model, real, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -69,6 +69,6 @@ def _names(tokens: Any, names: Any) -> list[str]:
 
 
 def tiny() -> Subject:
-    from ._pairs import reverse
+    from .tools.pairs import reverse
 
     return reverse()

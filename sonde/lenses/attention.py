@@ -6,8 +6,8 @@ from typing import Annotated, Any, NamedTuple
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import layer, named, no_tokens, one, spelled
-from ._untouched import hooked, need, untouched
+from .tools.readonly import hooked, need, untouched
+from .tools.tokens import layer, named, no_tokens, one, spelled
 
 
 class Map(NamedTuple):
@@ -96,6 +96,6 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import hooked, leaves, need, no_gradient, untouched
+from .tools.readonly import hooked, leaves, need, no_gradient, untouched
 
 
 class Stored(NamedTuple):
@@ -220,7 +220,7 @@ def tiny() -> Subject:
     from torch import nn
 
     from ..core.batch import Batch, Data
-    from ._tiny import METRICS, _Nll, _Rows
+    from .tools.tiny import METRICS, _Nll, _Rows
 
     with untouched():
         first, last = nn.Linear(2, 2), nn.Linear(2, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import answers, need, not_classes
+from .tools.readonly import answers, need, not_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,6 +88,6 @@ def curve(confidence: Tensor, right: Tensor, bins: int) -> Curve:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

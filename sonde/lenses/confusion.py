@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.reading import Reading, Subject
-from ._untouched import answers, need, not_classes
+from .tools.readonly import answers, need, not_classes
 
 MOST = 128
 """classes that a matrix can show"""
@@ -66,6 +66,6 @@ def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -33,10 +33,10 @@ from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.reading import Reading, Subject
 from ..nn import features
-from ..nn.mixers._parts import ShortConv
 from ..nn.positions import Alibi, Positions, RelativeBias
-from ._tiny import images
-from ._untouched import need, no_model, untouched
+from ..nn.short_conv import ShortConv
+from .tools.readonly import need, no_model, untouched
+from .tools.tiny import images
 
 
 @dataclass(frozen=True)
@@ -545,7 +545,7 @@ def by(sizes: Sequence[int | str]) -> str:
 
 def remark(profile: Cost) -> str:
     """The totals in a sentence, honest about what could not be counted."""
-    from ._words import bytes_, si
+    from ..core.numbers import bytes_, si
 
     least = "at least " if profile.unknown else ""
     text = f"{profile.parameters:,} parameters, {least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import ends, no_tokens, original, spelled
-from ._untouched import need
+from .tools.readonly import need
+from .tools.tokens import ends, no_tokens, original, spelled
 
 ROWS = 512
 """rows of the training part taken at a time"""
@@ -79,6 +79,6 @@ def rows(batch: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.numbers import number
 from ..core.reading import Reading, Subject
-from ._untouched import need
-from ._words import number
+from .tools.readonly import need
 
 Line = tuple[list[float], list[float]]
 """steps and values"""
@@ -121,6 +121,6 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

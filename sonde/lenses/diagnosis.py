@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..core.errors import BadInput
+from ..core.numbers import number, percent
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need
-from ._words import number, percent
 from .curves import COLORS, Line, series
+from .tools.readonly import need
 
 REMEDIES: Mapping[str, Mapping[str, str]] = {
     "overfitting": {
@@ -170,6 +170,6 @@ def _falling(values: Sequence[float], learned: float) -> bool:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import jumps, maps, maps_of, no_maps, spaced
-from ._untouched import need, untouched
+from .tools.pictures import jumps, maps, maps_of, no_maps, spaced
+from .tools.readonly import need, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,6 +138,6 @@ def _asked(model: Any, batch: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

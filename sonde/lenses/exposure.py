@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, real, untouched
+from .tools.readonly import need, no_model, real, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -46,6 +46,6 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
-    from ._pairs import reverse
+    from .tools.pairs import reverse
 
     return reverse()

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
-from ._untouched import need, untouched
+from .tools.pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
+from .tools.readonly import need, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -65,6 +65,6 @@ def _padded(row: list[Any], length: int, blank: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

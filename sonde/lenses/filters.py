@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need
+from .tools.readonly import need
 
 
 def why_not(subject: Subject) -> str:
@@ -52,6 +52,6 @@ def first(model: Any) -> tuple[str, Any]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

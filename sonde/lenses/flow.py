@@ -19,11 +19,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import key
-from ._untouched import hooked, need, no_gradient, untouched
-from ._words import number
+from .tools.readonly import hooked, need, no_gradient, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -231,6 +231,6 @@ def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_gradient, untouched
+from .tools.readonly import need, no_gradient, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -93,6 +93,6 @@ def _list(names: list[str]) -> str:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

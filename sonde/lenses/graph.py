@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched, written_out
+from .tools.readonly import need, no_model, untouched, written_out
 
 DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
@@ -79,7 +79,7 @@ def read(
 
 def drawing(graph: Any) -> Reading:
     """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
-    from ..gradients import _picture as layout
+    from ..gradients import layout
 
     edges = layout.shown(graph)
     layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
@@ -105,6 +105,6 @@ def drawing(graph: Any) -> Reading:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -13,7 +13,7 @@ from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import hooked, leaves, need, no_model, untouched
+from .tools.readonly import hooked, leaves, need, no_model, untouched
 
 LEAST = 10
 
@@ -83,6 +83,6 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from ._tiny import values
+    from .tools.tiny import values
 
     return values()

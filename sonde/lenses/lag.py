@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import ends
-from ._untouched import hooked, need, no_model, untouched
+from .tools.readonly import hooked, need, no_model, untouched
+from .tools.tokens import ends
 
 
 def why_not(subject: Subject) -> str:
@@ -104,6 +104,6 @@ def fitted(norms: list[float]) -> float | None:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters("rnn")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..core.errors import BadInput
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
-from ._untouched import need, no_gradient, untouched
-from ._words import number
+from .tools.readonly import need, no_gradient, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -134,7 +134,7 @@ def shape(grid: Tensor) -> str:
 
 
 def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
-    from ..engine.api import open_run
+    from ..api.run import open_run
 
     there = weights(open_run(other).model())
     if {name: value.shape for name, value in there.items()} != {name: value.shape for name, value in here.items()}:
@@ -164,6 +164,6 @@ def logarithmic(losses: Tensor, axis: str) -> list[str]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

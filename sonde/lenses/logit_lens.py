@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import logits, named, no_logits, one, spelled
-from ._untouched import hooked, need, real, untouched
+from .tools.readonly import hooked, need, real, untouched
+from .tools.tokens import logits, named, no_logits, one, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -107,6 +107,6 @@ def _stack(model: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters("gla heads=2")

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch, Data, ask
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching
-from ._tiny import METRICS, _Nll, _Rows
-from ._untouched import hooked, need, no_model, untouched
-from ._words import number
+from .tools.readonly import hooked, need, no_model, untouched
+from .tools.tiny import METRICS, _Nll, _Rows
 
 POINTS = 64
 """points of a curve"""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import picture
-from ._untouched import answers, need, not_classes
+from .tools.pictures import picture
+from .tools.readonly import answers, need, not_classes
 
 
 def why_not(subject: Subject) -> str:
@@ -51,6 +51,6 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

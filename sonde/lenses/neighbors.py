@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import BLANK, embedding, frequent, named, no_embedding, spelled
-from ._untouched import need
+from .tools.readonly import need
+from .tools.tokens import BLANK, embedding, frequent, named, no_embedding, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -60,6 +60,6 @@ def _number(word: str, names: list[str]) -> int:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

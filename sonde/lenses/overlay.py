@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import no_images, patches, picture
-from ._untouched import hooked, need, untouched
+from .tools.pictures import no_images, patches, picture
+from .tools.readonly import hooked, need, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -89,8 +89,8 @@ def tiny() -> Subject:
     import torch
 
     from ..models.vit import ViT
-    from ._tiny import images
-    from ._untouched import untouched
+    from .tools.readonly import untouched
+    from .tools.tiny import images
 
     subject = images()
     with untouched():

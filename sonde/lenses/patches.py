@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import chosen, convolved, flat, maps, no_maps, stretched
-from ._untouched import CHUNK, need, untouched
-from ._words import number
+from .tools.pictures import chosen, convolved, flat, maps, no_maps, stretched
+from .tools.readonly import CHUNK, need, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -87,6 +87,6 @@ def _cropped(image: Any, box: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import embedding, frequent, named, no_embedding, spelled
-from ._untouched import need
+from .tools.readonly import need
+from .tools.tokens import embedding, frequent, named, no_embedding, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -42,6 +42,6 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_gradient
 from .landscape import logarithmic
+from .tools.readonly import need, no_gradient
 
 if TYPE_CHECKING:
     from ..optim.race import Track
@@ -62,7 +62,7 @@ def read(
 
 def _on_model(subject: Subject, entrants: list[Any], steps: int, batch_size: int, start: Any) -> list[Reading]:
     from ..optim.race import fits, race
-    from ._trial import Trial, on_a_copy
+    from .tools.trial import Trial, on_a_copy
 
     with on_a_copy():
         trial = Trial(subject, start, batch_size)
@@ -85,7 +85,7 @@ def _on_surface(on: str, entrants: list[Any], steps: int, condition: float) -> l
 
     from ..data.surfaces import quadratic, surface
     from ..optim.race import race
-    from ._trial import on_a_copy
+    from .tools.trial import on_a_copy
 
     ground = quadratic(condition) if on == "quadratic" else surface(on)
     with on_a_copy():
@@ -197,6 +197,6 @@ def _inside(path: Any, x: Any, y: Any) -> list[list[float]]:
 
 
 def tiny() -> Subject:
-    from ._tiny import values
+    from .tools.tiny import values
 
     return values()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_gradient
+from .tools.readonly import need, no_gradient
 
 BLOWN = 4.0
 """the test ends where the smoothed loss is this many times above its lowest"""
@@ -52,7 +52,7 @@ def read(
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
     from ..optim.race import entrant
-    from ._trial import Trial, on_a_copy
+    from .tools.trial import Trial, on_a_copy
 
     maker = entrant(rule)
     if not maker.rates:
@@ -149,6 +149,6 @@ def suggestion(rates: list[float], smooth: list[float], reach: int = 2) -> float
 
 
 def tiny() -> Subject:
-    from ._tiny import values
+    from .tools.tiny import values
 
     return values()

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
-from ._untouched import need, untouched
-from ._words import number
+from .tools.pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
+from .tools.readonly import need, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,6 +216,6 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._codes import codes, decoded, drawn, no_codes
-from ._untouched import CHUNK, need, untouched
-from ._words import number
+from .tools.codes import codes, decoded, drawn, no_codes
+from .tools.readonly import CHUNK, need, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -56,6 +56,6 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
 
 
 def tiny() -> Subject:
-    from ._codes import small
+    from .tools.codes import small
 
     return small()

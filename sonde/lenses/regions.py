@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, no_model, untouched
+from .tools.readonly import need, no_model, untouched
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -151,7 +151,7 @@ def tiny() -> Subject:
     from torch import nn
 
     from ..core.batch import Batch, Data
-    from ._tiny import METRICS, _Nll, _Rows
+    from .tools.tiny import METRICS, _Nll, _Rows
 
     with untouched():
         torch.manual_seed(0)

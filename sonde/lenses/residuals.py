@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from ..core.errors import BadInput
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._untouched import need, not_values, predictions, real
-from ._words import number
+from .tools.readonly import need, not_values, predictions, real
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +82,6 @@ def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
 
 
 def tiny() -> Subject:
-    from ._tiny import values
+    from .tools.tiny import values
 
     return values()

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import named, no_tokens, spelled
-from ._untouched import need
+from .tools.readonly import need
+from .tools.tokens import named, no_tokens, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -70,6 +70,6 @@ def _stack(name: str) -> str:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

@@ -16,8 +16,8 @@ from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._pictures import chosen, convolved, gathering, no_images, picture, sloped
-from ._untouched import need, untouched
+from .tools.pictures import chosen, convolved, gathering, no_images, picture, sloped
+from .tools.readonly import need, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,6 +158,6 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

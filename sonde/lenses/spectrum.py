@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.batch import ask
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
-from ._untouched import hooked, need, no_gradient, untouched, written_out
-from ._words import number
+from .tools.readonly import hooked, need, no_gradient, untouched, written_out
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -190,6 +190,6 @@ def _trained(model: nn.Module) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

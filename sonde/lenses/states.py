@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import layer
-from ._untouched import hooked, need, no_model, untouched
+from .tools.readonly import hooked, need, no_model, untouched
+from .tools.tokens import layer
 
 LINES = 7
 """layers that are drawn"""
@@ -88,6 +88,6 @@ def _mixers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters("lstm")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..core.numbers import number
 from ..core.reading import Reading, Subject
-from ._untouched import need
-from ._words import number
 from .curves import OF_TRAINING, best, series, without_copies
+from .tools.readonly import need
 
 
 def why_not(subject: Subject) -> str:
@@ -27,6 +27,6 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
-    from ._tiny import images
+    from .tools.tiny import images
 
     return images()

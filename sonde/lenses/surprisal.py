@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._tokens import BLANK, logits, moved, named, no_logits, one, original, spelled
-from ._untouched import need, real, untouched
+from .tools.readonly import need, real, untouched
+from .tools.tokens import BLANK, logits, moved, named, no_logits, one, original, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -71,6 +71,6 @@ def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
 
 
 def tiny() -> Subject:
-    from ._tokens import letters
+    from .tools.tokens import letters
 
     return letters()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..core.errors import BadInput
+from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Reading, Subject
-from ._codes import codes, decoded, drawn, no_codes
-from ._pictures import check
-from ._untouched import CHUNK, need, untouched
-from ._words import number
+from .tools.codes import codes, decoded, drawn, no_codes
+from .tools.pictures import check
+from .tools.readonly import CHUNK, need, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -100,6 +100,6 @@ def _grid(code: Any, which: list[int], middle: Any, unit: Any, way: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from ._codes import small
+    from .tools.codes import small
 
     return small()

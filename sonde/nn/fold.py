@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..core.errors import BadInput, SondeError
-from ..kernels._library import watched
+from ..kernels.library import watched
 from ._replay import Program, Tape
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

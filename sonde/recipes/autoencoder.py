@@ -24,9 +24,9 @@ from ..objectives.reconstruction import Reconstruction
 from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sheets import ACROSS, sheet
-from ._shown import Shown
-from ._stacked import denoising
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown
+from .tools.stacked import denoising
 
 IN_USE = 0.1
 """a number of a sparse code above this is in use"""

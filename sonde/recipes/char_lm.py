@@ -14,9 +14,9 @@ from ..data import fetch
 from ..data.catalog import load
 from ..data.sequences import HiddenSource
 from ..data.tensors import WindowSource
-from ..data.text import SHAKESPEARE
+from ..data.text.windows import SHAKESPEARE
 from ..models.language_model import mixer_of
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(

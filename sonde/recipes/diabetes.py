@@ -8,7 +8,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..optim.build import optimizer
-from ._parts import dense
+from .tools.parts import dense
 
 
 def recipe(

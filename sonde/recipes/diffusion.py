@@ -11,8 +11,8 @@ from ..models import diffusion
 from ..objectives.denoised import Denoised
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._samples import Name, report, shape_of, unlabeled
-from ._shown import Shown
+from .tools.samples import Name, report, shape_of, unlabeled
+from .tools.shown import Shown
 
 
 def recipe(

@@ -13,7 +13,7 @@ from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import cosine
-from ._parts import sometimes
+from .tools.parts import sometimes
 
 
 def recipe(

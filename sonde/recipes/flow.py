@@ -11,8 +11,8 @@ from ..models.flow import Flow
 from ..objectives.density import Density
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._samples import Name, levels_of, report, shape_of, unlabeled
-from ._shown import Shown
+from .tools.samples import Name, levels_of, report, shape_of, unlabeled
+from .tools.shown import Shown
 
 
 def recipe(

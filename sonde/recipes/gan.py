@@ -12,8 +12,8 @@ from ..objectives.adversarial import Adversarial
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from ._samples import Name, report, shape_of, unlabeled
-from ._shown import Shown
+from .tools.samples import Name, report, shape_of, unlabeled
+from .tools.shown import Shown
 
 
 def recipe(

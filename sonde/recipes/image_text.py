@@ -29,8 +29,8 @@ from ..models.topologies import Seq2Vec
 from ..objectives.contrastive import Contrastive
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sheets import ACROSS, sheet
-from ._shown import Shown
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown
 
 ROWS = 9
 """captions whose images are drawn"""

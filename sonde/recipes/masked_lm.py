@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, masking
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
 
 
 def recipe(

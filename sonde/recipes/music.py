@@ -16,12 +16,12 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.melody import Note, intervals, midi, notes
 from ..data.tensors import WindowSource
-from ..data.text import windows
+from ..data.text.windows import windows
 from ..generate import generate
 from ..generate.stop import Stop, no_text
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
-from ._shown import Shown, causal
-from ._texts import tunes
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.shown import Shown, causal
+from .tools.texts import tunes
 
 SAMPLED, LENGTH = 4, 400
 """texts drawn at the end, and their signs"""

@@ -10,14 +10,14 @@ import torch
 
 from ..core.batch import Data
 from ..core.recipe import Recipe
-from ..data.corpora import spelled
-from ..data.tokenizer import Tokenizer, special
+from ..data.text.corpora import spelled
+from ..data.text.tokenizer import Tokenizer, special
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
-from ._shown import Shown, causal
-from ._texts import given_names
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.shown import Shown, causal
+from .tools.texts import given_names
 
 SHOWN, LONGEST = 20, 24
 ORDER = 4

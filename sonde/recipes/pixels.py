@@ -22,8 +22,8 @@ from ..models.pixels import Pixels, levels_of
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sheets import ACROSS, sheet
-from ._shown import Shown, causal
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown, causal
 
 MOST = 500
 """test pictures whose likelihood is told for every label"""

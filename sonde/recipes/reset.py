@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import reset
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
 
 
 def recipe(

@@ -18,8 +18,8 @@ from ..models.unet import UNet
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sheets import ACROSS, sheet
-from ._shown import Shown
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown
 
 AT_ONCE = 64
 """images answered together"""

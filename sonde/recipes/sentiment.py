@@ -21,16 +21,16 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalog import load
-from ..data.corpora import IMDB, reviews
-from ..data.documents import DocumentSource, Ragged
-from ..data.tokenizer import special
+from ..data.text.corpora import IMDB, reviews
+from ..data.text.documents import DocumentSource, Ragged
+from ..data.text.tokenizer import special
 from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import BatchSize, Depth, Rate, Width
-from ._shown import Shown
-from ._texts import made_up
+from .tools.sequence import BatchSize, Depth, Rate, Width
+from .tools.shown import Shown
+from .tools.texts import made_up
 
 SPREAD = 0.3
 """deviation of the numbers of an embedding at the start; of 0.25 to 1, small ones did best on the validation part"""

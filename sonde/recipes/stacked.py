@@ -22,10 +22,10 @@ from ..models.autoencoder import AutoEncoder
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
-from ._linear import linear
-from ._sheets import ACROSS, sheet
-from ._shown import Shown
-from ._stacked import first_layers, greedy, layer
+from .tools.linear import linear
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown
+from .tools.stacked import first_layers, greedy, layer
 
 
 def recipe(
@@ -116,7 +116,7 @@ def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[st
 
 def _aside(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
     """A run of its own inside another one."""
-    from ..engine.api import train
+    from ..api.training import train
 
     with torch.random.fork_rng():  # the run around it goes on with its own random numbers
         return train(recipe, run=Path(folder) / name, seed=seed, threads=torch.get_num_threads(), quiet=True)

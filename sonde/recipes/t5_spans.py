@@ -11,7 +11,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import fixed, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width, training, windowed
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, training, windowed
 
 
 def recipe(

@@ -10,7 +10,7 @@ from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._parts import dense
+from .tools.parts import dense
 
 
 def recipe(

@@ -7,16 +7,16 @@ from typing import Annotated
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corpora import LinesReader
-from ..data.documents import DocumentSource, Ragged
 from ..data.split import split
-from ..data.tokenizer import special, train
+from ..data.text.corpora import LinesReader
+from ..data.text.documents import DocumentSource, Ragged
+from ..data.text.tokenizer import special, train
 from ..models.topologies import Tagger
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width
-from ._texts import grammar
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width
+from .tools.texts import grammar
 
 
 def recipe(

@@ -16,7 +16,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
 from ..data.catalog import load
-from ..data.tokenizer import Tokenizer, special
+from ..data.text.tokenizer import Tokenizer, special
 from ..generate import Stop, beam, bleu, exact, generate
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.seq2seq import Seq2Seq
@@ -24,8 +24,8 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sequence import BatchSize, Depth, Rate, StepCount, Width
-from ._shown import Shown
+from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width
+from .tools.shown import Shown
 
 Language = Literal["en", "de", "fr"]
 AT_ONCE, TOYS = 100, 7200

@@ -22,8 +22,8 @@ from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._sheets import ACROSS, sheet
-from ._shown import Shown
+from .tools.sheets import ACROSS, sheet
+from .tools.shown import Shown
 
 MOST = 1000
 """test pictures for the importance-weighted bound, which decodes each of them many times"""

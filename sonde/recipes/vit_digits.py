@@ -16,9 +16,9 @@ from ..models.vit import ViT
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ._linear import linear
-from ._parts import sometimes
-from ._shown import Shown
+from .tools.linear import linear
+from .tools.parts import sometimes
+from .tools.shown import Shown
 
 IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4), "cifar10": (3, 32, 4)}
 """channels, side, and a good side of a patch"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sonde.atlas._exhibit import Exhibit, run
+from sonde.atlas.exhibit import Exhibit, run
 
 
 def wrong(row: str) -> list[str]:

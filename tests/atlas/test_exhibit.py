@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.atlas._exhibit import Exhibit, Result, found, run, spread
+from sonde.atlas.exhibit import Exhibit, Result, found, run, spread
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.atlas import _margins, cnn, mlp, par, reg
-from sonde.atlas._exhibit import FOLDER, found, run
+from sonde.atlas import _margins, convolutional_networks, multilayer_perceptrons, parallel_training, regularization
+from sonde.atlas.exhibit import FOLDER, found, run
 from sonde.core.terms import Terms
 from sonde.data.order import Order
 from sonde.engine import job, loop
@@ -75,14 +75,14 @@ def test_par_01_notices_replicas_that_drift(monkeypatch):
 
 
 def test_par_02_notices_a_bad_line(monkeypatch):
-    right = par.distributed.send
-    monkeypatch.setattr(par.distributed, "send", lambda tensor, to: right(tensor * (1 + 1e-9), to))
+    right = parallel_training.distributed.send
+    monkeypatch.setattr(parallel_training.distributed, "send", lambda tensor, to: right(tensor * (1 + 1e-9), to))
     assert any_of(wrong("PAR-02"), "outputs of step 0")
 
 
 def test_par_02_notices_more_bytes_than_needed(monkeypatch):
-    right = par._send
-    monkeypatch.setattr(par, "_send", lambda tensor, to: 2 * right(tensor, to))
+    right = parallel_training._send
+    monkeypatch.setattr(parallel_training, "_send", lambda tensor, to: 2 * right(tensor, to))
     assert any_of(wrong("PAR-02"), "bytes forward")
 
 
@@ -96,7 +96,7 @@ def test_par_03_notices_a_silent_fall_back(monkeypatch):
 
 
 def test_par_03_notices_a_batched_product_that_is_a_loop(monkeypatch):
-    monkeypatch.setattr(par.torch, "bmm", lambda a, b: torch.stack([one @ other for one, other in zip(a, b, strict=True)]))
+    monkeypatch.setattr(parallel_training.torch, "bmm", lambda a, b: torch.stack([one @ other for one, other in zip(a, b, strict=True)]))
     assert wrong("PAR-03") == ["matrix products called by the batched one"]
 
 
@@ -134,7 +134,7 @@ def test_cnn_12_notices_biases_counted_as_weights(mistake_cnn_biases):
 def test_cnn_12_notices_another_network(monkeypatch):
     convolutions = nn.Conv2d(1, 5, 3), nn.MaxPool2d(2), nn.Conv2d(5, 10, 5), nn.MaxPool2d(2), nn.Conv2d(10, 20, 2, 2)
     unpadded = nn.Sequential(*convolutions, nn.MaxPool2d(5, 2), nn.Flatten(), nn.Linear(20 * 9 * 13, 6))
-    monkeypatch.setattr(cnn, "worked_network", lambda: unpadded)
+    monkeypatch.setattr(convolutional_networks, "worked_network", lambda: unpadded)
     names = wrong("CNN-12")
     assert any_of(names, "output sizes") and any_of(names, "parameters in all")
 
@@ -143,13 +143,13 @@ def test_cnn_16_notices_forgotten_biases(monkeypatch):
     def no_biases(widths):
         return nn.Sequential(nn.Flatten(), *(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)))
 
-    monkeypatch.setattr(cnn, "MLP", no_biases)
+    monkeypatch.setattr(convolutional_networks, "MLP", no_biases)
     assert len(wrong("CNN-16")) == 3
 
 
 @pytest.fixture
 def mistake_mlp_linear(monkeypatch):
-    monkeypatch.setattr(mlp, "MLP", lambda widths: MLP(widths, activation="identity"))
+    monkeypatch.setattr(multilayer_perceptrons, "MLP", lambda widths: MLP(widths, activation="identity"))
 
 
 def test_mlp_03_notices_a_net_without_joints(mistake_mlp_linear):
@@ -157,7 +157,7 @@ def test_mlp_03_notices_a_net_without_joints(mistake_mlp_linear):
 
 
 def test_mlp_03_notices_other_counts(monkeypatch):
-    monkeypatch.setattr(mlp, "MLP", lambda widths: MLP(widths, norm="layer"))
+    monkeypatch.setattr(multilayer_perceptrons, "MLP", lambda widths: MLP(widths, norm="layer"))
     assert any_of(wrong("MLP-03"), "parameters of (2, 3, 1)")
 
 
@@ -205,8 +205,8 @@ def test_reg_05_notices_patience_off_by_one(mistake_reg_patience):
 
 
 def test_reg_05_notices_weights_that_are_not_restored(monkeypatch):
-    right = reg._rising
-    monkeypatch.setattr(reg, "_rising", lambda *args: right(*args).replace(restore_best=False))
+    right = regularization._rising
+    monkeypatch.setattr(regularization, "_rising", lambda *args: right(*args).replace(restore_best=False))
     names = wrong("REG-05")
     assert any_of(names, "weight that is kept") and not any_of(names, "last step")
 
@@ -214,31 +214,31 @@ def test_reg_05_notices_weights_that_are_not_restored(monkeypatch):
 @pytest.fixture
 def quick_reg_07(monkeypatch):
     """The sweep over wrong labels takes most of the time and is not what these mistakes are about."""
-    monkeypatch.setattr(reg, "_accuracy", lambda exhibit, share, seed: 1 - share + 0.001 * seed)
+    monkeypatch.setattr(regularization, "_accuracy", lambda exhibit, share, seed: 1 - share + 0.001 * seed)
 
 
 def test_reg_07_notices_classes_that_are_not_weighed(monkeypatch, quick_reg_07):
-    monkeypatch.setattr(reg, "class_weights", lambda labels, classes: torch.ones(classes))
+    monkeypatch.setattr(regularization, "class_weights", lambda labels, classes: torch.ones(classes))
     assert wrong("REG-07") == ["loss: weighted against re-balanced", "gradient: weighted against re-balanced"]
 
 
 def test_reg_07_notices_parts_that_overlap(monkeypatch, quick_reg_07):
-    right = reg.split
+    right = regularization.split
 
     def leaky(*args, **kwargs):
         train, valid, test = right(*args, **kwargs)
         return train, torch.cat([valid[:-1], train[:1]]), test
 
-    monkeypatch.setattr(reg, "split", leaky)
+    monkeypatch.setattr(regularization, "split", leaky)
     names = wrong("REG-07")
     assert any_of(names, "most parts") and any_of(names, "all parts together")
 
 
 def test_reg_07_notices_rows_cleaned_without_a_word(monkeypatch, quick_reg_07):
-    monkeypatch.setattr(reg, "SPOILT", reg.SPOILT.replace("x7", "7"))
+    monkeypatch.setattr(regularization, "SPOILT", regularization.SPOILT.replace("x7", "7"))
     assert wrong("REG-07") == ["corrupt cells", "rows with gaps dropped", "rows kept"]
 
 
 def test_reg_07_notices_labels_that_do_not_matter(monkeypatch):
-    monkeypatch.setattr(reg, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed)
+    monkeypatch.setattr(regularization, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed)
     assert len(wrong("REG-07")) == 2

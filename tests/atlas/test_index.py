@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sonde.atlas._index import chapters, rows, select
+from sonde.atlas.index import chapters, rows, select
 from sonde.core.errors import BadInput
 
 COUNTS = {

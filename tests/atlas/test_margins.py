@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from sonde.atlas import _margins, _runner
-from sonde.atlas._exhibit import FOLDER, Exhibit, Finding, Result, found, run
+from sonde.atlas import _margins, runner
 from sonde.atlas._margins import FIXED, LEAST, SEEDS, Margin
+from sonde.atlas.exhibit import FOLDER, Exhibit, Finding, Result, found, run
 from sonde.cli.main import main
 from sonde.core.errors import BadInput, DataUnusable
 
@@ -106,7 +106,7 @@ def drawn(tmp_path, monkeypatch):
 
 def test_samples_of_a_made_up_exhibit(drawn, tmp_path, capsys):
     table = tmp_path / "margins.tsv"
-    assert _runner.distribution(["PAR-01"], 20, jobs=2, table=table, folder=drawn) == 0
+    assert runner.distribution(["PAR-01"], 20, jobs=2, table=table, folder=drawn) == 0
     lines = {line.name: line for line in _margins.read(table)}
     import torch
 
@@ -123,14 +123,14 @@ def test_samples_of_a_made_up_exhibit(drawn, tmp_path, capsys):
 
 def test_a_threshold_that_is_too_near_fails(drawn, capsys):
     (drawn / "par.py").write_text(DRAWN.format(bound=8.5), encoding="utf-8")
-    assert _runner.distribution(["PAR-01"], 20, folder=drawn) == 1
+    assert runner.distribution(["PAR-01"], 20, folder=drawn) == 1
     assert "2 of 3 margins are large enough" in capsys.readouterr().out
 
 
 def test_a_row_that_does_not_run_is_named_and_costs_no_other(drawn, capsys):
     body = DRAWN.format(bound=4.0) + "\ndef par_02(exhibit):\n    return 1 / (exhibit.seed - 1)\n"
     (drawn / "par.py").write_text(body, encoding="utf-8")
-    assert _runner.distribution(["PAR-01", "PAR-02"], 3, folder=drawn) == 1
+    assert runner.distribution(["PAR-01", "PAR-02"], 3, folder=drawn) == 1
     out = capsys.readouterr().out
     assert "PAR-02 did not run with seed" in out and "1 rows did not run" in out and "each" in out
 

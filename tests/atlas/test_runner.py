@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.atlas import _runner, _worker
+from sonde.atlas import runner
+from sonde.atlas import worker as _worker
 from sonde.core.errors import BadInput
 
 GOOD = """
@@ -68,7 +69,7 @@ def write(folder, name, *bodies):
 
 def test_all_pass(folder, capsys, cache):
     write(folder, "par", GOOD)
-    assert _runner.check(folder=folder) == 0
+    assert runner.check(folder=folder) == 0
     out = capsys.readouterr().out
     assert "PAR-01" in out and "one is [1]" in out
     assert "1 pass, 0 fail, 258 missing" in out
@@ -78,7 +79,7 @@ def test_all_pass(folder, capsys, cache):
 def test_a_wrong_number_a_crash_and_an_exit_each_fail_their_own_row(folder, capsys):
     write(folder, "par", GOOD, BAD, CRASH)
     write(folder, "mlp", LEAVES)
-    assert _runner.check(folder=folder, jobs=2) == 1
+    assert runner.check(folder=folder, jobs=2) == 1
     out = capsys.readouterr().out
     assert "PAR-02 failed: two: 3, expected 2" in out
     assert "PAR-03 failed: its process died of SIGSEGV (par.py line 15)" in out
@@ -123,28 +124,28 @@ def test_rows_run_with_one_thread(folder, monkeypatch):
 
 
 def test_nothing_run_is_not_a_pass(folder, capsys):
-    assert _runner.check(["PAR"], folder=folder) == 1
+    assert runner.check(["PAR"], folder=folder) == 1
     assert "0 pass, 0 fail, 3 missing" in capsys.readouterr().out
 
 
 def test_a_result_counts_until_its_chapter_is_edited(folder, capsys, cache):
     write(folder, "par", GOOD, BAD)
-    _runner.check(folder=folder)
+    runner.check(folder=folder)
     capsys.readouterr()
-    _runner.listing("par", folder)
+    runner.listing("par", folder)
     assert "1 pass, 1 fail, 1 missing" in capsys.readouterr().out
     write(folder, "par", GOOD, BAD, "# changed")
-    _runner.listing("par", folder)
+    runner.listing("par", folder)
     assert "0 pass, 0 fail, 2 not run, 1 missing" in capsys.readouterr().out
 
 
 def test_a_damaged_cache_is_a_row_not_run(folder, capsys, cache):
     write(folder, "par", GOOD)
-    _runner.show("PAR-01", folder)
+    runner.show("PAR-01", folder)
     for text in ("{", "[]", '{"id": "PAR-01"}', "null"):
         (cache / "PAR-01.json").write_text(text)
         capsys.readouterr()
-        _runner.listing("PAR-01", folder)
+        runner.listing("PAR-01", folder)
         assert "1 not run" in capsys.readouterr().out
 
 
@@ -152,7 +153,7 @@ def test_a_cache_that_cannot_be_written_does_not_fail_a_row(folder, capsys, monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     write(folder, "par", GOOD)
-    assert _runner.check(["PAR-01"], folder=folder) == 0
+    assert runner.check(["PAR-01"], folder=folder) == 0
     assert "the result of PAR-01 is not kept" in capsys.readouterr().out
 
 
@@ -161,18 +162,18 @@ def test_show_prints_statement_expectations_and_tables(folder, capsys):
         "return", "exhibit.show(Reading('Layers', 'table', {'layer': ['a', 'b'], 'size': [3, 0.5]}, note='two of them'))\n    return"
     )
     write(folder, "par", table, BAD)
-    assert _runner.show("par-1", folder) == 0
+    assert runner.show("par-1", folder) == 0
     out = capsys.readouterr().out
     assert "PAR-01  Data parallelism, five steps" in out and "split the batch over K" in out
     assert "Layers" in out and "0.5" in out and "two of them" in out
-    assert _runner.show("PAR-02", folder) == 1
+    assert runner.show("PAR-02", folder) == 1
     assert "two: 3, expected 2" in capsys.readouterr().out
 
 
 def test_show_draws_pictures_beside_the_results(folder, capsys, cache):
     reading = "exhibit.show(Reading('Curve', 'lines', {'y': [1.0, 4.0, 9.0]}, axes=['x']))"
     write(folder, "par", "from sonde.core.reading import Reading\n" + GOOD.replace("return", f"{reading}\n    return"))
-    assert _runner.show("PAR-01", folder) == 0
+    assert runner.show("PAR-01", folder) == 0
     assert str(cache / "PAR-01-1.png") in capsys.readouterr().out.replace("\n", "")
     assert (cache / "PAR-01-1.png").read_bytes().startswith(b"\x89PNG")
 
@@ -180,16 +181,16 @@ def test_show_draws_pictures_beside_the_results(folder, capsys, cache):
 def test_names_are_refused_before_anything_runs(folder):
     write(folder, "par", GOOD)
     with pytest.raises(BadInput, match="did you mean 'PAR-01'"):
-        _runner.check(["PAR-01", "PAR-o1"], folder=folder)
-    for call in (_runner.show, _runner.listing):
+        runner.check(["PAR-01", "PAR-o1"], folder=folder)
+    for call in (runner.show, runner.listing):
         with pytest.raises(BadInput, match="did you mean 'PAR-01'"):
             call("PAR-o1", folder=folder)
     with pytest.raises(BadInput, match="PAR-02.*has no exhibit yet"):
-        _runner.show("PAR-02", folder)
+        runner.show("PAR-02", folder)
 
 
 def test_listing_imports_no_torch(tmp_path):
-    code = "import sys\nfrom sonde.atlas import _runner\n_runner.listing()\nassert not {'torch', 'numpy'} & set(sys.modules)"
+    code = "import sys\nfrom sonde.atlas import runner\nrunner.listing()\nassert not {'torch', 'numpy'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)}, timeout=60
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.main import main
-from sonde.lenses import _mixers
-from sonde.lenses._mixers import Row
+from sonde.lenses.tools import mixers
+from sonde.lenses.tools.mixers import Row
 
 
 def test_prints_a_row_for_each_form_and_length(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
@@ -41,7 +41,7 @@ def test_a_signal_keeps_what_was_measured(
         os.kill(os.getpid(), number)
         yield Row("gla", "chunk", 8, 0.1, 2**22, 1e6, 64)
 
-    monkeypatch.setattr(_mixers, "sweep", sweep)
+    monkeypatch.setattr(mixers, "sweep", sweep)
     # A test that runs in the background of a shell inherits an interrupt that is ignored.
     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     before = signal.getsignal(number)
@@ -57,7 +57,7 @@ def test_curves_have_the_units_of_the_table() -> None:
         Row("a", "scan", 8, 0.25, 6 * 2**20, 1e6, 64),
         Row("b", "step", 32, 0.1, 2**20, 1, 0),
     ]
-    table, seconds, memory = _mixers.readings(rows, 2, "Width 4")
+    table, seconds, memory = mixers.readings(rows, 2, "Width 4")
     assert table.values["ms"] == [500, 250, 100] and table.values["tokens/s"] == [32, 64, 640] and table.note == "Width 4"
     assert seconds.values == {"a": [250, None], "b": [None, 100]} and seconds.axes == ["length", "ms"]
     assert memory.values == {"a": [3, None], "b": [None, 1]} and memory.axes == ["length", "peak MiB"]

@@ -18,16 +18,16 @@ import pytest
 import torch
 from PIL import Image
 
-from sonde.cli._readings import text
+from sonde.api.run import open_run
 from sonde.core import registry
 from sonde.core.reading import Reading
-from sonde.engine.api import open_run
+from sonde.report.readings import text
 
 
 @pytest.fixture
 def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing a report takes a second; tests that look elsewhere get no page."""
-    monkeypatch.setattr("sonde.lenses._report.report", lambda run: run.path / "report.html")
+    monkeypatch.setattr("sonde.report.page.report", lambda run: run.path / "report.html")
 
 
 def figures(shown: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ def test_sweep_ranks_and_draws(sonde: Callable, mine: str) -> None:
 
 
 def test_sweep_hands_over_what_was_typed(sonde: Callable, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sonde.engine import sweep as module
+    from sonde.api import sweeps as module
 
     calls: list = []
     result = type("Result", (), {"table": lambda self: "table", "plot": lambda self: Path("plot.png")})()
@@ -314,12 +314,12 @@ def test_explain_counts_all_of_a_vision_transformer_and_a_model_of_pixels(sonde:
 
 
 def test_atlas_lists_and_hands_over(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sonde.atlas import _runner
+    from sonde.atlas import runner
 
     calls: list = []
-    monkeypatch.setattr(_runner, "listing", lambda *words: calls.append(("listing", *words)))
-    monkeypatch.setattr(_runner, "show", lambda word: calls.append(("show", word)) or 1)
-    monkeypatch.setattr(_runner, "check", lambda ids, jobs: calls.append(("check", ids, jobs)) or 1)
+    monkeypatch.setattr(runner, "listing", lambda *words: calls.append(("listing", *words)))
+    monkeypatch.setattr(runner, "show", lambda word: calls.append(("show", word)) or 1)
+    monkeypatch.setattr(runner, "check", lambda ids, jobs: calls.append(("check", ids, jobs)) or 1)
     assert [sonde("atlas").code, sonde("atlas", "cnn").code, sonde("atlas", "CNN-12").code] == [0, 0, 1]
     assert [sonde("atlas", "--check").code, sonde("atlas", "PAR", "--check", "--jobs", "3").code] == [1, 1]
     assert calls == [("listing",), ("listing", "CNN"), ("show", "CNN-12"), ("check", None, 2), ("check", ["PAR"], 3)]
@@ -408,7 +408,8 @@ def test_no_runs_yet(sonde: Callable) -> None:
 
 
 def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sonde.cli import _readings, _text
+    from sonde.report import readings as _readings
+    from sonde.report import terminal
 
     words = [*"the cat ", "sat↵", "\x1b[31mon"]
     reading = Reading("t", "text", {"token": words, "bits": [float("nan"), *range(len(words) - 1)]}, axes=["token", "bits"])
@@ -425,4 +426,4 @@ def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None
     assert "48;2;255;110;40m" in second and "48;2;255;110;40m 8 " in scale and scale.startswith("bits:")
     long = Reading("t", "text", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])
     lines = re.sub(r"\x1b\[[\d;]*m", "", _readings._running(long)).splitlines()[:-2]
-    assert len(lines) > 2 and all(len(line) <= _text.width() for line in lines) and "".join(lines).count("word") == 60
+    assert len(lines) > 2 and all(len(line) <= terminal.width() for line in lines) and "".join(lines).count("word") == 60

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sonde import __version__, kernels
-from sonde.kernels import _library
+from sonde.kernels import library
 
 
 def test_one_screen(sonde: Callable, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,13 +32,13 @@ def test_one_screen(sonde: Callable, here: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def unloaded():
     """Forget which kernels were loaded, before and after."""
-    _library._load.cache_clear()
+    library._load.cache_clear()
     yield
-    _library._load.cache_clear()
+    library._load.cache_clear()
 
 
 def test_kernels_that_were_not_built(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_library, "_load", lambda: (None, "they were not built: install a compiler"))
+    monkeypatch.setattr(library, "_load", lambda: (None, "they were not built: install a compiler"))
     assert "they were not built: install a compiler" in sonde("doctor").out
 
 
@@ -47,7 +47,7 @@ def test_kernels_and_how_to_choose_them(unloaded, sonde: Callable, monkeypatch: 
     monkeypatch.setenv("SONDE_KERNELS", "base")
     words = " ".join(sonde("doctor").out.split())
     assert "the base build loaded and used" in words and "SONDE_KERNELS=0 none" in words
-    _library._load.cache_clear()
+    library._load.cache_clear()
     monkeypatch.setenv("SONDE_KERNELS", "bass")
     answer = sonde("doctor")
     assert answer.code == 0 and "SONDE_KERNELS=bass is not a level of the kernels" in " ".join(answer.out.split())

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sonde.data.tokenizer import train as tokenizer_of
-from sonde.engine.api import open_run, train
+from sonde.api.run import open_run
+from sonde.api.training import train
+from sonde.data.text.tokenizer import train as tokenizer_of
 from sonde.generate import beam, translate
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
@@ -32,8 +33,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, here: Path) -> Callable:
 
     def put(model: torch.nn.Module, **reader: object) -> str:
         stub = SimpleNamespace(name="made", model=lambda: model, data=SimpleNamespace(reader=SimpleNamespace(**reader)))
-        monkeypatch.setattr("sonde.engine.api.open_run", lambda path: stub)
-        monkeypatch.setattr("sonde.engine.rundir.find", lambda path: SimpleNamespace(path=path))
+        monkeypatch.setattr("sonde.api.run.open_run", lambda path: stub)
+        monkeypatch.setattr("sonde.runs.layout.find", lambda path: SimpleNamespace(path=path))
         return "made"
 
     return put

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sonde.api.run import open_run
+from sonde.api.training import train
 from sonde.cli.main import main
-from sonde.data.tokenizer import train as tokenizer_of
-from sonde.engine.api import open_run, train
+from sonde.data.text.tokenizer import train as tokenizer_of
 from sonde.generate.text import complete
 from sonde.models import hf
 from sonde.models.language_model import LanguageModel

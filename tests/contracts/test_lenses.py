@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.api.run import Run
 from sonde.cli.commands.look import options
 from sonde.core import registry
 from sonde.core.errors import BadInput
 from sonde.core.reading import Reading, Subject
-from sonde.engine.api import Run
-from sonde.lenses._draw import draw, svg
-from sonde.lenses._untouched import fitting
+from sonde.lenses.tools.readonly import fitting
+from sonde.report.draw import draw, svg
 
 LENSES = registry.names("lenses")
 

@@ -12,9 +12,9 @@ from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.seeds import generator
 from sonde.data.augment import compose
 from sonde.data.corrupt import SentenceSource, fixed, hide, joined, masking, next_sentence, restored, span_corruption, span_numbers
-from sonde.data.documents import Ragged
 from sonde.data.tensors import WindowSource
-from sonde.data.tokenizer import train
+from sonde.data.text.documents import Ragged
+from sonde.data.text.tokenizer import train
 
 NAMES = ("pad", "start", "end", "mask", "sep", "cls", *(f"sentinel {i}" for i in range(30)))
 LETTERS = train("char", ["abcdefghijklmnopqrstuvwxyz"], specials=NAMES)

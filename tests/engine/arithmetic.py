@@ -27,6 +27,7 @@ from sonde.nn.mixers import mixer
 from sonde.objectives.categorical import Categorical
 from sonde.optim import schedules
 from sonde.optim.build import optimizer
+from sonde.runs import checkpoints
 from tests.engine.harness import tensors_digest
 
 STEPS = 3
@@ -94,7 +95,7 @@ def everything() -> Recipe:
 
 def main(folder: str, threads: str) -> None:
     run = sonde.train(everything(), run=Path(folder), threads=int(threads), checkpoint_every=STEPS, quiet=True)
-    last = checkpoint.read(checkpoint.path_of(run.directory.checkpoints, STEPS))
+    last = checkpoint.read(checkpoints.path_of(run.directory.checkpoints, STEPS))
     print("report", json.dumps({"bits": tensors_digest(last.parts["model"]), "fingerprint": last.manifest["fingerprint"]}))
 
 

@@ -40,16 +40,19 @@ from torch import Tensor, nn
 
 import sonde.engine.launch  # noqa: F401  imported here, so that no attempt has to
 import sonde.engine.loop  # noqa: F401
+from sonde.api import run, training
 from sonde.core import files
 from sonde.core.batch import Batch, Data
 from sonde.core.errors import SondeError
 from sonde.core.recipe import Callback, Recipe
 from sonde.data import augment
 from sonde.data.tensors import TensorSource
-from sonde.engine import api, checkpoint
-from sonde.engine.rundir import Log, RunDirectory
+from sonde.engine import checkpoint
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
+from sonde.runs import checkpoints
+from sonde.runs.layout import RunDirectory
+from sonde.runs.rows import Log
 
 STEPS, EVERY = 23, 5
 """steps of the trial and steps between its checkpoints; 6 steps make an epoch, so most checkpoints fall inside one"""
@@ -135,9 +138,9 @@ def trial(steps: int = STEPS, lr: float = 0.01, on_bad: str = "stop", evaluate_e
     )
 
 
-def train(path: Path, recipe: Any = trial, **more: Any) -> api.Run:
+def train(path: Path, recipe: Any = trial, **more: Any) -> run.Run:
     """The trial in this process."""
-    return api.train(recipe, run=path, **{"threads": 1, "checkpoint_every": EVERY, "quiet": True, **more})
+    return training.train(recipe, run=path, **{"threads": 1, "checkpoint_every": EVERY, "quiet": True, **more})
 
 
 # ---------------------------------------------------------------- processes
@@ -260,7 +263,7 @@ def reference(**more: Any) -> dict[str, str]:
 
 def digest(path: Path) -> dict[str, str]:
     """Thing -> hash or text, of a finished run."""
-    last = checkpoint.read(checkpoint.path_of(path / "checkpoints", max(checkpoint.steps(path / "checkpoints"))))
+    last = checkpoint.read(checkpoints.path_of(path / "checkpoints", max(checkpoints.steps(path / "checkpoints"))))
     return {
         "parameters": tensors_digest(last.parts["model"]),
         "moments": tensors_digest(last.parts["optim"]),
@@ -269,7 +272,7 @@ def digest(path: Path) -> dict[str, str]:
         "state": json.dumps(last.state, sort_keys=True),
         "metrics": (path / "metrics.jsonl").read_text(),
         "result": (path / "result.json").read_text(),
-        "kept checkpoints": str(checkpoint.steps(path / "checkpoints")),
+        "kept checkpoints": str(checkpoints.steps(path / "checkpoints")),
     }
 
 
@@ -287,7 +290,7 @@ def same(path: Path, reference: Mapping[str, str]) -> None:
     """The run ended like the reference, with nothing left behind and nothing found damaged on the way."""
     assert differences(digest(path), reference) == []
     assert leftovers(path) == []
-    assert not [event["text"] for event in api.Run(path).events if "damaged" in event.get("text", "")]
+    assert not [event["text"] for event in run.Run(path).events if "damaged" in event.get("text", "")]
 
 
 # ---------------------------------------------------------------- disks

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from sonde.api.run import Run
 from sonde.core import files, tensors
 from sonde.core.batch import Data
 from sonde.core.errors import BadInput, DataUnusable, NoCheckpoint
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
 from sonde.engine import checkpoint
-from sonde.engine.api import Run
+from sonde.runs import checkpoints
 from tests.engine.harness import (
     EVERY,
     Calls,
@@ -45,7 +46,7 @@ def half(tmp_path_factory: pytest.TempPathFactory, reference: dict[str, str]) ->
     """A run that was killed on the way; tests work on copies."""
     path = tmp_path_factory.mktemp("half") / "run"
     assert attempt(path, kill_in_save(3, 0)).wait().killed
-    assert checkpoint.steps(path / "checkpoints") == [BEFORE, NEWEST]
+    assert checkpoints.steps(path / "checkpoints") == [BEFORE, NEWEST]
     return path
 
 
@@ -139,7 +140,7 @@ def add(folder: Path, dice: random.Random) -> str:
 def swap(folder: Path, dice: random.Random) -> str:
     """A file of another step."""
     name = dice.choice(["model.safetensors", "optim.safetensors", "rng.safetensors", "state.json", "manifest.json"])
-    shutil.copy(checkpoint.path_of(folder.parent, BEFORE) / name, folder / name)
+    shutil.copy(checkpoints.path_of(folder.parent, BEFORE) / name, folder / name)
     return f"{name} of another step"
 
 
@@ -184,7 +185,7 @@ DAMAGES: tuple[Damage, ...] = (flip, flip, flip, truncate, lengthen, zero, zero,
 def test_damage_is_always_seen(part: int, run: Path) -> None:
     """1,000 damaged checkpoints in all: each is found out before use, told about and kept; the one before it is loaded."""
     folder, dice = run / "checkpoints", random.Random(part)
-    sound = checkpoint.path_of(folder, NEWEST)
+    sound = checkpoints.path_of(folder, NEWEST)
     whole = {path.name: path.read_bytes() for path in sound.iterdir()}
     for _ in range(250):
         what = dice.choice(DAMAGES)(sound, dice)
@@ -209,7 +210,7 @@ def test_the_undamaged_checkpoint_is_not_called_damaged(run: Path) -> None:
 
 
 def test_a_run_goes_on_from_the_one_before_and_ends_the_same(run: Path, reference: dict[str, str]) -> None:
-    flip(checkpoint.path_of(run / "checkpoints", NEWEST), random.Random(0))
+    flip(checkpoints.path_of(run / "checkpoints", NEWEST), random.Random(0))
     train(run)
     assert differences(digest(run), reference) == []
     assert leftovers(run) == [f"checkpoints/bad-step-{NEWEST:08d}"]
@@ -219,7 +220,7 @@ def test_a_run_goes_on_from_the_one_before_and_ends_the_same(run: Path, referenc
 def test_no_good_checkpoint_at_all(run: Path) -> None:
     """Exit 4; nothing is deleted, and trying again says the same."""
     for step in (BEFORE, NEWEST):
-        flip(checkpoint.path_of(run / "checkpoints", step), random.Random(step))
+        flip(checkpoints.path_of(run / "checkpoints", step), random.Random(step))
     rows = (run / "metrics.jsonl").read_bytes()
     for _ in range(2):
         with pytest.raises(NoCheckpoint) as caught:
@@ -304,7 +305,7 @@ FORGED = {
 @pytest.mark.parametrize("what", FORGED)
 def test_a_checkpoint_that_does_not_fit_is_seen_before_use(what: str, run: Path, reference: dict[str, str]) -> None:
     """The run goes on from the one before it, ends the same, and the forged one is set aside."""
-    FORGED[what](checkpoint.path_of(run / "checkpoints", NEWEST))
+    FORGED[what](checkpoints.path_of(run / "checkpoints", NEWEST))
     train(run)
     assert differences(digest(run), reference) == []
     assert leftovers(run) == [f"checkpoints/bad-step-{NEWEST:08d}"]
@@ -313,20 +314,20 @@ def test_a_checkpoint_that_does_not_fit_is_seen_before_use(what: str, run: Path,
 def test_a_model_that_fits_no_checkpoint_changes_nothing(run: Path) -> None:
     """Sound checkpoints of another model are not damaged: they stay where they are."""
     for step in (BEFORE, NEWEST):
-        FORGED["a tensor more"](checkpoint.path_of(run / "checkpoints", step))
+        FORGED["a tensor more"](checkpoints.path_of(run / "checkpoints", step))
     with pytest.raises(NoCheckpoint, match="tensor 'extra' is only in the checkpoint"):
         train(run)
-    assert checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []
+    assert checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []
 
 
 # ---------------------------------------------------------------- other versions, other data, other recipes
 
 
 def test_a_checkpoint_from_the_future_is_refused_and_left_alone(run: Path) -> None:
-    forge_manifest(checkpoint.path_of(run / "checkpoints", NEWEST), format=2)
+    forge_manifest(checkpoints.path_of(run / "checkpoints", NEWEST), format=2)
     with pytest.raises(BadInput, match="newer version"):
         train(run)
-    assert checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []
+    assert checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []
 
 
 def test_a_run_from_the_future_is_refused(run: Path) -> None:
@@ -374,7 +375,7 @@ def test_data_that_changed_since_the_start(what: str, run: Path) -> None:
         train(run, other)
     record = json.loads((run / "run.json").read_text())["data"]["train"]
     assert caught.value.exit_code == 3 and record["sha256"][:12] in caught.value.where and "--accept-data-change" in caught.value.fix
-    assert (run / "metrics.jsonl").read_bytes() == before and checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST]
+    assert (run / "metrics.jsonl").read_bytes() == before and checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST]
 
 
 def test_a_change_of_data_can_be_accepted_and_is_recorded(run: Path) -> None:
@@ -413,7 +414,7 @@ def test_options_that_changed_since_the_start(run: Path) -> None:
         train(run, lr=0.02)
     with pytest.raises(BadInput, match="seed 0, not 4"):
         train(run, seed=4)
-    assert checkpoint.steps(run / "checkpoints") == [BEFORE, NEWEST]
+    assert checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST]
 
 
 def test_a_tensor_of_a_kind_that_cannot_be_saved_is_named(memory: Path) -> None:

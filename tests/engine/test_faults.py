@@ -23,11 +23,12 @@ from typing import Any
 import pytest
 import torch
 
+from sonde.api.run import Run
 from sonde.cli.main import main
 from sonde.core import files
 from sonde.core.errors import ResourceFault
 from sonde.engine import checkpoint, evaluate, loop, progress, replica
-from sonde.engine.api import Run
+from sonde.runs import checkpoints
 from tests.engine.harness import (
     EVERY,
     FAULTS,
@@ -70,7 +71,7 @@ def test_a_fault_at_every_call_of_a_save(fault: Fault, memory: Path) -> None:
     save_small(memory, 1)
     with disk(calls):
         save_small(memory, 2)
-    checkpoint.set_aside(checkpoint.path_of(memory, 2))
+    checkpoints.set_aside(checkpoints.path_of(memory, 2))
     for place, (name, _) in enumerate(calls.seen):
         with disk(failing(fault, lambda index, _, place=place: index == place)):
             if fault == "short":
@@ -84,7 +85,7 @@ def test_a_fault_at_every_call_of_a_save(fault: Fault, memory: Path) -> None:
         assert newest(memory) == (2 if committed else 1), name
         assert not list(memory.glob(".tmp-*")), name
         if committed:
-            checkpoint.set_aside(checkpoint.path_of(memory, 2))
+            checkpoints.set_aside(checkpoints.path_of(memory, 2))
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
@@ -94,7 +95,7 @@ def test_a_disk_that_fails_for_good_from_any_call_on(fault: int, memory: Path) -
     calls = Calls()
     with disk(calls):
         save_small(memory, 2)
-    checkpoint.set_aside(checkpoint.path_of(memory, 2))
+    checkpoints.set_aside(checkpoints.path_of(memory, 2))
     for place in range(len(calls.seen) - 1):
         with disk(failing(fault, lambda index, _, place=place: index >= place)), pytest.raises(ResourceFault):
             save_small(memory, 2)
@@ -224,7 +225,7 @@ def test_a_real_limit_of_the_kernel(memory: Path, reference: dict[str, str]) -> 
 
     outcome = attempt(memory / "run", before=limited).wait()
     assert outcome.code == 6 and outcome.kind == "ResourceFault" and "File too large" in outcome.parts["what"]
-    assert leftovers(memory / "run") == [] and checkpoint.steps(memory / "run" / "checkpoints") == []
+    assert leftovers(memory / "run") == [] and checkpoints.steps(memory / "run" / "checkpoints") == []
     same(finished(memory / "run"), reference)
 
 
@@ -424,7 +425,7 @@ class Steps:
 def stopped_well(path: Path, code: int, outcome: Any, steps: Steps, reference: dict[str, str]) -> None:
     """The code of the signal, every finished step saved, and the same end after a resume."""
     assert outcome.code == code, outcome
-    assert max(checkpoint.steps(path / "checkpoints")) == steps.done
+    assert max(checkpoints.steps(path / "checkpoints")) == steps.done
     assert f"checkpoint at step {steps.done}" in outcome.parts["last_good"]
     assert leftovers(path) == []
     finished(path)
@@ -488,7 +489,7 @@ def test_a_signal_outside_the_loop_loses_nothing(number: int, when: str, memory:
 
 def test_a_second_interrupt_stops_at_once(memory: Path, reference: dict[str, str]) -> None:
     outcome = attempt(memory / "run", before=Steps().counting(("gradient", 8), (signal.SIGINT, signal.SIGINT))).wait()
-    assert outcome.code == 130 and checkpoint.steps(memory / "run" / "checkpoints") == [EVERY]
+    assert outcome.code == 130 and checkpoints.steps(memory / "run" / "checkpoints") == [EVERY]
     same(finished(memory / "run"), reference)
 
 
@@ -502,12 +503,12 @@ def test_a_signal_without_room_for_the_checkpoint(memory: Path, reference: dict[
 def test_two_processes_stop_at_the_same_step(number: int, memory: Path, reference: dict[str, str]) -> None:
     path = memory / "run"
     running = attempt(path, processes=2)
-    while not checkpoint.steps(path / "checkpoints"):
+    while not checkpoints.steps(path / "checkpoints"):
         assert not running.ends_within(0.001)
     running.send(number)
     outcome = running.wait()
     assert outcome.code == CODES[number], outcome
-    saved = max(checkpoint.steps(path / "checkpoints"))
+    saved = max(checkpoints.steps(path / "checkpoints"))
     assert f"checkpoint at step {saved}" in outcome.parts["last_good"] and leftovers(path) == []
     finished(path, processes=2)
     whole = digest(finished(memory / "whole", processes=2))
@@ -549,7 +550,7 @@ def test_a_terminal_that_is_closed_loses_no_step(memory: Path, reference: dict[s
     os.close(master)
     outcome = running.wait()
     assert outcome.code == 75, outcome
-    assert max(checkpoint.steps(memory / "run" / "checkpoints")) == steps.done
+    assert max(checkpoints.steps(memory / "run" / "checkpoints")) == steps.done
 
 
 def test_a_reader_that_has_left_does_not_stop_a_run(memory: Path, reference: dict[str, str]) -> None:

@@ -27,11 +27,12 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.api.run import Run
 from sonde.core import files, tensors
 from sonde.core.errors import SondeError
 from sonde.engine import checkpoint
-from sonde.engine.api import Run
-from sonde.engine.rundir import RunDirectory
+from sonde.runs import checkpoints
+from sonde.runs.layout import RunDirectory
 from tests.engine.harness import EVERY, Attempt, attempt, kill_in_save, train, trial
 
 NEWEST = 3 * EVERY
@@ -164,7 +165,7 @@ def read_everything(path: Path) -> list[str]:
         lambda: run.model(),
         lambda: run.model("best"),
         lambda: run.model(NEWEST),
-        lambda: checkpoint.read(checkpoint.path_of(path / "checkpoints", NEWEST)),
+        lambda: checkpoint.read(checkpoints.path_of(path / "checkpoints", NEWEST)),
         lambda: repr(run),
     ]
     for way in ways:
@@ -219,7 +220,7 @@ def test_no_file_of_a_run_is_ever_executed(name: str, half: Path, memory: Path) 
         for number, (what, data) in enumerate(blobs.items()):
             for vouched in (False, True) if name in PARTS else (False,):
                 path = Path(shutil.copytree(half, memory / f"run-{number}-{vouched}"))
-                folder = checkpoint.path_of(path / "checkpoints", NEWEST)
+                folder = checkpoints.path_of(path / "checkpoints", NEWEST)
                 if vouched:
                     forge(folder, name, data)
                 else:
@@ -263,12 +264,12 @@ def strange_files(place: Path) -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.parametrize("name", [*PARTS, *LOOSE])
 def test_what_is_no_ordinary_file_neither_blocks_nor_fills_the_memory(name: str, half: Path, memory: Path) -> None:
-    where = checkpoint.path_of(half / "checkpoints", NEWEST) if name in PARTS else half
+    where = checkpoints.path_of(half / "checkpoints", NEWEST) if name in PARTS else half
     for what in strange_files(where / name):
 
         def act(what: str = what) -> None:
             path = Path(shutil.copytree(half, memory / "run"))
-            place = (checkpoint.path_of(path / "checkpoints", NEWEST) if name in PARTS else path) / name
+            place = (checkpoints.path_of(path / "checkpoints", NEWEST) if name in PARTS else path) / name
             if not place.exists():
                 place.touch()
             strange_files(place)[what]()
@@ -399,7 +400,7 @@ def test_a_record_that_lies_meets_only_our_errors(name: str, half: Path, memory:
 
     def act() -> None:
         dice, path = random.Random(1), Path(shutil.copytree(half, memory / "run"))
-        folder = checkpoint.path_of(path / "checkpoints", NEWEST)
+        folder = checkpoints.path_of(path / "checkpoints", NEWEST)
         place = folder / name if name in PARTS else path / name
         if name == "result.json":
             place.write_bytes(files.dump_json({"status": "done", "steps": 23, "model_step": 20, "metrics": {"test/loss": 1.0}}))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sonde.engine import checkpoint
+from sonde.runs import checkpoints
 from tests.engine import harness
 from tests.engine.harness import (
     EVERY,
@@ -95,7 +96,7 @@ def test_killed_right_after_the_best_checkpoint(memory: Path) -> None:
     """The best weights are then those of the checkpoint itself, and must outlive it."""
     wanted = harness.reference(evaluate_every=EVERY)
     assert attempt(memory / "run", kill_in_save(1, 0), evaluate_every=EVERY).wait().killed
-    assert checkpoint.steps(memory / "run" / "checkpoints") == [EVERY]
+    assert checkpoints.steps(memory / "run" / "checkpoints") == [EVERY]
     same(finished(memory / "run", evaluate_every=EVERY), wanted)
     assert f'"model_step": {EVERY}' in wanted["result"]
 
@@ -103,7 +104,7 @@ def test_killed_right_after_the_best_checkpoint(memory: Path) -> None:
 @pytest.mark.parametrize("offset", [10, 40])
 def test_killed_in_the_first_save_of_all(offset: int, memory: Path, reference: dict[str, str]) -> None:
     assert attempt(memory / "run", kill_in_save(0, offset)).wait().killed
-    assert checkpoint.steps(memory / "run" / "checkpoints") == []
+    assert checkpoints.steps(memory / "run" / "checkpoints") == []
     same(finished(memory / "run"), reference)
 
 
@@ -174,7 +175,7 @@ def alive(pid: int) -> bool:
 def reaches(path: Path, step: int, running: Attempt) -> None:
     """Wait until a run has a checkpoint of that step or a later one."""
     deadline = time.monotonic() + 60
-    while max(checkpoint.steps(path / "checkpoints"), default=-1) < step:
+    while max(checkpoints.steps(path / "checkpoints"), default=-1) < step:
         assert time.monotonic() < deadline and not running.ends_within(0.002)
 
 
@@ -185,7 +186,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_two_processes_are_reproducible_and_draw_different_numbers(memory: Path, pair: dict[str, str]) -> None:
     same(finished(memory / "run", processes=2), pair)
-    last = checkpoint.read(checkpoint.path_of(memory / "run" / "checkpoints", STEPS)).parts["rng"]
+    last = checkpoint.read(checkpoints.path_of(memory / "run" / "checkpoints", STEPS)).parts["rng"]
     assert (last["rank-0.python"] != last["rank-1.python"]).any()
 
 

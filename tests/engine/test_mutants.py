@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from sonde.core import files
-from sonde.engine import checkpoint, loop, replica, rundir, state
+from sonde.engine import checkpoint, loop, replica, state
+from sonde.runs import checkpoints, rows
 from tests.engine.harness import Story, attempt, differences, digest, kill_in_save, leftovers, mutant, same
 
 Change = tuple[Any, str, Callable[..., Any]]
@@ -55,7 +56,7 @@ RESUME = {
     "the second moment": lambda: moment("exp_avg_sq"),
     "the optimizer's count": lambda: moment("step"),
     "weights and buffers": lambda: (replica, "load_model_", mutant(state, "load_model_", "tensor.copy_(saved[name])")),
-    "the cut of the rows": lambda: left_out(rundir.Log, "_open", "files.disk.truncate(self.path, size)"),
+    "the cut of the rows": lambda: left_out(rows.Log, "_open", "files.disk.truncate(self.path, size)"),
 }
 
 
@@ -77,8 +78,8 @@ SYNCS = {
     "the manifest": lambda: left_out(files, "write_file", "disk.fsync(fd)", 'path.name == "manifest.json" or disk.fsync(fd)'),
     "the folder of a checkpoint": lambda: left_out(checkpoint, "save", "files.disk.fsync_directory(aside)"),
     "the folder of all checkpoints": lambda: left_out(checkpoint, "save", "files.disk.fsync_directory(folder)"),
-    "the rows": lambda: left_out(rundir.Log, "sync", "files.disk.fsync(self.fd)"),
-    "the names of the logs": lambda: left_out(rundir.Log, "_open", "files.disk.fsync_directory(self.path.parent)"),
+    "the rows": lambda: left_out(rows.Log, "sync", "files.disk.fsync(self.fd)"),
+    "the names of the logs": lambda: left_out(rows.Log, "_open", "files.disk.fsync_directory(self.path.parent)"),
     "the folder of the run": lambda: left_out(files, "make_folder", "disk.fsync_directory(path.parent)"),
 }
 
@@ -130,7 +131,7 @@ def test_a_save_in_place_is_seen_by_what_it_leaves(memory: Path, reference: dict
 def test_a_flipped_bit_needs_the_checksum(checked: bool, memory: Path, reference: dict[str, str]) -> None:
     path = memory / "run"
     assert attempt(path, kill_in_save(3, 0)).wait().killed
-    flipped = checkpoint.path_of(path / "checkpoints", 15) / "model.safetensors"
+    flipped = checkpoints.path_of(path / "checkpoints", 15) / "model.safetensors"
     data = bytearray(flipped.read_bytes())
     data[-3] ^= 4
     flipped.write_bytes(data)

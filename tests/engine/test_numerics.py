@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sonde.api.run import Run
 from sonde.core import tensors
 from sonde.core.batch import Batch
 from sonde.core.errors import NumericalStop
@@ -21,10 +22,10 @@ from sonde.core.recipe import Recipe
 from sonde.core.terms import Terms
 from sonde.data.order import Order
 from sonde.engine import checkpoint, replica
-from sonde.engine.api import Run
 from sonde.engine.guard import Guard
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
+from sonde.runs import checkpoints
 from tests.engine.harness import (
     EVERY,
     STEPS,
@@ -134,8 +135,8 @@ class Updates:
 
 
 def newest(path: Path) -> checkpoint.Checkpoint | None:
-    kept = checkpoint.steps(path / "checkpoints")
-    return checkpoint.read(checkpoint.path_of(path / "checkpoints", kept[-1])) if kept else None
+    kept = checkpoints.steps(path / "checkpoints")
+    return checkpoint.read(checkpoints.path_of(path / "checkpoints", kept[-1])) if kept else None
 
 
 def is_finite(saved: checkpoint.Checkpoint) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sonde import Data, Recipe
+from sonde.api.run import open_run
+from sonde.api.training import train
 from sonde.core.errors import DataUnusable
 from sonde.data.catalog import load
-from sonde.engine.api import open_run, train
 from sonde.models.mlp import MLP
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer

@@ -9,13 +9,14 @@ import torch
 
 import sonde
 from sonde.engine import checkpoint
+from sonde.runs import checkpoints
 from tests.engine.small import tagger
 from tests.engine.test_train import StopAt
 
 
 def ending(run):
     """Everything a run ends with, as one comparable value; the random states of ranks are theirs alone."""
-    snapshot = checkpoint.read(checkpoint.path_of(run.path / "checkpoints", run.result["steps"]))
+    snapshot = checkpoint.read(checkpoints.path_of(run.path / "checkpoints", run.result["steps"]))
     tensors = {f"{part}/{name}": t for part in ("model", "optim", "best") for name, t in snapshot.parts[part].items()}
     return tensors, (run.path / "metrics.jsonl").read_text()
 
@@ -45,7 +46,7 @@ def test_the_number_of_processes_may_change_at_every_resume(tmp_path, one):
         try:
             run = sonde.train(recipe, run=tmp_path / "r", processes=processes, shards=4, quiet=True)
         except sonde.core.errors.Preempted:
-            assert checkpoint.steps(tmp_path / "r" / "checkpoints")[-1] == stop
+            assert checkpoints.steps(tmp_path / "r" / "checkpoints")[-1] == stop
     assert_same_bits(run, one)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sonde.engine import checkpoint
-from sonde.engine.api import open_run, train
+from sonde.api.run import open_run
+from sonde.api.training import train
+from sonde.runs import checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 300  # long enough to be killed between the first checkpoint and the last
@@ -57,7 +58,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same_bits(run: Path, local: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == (local / "metrics.jsonl").read_bytes()
-    mine, theirs = (checkpoint.path_of(path / "checkpoints", STEPS) for path in (run, local))
+    mine, theirs = (checkpoints.path_of(path / "checkpoints", STEPS) for path in (run, local))
     for name in ("model", "optim", "rng"):
         assert (mine / f"{name}.safetensors").read_bytes() == (theirs / f"{name}.safetensors").read_bytes(), name
 
@@ -137,6 +138,6 @@ def test_two_machines_and_a_killed_worker(tmp_path: Path, local: Path, hosts: li
 
 def wait_for_checkpoint(run: Path) -> None:
     end = time.monotonic() + 120
-    while not checkpoint.steps(run / "checkpoints"):
+    while not checkpoints.steps(run / "checkpoints"):
         assert time.monotonic() < end, "no checkpoint"
         time.sleep(0.01)

@@ -13,11 +13,11 @@ from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.recipe import Callback, Recipe
 from sonde.data.order import Order
 from sonde.data.tensors import TensorSource
-from sonde.engine import checkpoint
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
 from sonde.optim import schedules
 from sonde.optim.build import optimizer
+from sonde.runs import checkpoints
 from tests.engine.small import line, tagger
 
 
@@ -93,7 +93,7 @@ def test_a_stopped_run_loses_no_step_and_ends_as_if_nothing_had_happened(tmp_pat
     whole = sonde.train(line(dropout=0.2), run=tmp_path / "whole", quiet=True)
     with pytest.raises(sonde.core.errors.Preempted, match="after step 17 of 40"):
         sonde.train(line(dropout=0.2).replace(callbacks=[StopAt(17)]), run=tmp_path / "cut", quiet=True)
-    assert checkpoint.steps(tmp_path / "cut" / "checkpoints")[-1] == 17
+    assert checkpoints.steps(tmp_path / "cut" / "checkpoints")[-1] == 17
     resumed = sonde.train(line(dropout=0.2).replace(callbacks=[StopAt(99)]), run=tmp_path / "cut", quiet=True)
     assert resumed.metrics == whole.metrics
     for name, value in weights(whole).items():

@@ -15,11 +15,11 @@ from sklearn.pipeline import make_pipeline
 
 import sonde.estimators
 from sonde.core.errors import BadInput, NumericalStop
-from sonde.estimators import _words_corpus, glove
-from sonde.estimators._words_corpus import Corpus, words
+from sonde.estimators import glove, words_corpus
 from sonde.estimators.glove import GloVe, cooccurrence
 from sonde.estimators.word2vec import Word2Vec
 from sonde.estimators.word_vectors import WordVectors
+from sonde.estimators.words_corpus import Corpus, words
 from sonde.kernels import available
 
 BEASTS, CARS = ["cat", "dog", "horse", "cow"], ["car", "bus", "train", "truck"]
@@ -141,7 +141,7 @@ def test_text_is_read_in_small_blocks(monkeypatch, tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(text)
     whole = Corpus.read(path, 1, words)
-    monkeypatch.setattr(_words_corpus, "BLOCK", 64)
+    monkeypatch.setattr(words_corpus, "BLOCK", 64)
     parts = Corpus.read(path, 1, words)
     assert parts.words == whole.words and parts.counts.tolist() == whole.counts.tolist()
     assert parts.tokens[parts.tokens >= 0].tolist() == whole.tokens[whole.tokens >= 0].tolist()

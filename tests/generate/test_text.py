@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.data.tokenizer import Vocabulary, train
+from sonde.data.text.tokenizer import Vocabulary, train
 from sonde.generate import Stop, Writer, beam, complete, generate
 from sonde.generate.stop import no_text
 from sonde.generate.text import spelled

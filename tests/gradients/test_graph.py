@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
-from sonde.gradients._rules import RULES
 from sonde.gradients.graph import Graph, Node, Ref, capture, trace
+from sonde.gradients.vjp import RULES
 
 EXACT = 1e-10
 
@@ -337,7 +337,7 @@ def test_exports() -> None:
 
 
 def test_edges_of_the_drawing_point_down() -> None:
-    from sonde.gradients._picture import arrange, shown
+    from sonde.gradients.layout import arrange, shown
 
     graph = trace(Loss(transformer()), normal(5, 2, 5, 12))
     edges = shown(graph)

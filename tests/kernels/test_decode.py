@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from sonde import kernels
 from sonde.core.errors import BadInput
-from sonde.kernels._library import view
 from sonde.kernels.decode import ACTIVATIONS, GROUP, ROWS, Program, Vectors, quantized
+from sonde.kernels.library import view
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
 

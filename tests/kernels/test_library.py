@@ -15,7 +15,7 @@ import torch.utils.flop_counter
 
 from sonde import kernels
 from sonde.core.errors import BadInput, ResourceFault
-from sonde.kernels import _library, activate
+from sonde.kernels import activate, library
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def fresh():
     """Forget what was loaded, before and after."""
-    for cached in (_library._load, _library.function):
+    for cached in (library._load, library.function):
         cached.cache_clear()
     yield
-    for cached in (_library._load, _library.function):
+    for cached in (library._load, library.function):
         cached.cache_clear()
 
 
@@ -40,19 +40,19 @@ def test_environment_turns_the_kernels_off(fresh, monkeypatch):
     assert "SONDE_KERNELS" in kernels.why_not()
     assert kernels.level() == "none"
     with pytest.raises(ResourceFault, match="SONDE_KERNELS"):
-        _library.function("separable_forward", torch.float32)
+        library.function("separable_forward", torch.float32)
 
 
 def test_missing_library_says_what_to_do(fresh, monkeypatch, tmp_path):
     monkeypatch.delenv("SONDE_KERNELS", raising=False)
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "_library.py"))
     assert not kernels.available()
     assert "install a C compiler" in kernels.why_not()
 
 
 def test_damaged_library_says_what_to_do(fresh, monkeypatch, tmp_path):
     monkeypatch.delenv("SONDE_KERNELS", raising=False)
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "_library.py"))
     (tmp_path / "_kernels_base.so").write_bytes(b"not a library")
     assert not kernels.available()
     assert "install Sonde again" in kernels.why_not()
@@ -61,13 +61,13 @@ def test_damaged_library_says_what_to_do(fresh, monkeypatch, tmp_path):
 @pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
 def test_a_library_of_other_sources_is_refused(fresh, monkeypatch, tmp_path):
     monkeypatch.delenv("SONDE_KERNELS", raising=False)
-    for path in Path(_library.__file__).parent.glob("*.[chs]*"):
+    for path in Path(library.__file__).parent.glob("*.[chs]*"):
         shutil.copy(path, tmp_path)
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "_library.py"))
     assert kernels.available()
     with open(tmp_path / "_real.h", "a") as header:
         header.write("/* changed */")
-    _library._load.cache_clear()
+    library._load.cache_clear()
     assert not kernels.available()
     assert "rebuild: pip install -e ." in kernels.why_not()
 
@@ -115,7 +115,7 @@ def pretend(monkeypatch, processor: str, capability: str) -> None:
 )
 def test_never_a_level_above_torch_or_the_processor(monkeypatch, processor, capability, expected):
     pretend(monkeypatch, processor, capability)
-    assert _library._levels() == expected
+    assert library._levels() == expected
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_named_level_is_the_one_opened_whatever_torch_uses(loaded, monkeypatch
 def test_a_level_that_cannot_be_had_is_refused_and_nothing_opened(loaded, monkeypatch, processor, name, words):
     pretend(monkeypatch, processor, "AVX512")
     monkeypatch.setenv("SONDE_KERNELS", name)
-    for ask in (kernels.available, kernels.why_not, kernels.level, lambda: _library.function("separable_forward", torch.float32)):
+    for ask in (kernels.available, kernels.why_not, kernels.level, lambda: library.function("separable_forward", torch.float32)):
         with pytest.raises(BadInput, match=words) as refusal:
             ask()
         assert "\n" not in str(refusal.value)
@@ -165,7 +165,7 @@ def test_a_level_that_cannot_be_had_is_refused_and_nothing_opened(loaded, monkey
 
 def test_a_named_level_that_was_not_built_is_an_error(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("SONDE_KERNELS", "base")
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "_library.py"))
     with pytest.raises(BadInput, match="SONDE_KERNELS=base cannot be served: .* install a C compiler"):
         kernels.available()
 
@@ -174,10 +174,10 @@ def test_a_named_level_that_was_not_built_is_an_error(fresh, monkeypatch, tmp_pa
 def test_each_level_of_this_processor_serves(fresh, monkeypatch):
     x = torch.linspace(-3, 3, activate.LEAST)  # fewer would be computed by torch
     for name in kernels.runnable():
-        if not (Path(_library.__file__).parent / f"_kernels_{name}.so").exists():
+        if not (Path(library.__file__).parent / f"_kernels_{name}.so").exists():
             continue  # a compiler too old for the level
         monkeypatch.setenv("SONDE_KERNELS", name)
-        for cached in (_library._load, _library.function):
+        for cached in (library._load, library.function):
             cached.cache_clear()
         assert kernels.level() == name
         assert torch.allclose(activate.activate(x, "silu"), x.double().sigmoid().mul(x).float(), atol=1e-6)
@@ -186,31 +186,31 @@ def test_each_level_of_this_processor_serves(fresh, monkeypatch):
 @pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
 def test_unknown_function_names_itself():
     with pytest.raises(ResourceFault, match="no 'nothing_f32'"):
-        _library.function("nothing", torch.float32)
+        library.function("nothing", torch.float32)
 
 
 def test_view_counts_elements_and_absent_is_null():
     x = torch.zeros(2, 3, 5, 7).transpose(1, 2)
-    seen = _library.view(x)
+    seen = library.view(x)
     assert (seen.data, seen.row, seen.head, seen.time) == (x.data_ptr(), 105, 7, 35)
-    assert _library.view(None).data is None
-    assert ctypes.sizeof(_library.View) == 32
+    assert library.view(None).data is None
+    assert ctypes.sizeof(library.View) == 32
 
 
 def test_a_call_is_unseen_only_when_nobody_could_watch_it():
     x = torch.ones(3)
-    assert _library.unseen([x, None, torch.nn.Parameter(x, requires_grad=False)])
+    assert library.unseen([x, None, torch.nn.Parameter(x, requires_grad=False)])
     seen = [x.clone().requires_grad_(), x.to("meta"), x.as_subclass(Marked)]
-    assert not any(_library.unseen([x, y]) for y in seen)
+    assert not any(library.unseen([x, y]) for y in seen)
     with torch.no_grad():
-        assert _library.unseen([seen[0]])
+        assert library.unseen([seen[0]])
     with torch.utils.flop_counter.FlopCounterMode(display=False):
-        assert not _library.unseen([x])
+        assert not library.unseen([x])
     with torch.autograd.forward_ad.dual_level():
-        assert not _library.unseen([x])
+        assert not library.unseen([x])
     inside = []
-    torch.func.vmap(lambda y: (inside.append(_library.unseen([y])), y)[1])(x)
-    torch.jit.trace(lambda y: (inside.append(_library.unseen([y])), y + 1)[1], x, check_trace=False)
+    torch.func.vmap(lambda y: (inside.append(library.unseen([y])), y)[1])(x)
+    torch.jit.trace(lambda y: (inside.append(library.unseen([y])), y + 1)[1], x, check_trace=False)
     assert inside and not any(inside)
 
 

@@ -12,7 +12,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import backprop
-from sonde.lenses._tiny import images, values
+from sonde.lenses.tools.tiny import images, values
 from sonde.models.mlp import MLP
 
 

@@ -11,7 +11,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import calibration
-from sonde.lenses._tiny import images
+from sonde.lenses.tools.tiny import images
 
 
 class Told(nn.Module):

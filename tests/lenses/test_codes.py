@@ -15,7 +15,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import reconstructions, traversal
-from sonde.lenses._codes import small
+from sonde.lenses.tools.codes import small
 from sonde.models.autoencoder import convolutional
 
 

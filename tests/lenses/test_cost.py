@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
-from sonde.lenses._explain import explain_model
 from sonde.lenses.cost import cost
 from sonde.models.vit import ViT
 from sonde.nn import features
-from sonde.nn.mixers._parts import ShortConv
+from sonde.nn.short_conv import ShortConv
+from sonde.report.explain import explain_model
 
 IMAGE = 256 * 256 * 3
 

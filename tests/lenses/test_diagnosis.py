@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import diagnosis
-from sonde.lenses._tiny import images
+from sonde.lenses.tools.tiny import images
 
 STEPS = list(range(0, 100))
 

@@ -12,8 +12,8 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.core.seeds import generator
 from sonde.lenses import flow
-from sonde.lenses._tiny import images, values
-from sonde.lenses._untouched import untouched
+from sonde.lenses.tools.readonly import untouched
+from sonde.lenses.tools.tiny import images, values
 from sonde.optim.initialize import initialize, names
 
 

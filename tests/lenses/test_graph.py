@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sonde.lenses import graph
-from sonde.lenses._tiny import images, values
+from sonde.lenses.tools.tiny import images, values
 
 
 def test_adjoints_of_parameters_are_gradients() -> None:

@@ -11,7 +11,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import landscape
-from sonde.lenses._tiny import images, values
+from sonde.lenses.tools.tiny import images, values
 
 
 def test_directions_have_the_lengths_of_the_weights():

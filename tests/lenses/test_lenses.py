@@ -14,7 +14,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.core.terms import Terms
 from sonde.lenses import confusion, curves, filters, gradient_norms, mistakes, residuals, summary
-from sonde.lenses._tiny import images, values
+from sonde.lenses.tools.tiny import images, values
 
 
 class Given(nn.Module):
@@ -76,7 +76,7 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
 
 
 def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
-    from sonde.recipes._samples import unlabeled
+    from sonde.recipes.tools.samples import unlabeled
 
     data = unlabeled("digits", 0)
     subject = Subject(Given(torch.rand(5)), data.train[:5], None, data)
@@ -191,7 +191,7 @@ def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
 
 
 def test_no_mistakes_is_a_reading_too(tmp_path) -> None:
-    from sonde.lenses._draw import draw
+    from sonde.report.draw import draw
 
     subject = images()
     subject.batch = subject.batch.replace(y=subject.model.eval()(subject.batch.x).argmax(-1))

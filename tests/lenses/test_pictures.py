@@ -12,8 +12,8 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import feature_maps, patches, receptive_field
-from sonde.lenses._pictures import jumps, maps, maps_of, picture, spaced
 from sonde.lenses.overlay import tiny as seeing
+from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture, spaced
 from sonde.models.cnn import CNN
 from sonde.models.resnet import cifar
 from sonde.models.unet import UNet
@@ -58,7 +58,7 @@ def test_the_output_depends_on_x_through_the_maps() -> None:
     for model, name in ((net, "0"), (vit, "stack.blocks.0")):
         x = torch.randn(2, 1, 8, 6, dtype=torch.float64, requires_grad=True)
         with torch.enable_grad():
-            from sonde.lenses._pictures import gathering
+            from sonde.lenses.tools.pictures import gathering
 
             features: dict = {}
             with gathering(model, x, features):

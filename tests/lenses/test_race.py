@@ -15,7 +15,7 @@ from sonde.core.reading import Subject
 from sonde.core.terms import Terms
 from sonde.data.surfaces import SURFACES, gabor_model, surface
 from sonde.lenses import race
-from sonde.lenses._tiny import images, values
+from sonde.lenses.tools.tiny import images, values
 from sonde.optim.race import EVERYONE, entrant, everyone, follow
 from sonde.optim.race import race as run
 

@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.core.terms import Terms
 from sonde.lenses import rate_range
-from sonde.lenses._tiny import values
+from sonde.lenses.tools.tiny import values
 
 
 class Squares:

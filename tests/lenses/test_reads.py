@@ -12,11 +12,11 @@ from sonde.core import registry
 from sonde.core.batch import Batch, Data
 from sonde.core.reading import Subject
 from sonde.lenses import backprop
-from sonde.lenses._pairs import reverse
-from sonde.lenses._tiny import METRICS, _Rows
-from sonde.lenses._trial import Trial
-from sonde.lenses._untouched import written_out
 from sonde.lenses.cost import cost
+from sonde.lenses.tools.pairs import reverse
+from sonde.lenses.tools.readonly import written_out
+from sonde.lenses.tools.tiny import METRICS, _Rows
+from sonde.lenses.tools.trial import Trial
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel

@@ -12,8 +12,8 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import saliency
-from sonde.lenses._tiny import images
 from sonde.lenses.overlay import tiny as seeing
+from sonde.lenses.tools.tiny import images
 
 
 def linear() -> tuple[nn.Module, torch.Tensor]:

@@ -13,8 +13,8 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.terms import Terms
 from sonde.lenses import spectrum
-from sonde.lenses._tiny import images, values
-from sonde.lenses._untouched import untouched
+from sonde.lenses.tools.readonly import untouched
+from sonde.lenses.tools.tiny import images, values
 
 
 def dense_hessian(subject):

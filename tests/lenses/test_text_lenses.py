@@ -14,13 +14,13 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
-from sonde.lenses._draw import svg
-from sonde.lenses._tiny import _Rows
-from sonde.lenses._tokens import ends, layer, letters, one, original, spelled
+from sonde.lenses.tools.tiny import _Rows
+from sonde.lenses.tools.tokens import ends, layer, letters, one, original, spelled
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
 from sonde.objectives.categorical import Categorical
+from sonde.report.draw import svg
 
 
 def pairs() -> Subject:

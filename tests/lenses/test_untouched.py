@@ -14,8 +14,8 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import gradient_norms
-from sonde.lenses._tiny import images
-from sonde.lenses._untouched import outputs, untouched
+from sonde.lenses.tools.readonly import outputs, untouched
+from sonde.lenses.tools.tiny import images
 from sonde.objectives.joint import Joint, Part
 
 

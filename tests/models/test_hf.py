@@ -14,7 +14,7 @@ from torch import nn
 
 from sonde.core.errors import BadInput, DataUnusable, ResourceFault
 from sonde.core.tensors import decode, encode
-from sonde.data.tokenizer import train
+from sonde.data.text.tokenizer import train
 from sonde.models import hf
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder

@@ -13,11 +13,11 @@ from torch import distributions as D
 from torch import nn
 from torch.distributions import constraints
 
+from sonde.api.training import train
 from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
-from sonde.engine.api import train
 from sonde.objectives.bernoulli import Bernoulli
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.distribution import LINKS, Distribution, mixture

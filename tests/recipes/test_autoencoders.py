@@ -17,8 +17,8 @@ from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource
 from sonde.models.autoencoder import dense
 from sonde.models.mlp import MLP
-from sonde.recipes._stacked import denoising, first_layers, greedy, layer
 from sonde.recipes.stacked import rebuilt
+from sonde.recipes.tools.stacked import denoising, first_layers, greedy, layer
 from sonde.recipes.vae import binarized
 
 

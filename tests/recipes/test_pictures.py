@@ -16,11 +16,11 @@ from sonde.core.seeds import generator
 from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.recipes import cifar_cnn, images
-from sonde.recipes._linear import STRENGTHS, linear
-from sonde.recipes._sheets import sheet
 from sonde.recipes.image_text import distinct, likeness, which
 from sonde.recipes.pixels import in_levels, independent
 from sonde.recipes.segment import iou
+from sonde.recipes.tools.linear import STRENGTHS, linear
+from sonde.recipes.tools.sheets import sheet
 
 
 def told(run, name: str) -> str:
@@ -100,7 +100,7 @@ def test_captions(tmp_path):
 def test_rows_of_a_sheet(tmp_path, monkeypatch):
     """Gray and colored pictures, cut to 0..1, each row begun with its name, and short rows filled up."""
     seen = []
-    monkeypatch.setattr("sonde.recipes._sheets.draw", lambda reading, path: seen.append((reading, path)))
+    monkeypatch.setattr("sonde.recipes.tools.sheets.draw", lambda reading, path: seen.append((reading, path)))
     gray = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "gray")) - 1
     sheet(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
     ((reading, path),) = seen

@@ -13,7 +13,7 @@ from sonde.core.seeds import generator
 from sonde.data import augment
 from sonde.nn.affine import Affine
 from sonde.recipes import table
-from sonde.recipes._parts import sometimes
+from sonde.recipes.tools.parts import sometimes
 
 
 def figures(name: str, where, seed: int = 0, **options) -> dict[str, float]:

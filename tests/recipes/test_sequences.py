@@ -12,7 +12,7 @@ from sonde.core import registry
 from sonde.data.sequences import HiddenSource
 from sonde.data.tensors import WindowSource
 from sonde.recipes import char_lm, recall
-from sonde.recipes._sequence import sees_order
+from sonde.recipes.tools.sequence import sees_order
 
 MIXERS = registry.names("nn.mixers")
 LINES = "".join(f"{i} and {i + 1} are {2 * i + 1}. " for i in range(400))

@@ -11,10 +11,11 @@ import torch
 import sonde
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput, DataUnusable
-from sonde.data.documents import Ragged
 from sonde.data.melody import TUNES, notes
+from sonde.data.text.documents import Ragged
 from sonde.estimators.word2vec import Word2Vec
-from sonde.recipes import _texts, music, names, sentiment, tagging
+from sonde.recipes import music, names, sentiment, tagging
+from sonde.recipes.tools import texts as _texts
 
 
 @pytest.fixture

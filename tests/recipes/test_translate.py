@@ -10,9 +10,9 @@ import torch
 import sonde
 from sonde.core.batch import Data
 from sonde.data.catalog import load
-from sonde.data.corpora import LinesReader
-from sonde.data.pairs import pairs
-from sonde.data.tokenizer import train
+from sonde.data.text.corpora import LinesReader
+from sonde.data.text.pairs import pairs
+from sonde.data.text.tokenizer import train
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.seq2seq import Seq2Seq
 from sonde.objectives.scheduled import Scheduled

@@ -24,8 +24,8 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    from ...atlas import _runner
-    from ...atlas._index import chapters, select
+    from ...atlas import runner
+    from ...atlas.index import chapters, select
 
     names, chosen = parse(words, by_name(options(), "sonde atlas"), "sonde atlas", most=300)
     select(names)  # a wrong name is told before anything runs
@@ -35,21 +35,21 @@ def run(words: list[str]) -> int:
     if "table" in chosen and "seeds" not in chosen:
         raise BadInput("--table of sonde atlas goes with --seeds", fix="add --seeds 20")
     if chosen.get("check"):
-        return _runner.check(names or None, jobs=jobs)
+        return runner.check(names or None, jobs=jobs)
     if "seeds" in chosen:
-        return _runner.distribution(names or None, chosen["seeds"], jobs, Path(chosen["table"]) if "table" in chosen else None)
+        return runner.distribution(names or None, chosen["seeds"], jobs, Path(chosen["table"]) if "table" in chosen else None)
     if "jobs" in chosen:
         raise BadInput("--jobs of sonde atlas goes with --check or --seeds", fix="add one of them")
     if not names:
-        _runner.listing()
+        runner.listing()
     codes = [_show(word.upper(), word.upper() in chapters()) for word in names]
     return max(codes, default=0)
 
 
 def _show(word: str, chapter: bool) -> int:
-    from ...atlas import _runner
+    from ...atlas import runner
 
     if chapter:
-        _runner.listing(word)
+        runner.listing(word)
         return 0
-    return _runner.show(word)
+    return runner.show(word)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 from ...core import registry
 from ...core.errors import BadInput, nearest
 from ...core.options import Option, Range
+from ...report.terminal import bold, wide
 from .._options import by_name, option, parse
-from .._text import bold, wide
 
 if TYPE_CHECKING:
     from ...core.reading import Reading
@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
             raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")
     import torch
 
-    from ...lenses._mixers import COLUMNS, Row, cells, readings, sweep
+    from ...lenses.tools.mixers import COLUMNS, Row, cells, readings, sweep
     from ...nn.mixers import mixer
     from ...nn.recurrence import FORMS
 
@@ -87,8 +87,8 @@ def run(words: list[str]) -> int:
 
 def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
     """One line of a table that is printed row by row, so that its columns cannot be fitted to what stands in them."""
-    from ...lenses._mixers import COLUMNS, FORMATS
-    from ...lenses._words import formatted
+    from ...core.numbers import formatted
+    from ...lenses.tools.mixers import COLUMNS, FORMATS
 
     texts = [formatted(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
     widths = (max(len("mixer"), *map(len, names)), len("convolution"), *(max(len(column), 11) for column in COLUMNS[2:]))
@@ -97,7 +97,7 @@ def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
 
 def _conclude(readings: list[Reading], out: Path | None) -> None:
     """Which form won, and the pictures."""
-    from ...lenses._draw import draw
+    from ...report.draw import draw
 
     for reading in readings[1:]:
         print(wide(f"{reading.title.split()[0]}: {reading.note.partition('. ')[2]}"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ...core.errors import BadInput
 from ...core.options import Option
+from ...report.terminal import table
 from .._options import by_name, option, parse, usable
-from .._text import table
 
 USAGE = "RUN RUN ... [--out FILE.html]"
 EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
@@ -18,7 +18,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    from ...engine.rundir import ROOT, find
+    from ...runs.layout import ROOT, find
 
     names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
     if len(names) < 2:
@@ -30,8 +30,8 @@ def run(words: list[str]) -> int:
     for i, path in enumerate(paths):
         if any(path.samefile(other) for other in paths[:i]):
             raise BadInput(f"sonde compare was given run '{path.name}' twice", fix="give each run once")
-    from ...engine.api import open_run
-    from ...lenses._report import compare, compare_rows
+    from ...api.run import open_run
+    from ...report.page import compare, compare_rows
 
     runs = [open_run(path) for path in paths]
     rows = compare_rows(runs)

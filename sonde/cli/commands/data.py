@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
         raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")
     import os
 
-    from ...data.shards import Asked, prepare
+    from ...data.text.shards import Asked, prepare
 
     what = Asked(values["tokenizer"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
     processes = values["processes"] or len(os.sched_getaffinity(0))

@@ -9,8 +9,8 @@ from pathlib import Path
 from ... import __version__
 from ...core.errors import BadInput, clean
 from ...core.options import Option
+from ...report.terminal import columns
 from .._options import by_name, parse
-from .._text import columns
 
 USAGE = ""
 EXAMPLES = ("sonde doctor",)
@@ -61,7 +61,8 @@ def _kernels() -> str:
 def _data() -> list[tuple[str, str]]:
     """Folders of data sets, and which of the sets that need a file are in them."""
     try:
-        from ...data import archives, catalog, fetch, text
+        from ...data import archives, catalog, fetch
+        from ...data.text import windows as text
     except (ImportError, OSError):
         return [("data", "not looked for: reading them needs torch")]
     try:

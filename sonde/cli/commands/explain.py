@@ -59,7 +59,7 @@ def run(words: list[str]) -> int:
     model, example = _recipe(thing, flags, size) if thing.owner.startswith("recipe") else _model(thing, flags, size)
     from rich.console import Console
 
-    from ...lenses._explain import explain_model
+    from ...report.explain import explain_model
 
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
@@ -89,7 +89,7 @@ def _recipe(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...
     import torch
 
     from ...core.seeds import generator
-    from ...engine.api import plan
+    from ...engine.plan import plan
 
     recipe = plan(thing.target, overrides).make(0)
     missing: DataUnusable | None = None

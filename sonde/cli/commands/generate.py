@@ -11,7 +11,7 @@ from ...core.options import Option, Range, options_of
 from .._options import by_name, flag, option, parse, usable
 
 if TYPE_CHECKING:
-    from ...data.tokenizer import Tokenizer
+    from ...data.text.tokenizer import Tokenizer
 
 USAGE = "RUN --prompt TEXT [--length N] [options]"
 EXAMPLES = (
@@ -36,8 +36,8 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    from ...engine.rundir import find
     from ...generate.sampling import Sampling
+    from ...runs.layout import find
 
     known = by_name(options(), "sonde generate")
     args, flags = parse(words, known, "sonde generate", most=1)
@@ -51,14 +51,14 @@ def run(words: list[str]) -> int:
     if beams is not None and samples > beams:
         raise BadInput(f"{beams} beams cannot end in {samples} texts", where="--samples", fix=f"use --beams {samples}")
     folder = find(usable(Path(args[0]), "RUN"))
-    from ...engine.api import open_run
+    from ...api.run import open_run
 
     trained = open_run(folder.path)
     tokenizer = getattr(trained.data.reader, "vocabulary", None)
     model: Any = trained.model()
     if tokenizer is None or not hasattr(model, "advance"):
         raise BadInput(f"run '{trained.name}' did not learn to go on with a text", fix="train one: sonde train char_lm")
-    from ...data.tokenizer import check_fits
+    from ...data.text.tokenizer import check_fits
 
     check_fits(tokenizer, getattr(model, "vocabulary", tokenizer.size), f"run '{trained.name}'")
     print("\n---\n".join(_texts(model, trained.data.reader, values)))

@@ -62,10 +62,10 @@ def _load(folder: Path, prompt: str | None, length: int) -> int:
 
 
 def _save(name: Path, folder: Path) -> int:
-    from ...engine.rundir import find
+    from ...runs.layout import find
 
     path = find(name).path
-    from ...engine.api import open_run
+    from ...api.run import open_run
     from ...models import hf
 
     trained = open_run(path)

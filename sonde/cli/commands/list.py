@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...core.errors import BadInput, nearest
 from ...core.options import Option
+from ...report.terminal import bold, columns
 from .. import _catalog
 from .._options import parse
-from .._text import bold, columns
 
 USAGE = "[WHAT]"
 EXAMPLES = ("sonde list", "sonde list data")

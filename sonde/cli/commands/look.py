@@ -31,7 +31,7 @@ def described(words: list[str]) -> _names.Named | None:
 
 
 def run(words: list[str]) -> int:
-    from ...engine.rundir import find
+    from ...runs.layout import find
 
     own = by_name(options(), "sonde look")
     names, rest = leading(words, own, most=2)
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
         return _show(folder.path, lens.target, flags)
     if flags:
         raise BadInput(f"the report takes no {', '.join(map(flag, flags))}", fix="name a lens: sonde look RUN LENS")
-    from ...engine.api import open_run
+    from ...api.run import open_run
 
     print(open_run(folder.path).report())
     return 0
@@ -52,9 +52,9 @@ def run(words: list[str]) -> int:
 
 def _show(path: Path, lens: str, flags: dict) -> int:
     """Print the readings as text and draw them beside the run's other pictures."""
-    from ...engine.api import open_run
-    from ...lenses._draw import draw
-    from .._readings import text
+    from ...api.run import open_run
+    from ...report.draw import draw
+    from ...report.readings import text
 
     run = open_run(path)
     split, first = flags.pop("split", None) or run.shown_split, flags.pop("first", 512)

@@ -29,7 +29,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    from ...engine.rundir import find
+    from ...runs.layout import find
 
     args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
     if len(args) < 2:
@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
         raise BadInput(f"no folder '{out.parent}' for --out", fix="make it first")
     if out is not None and out.is_dir():
         raise BadInput(f"'{out}' is a folder", fix=f"give a file for --out, such as {out / 'answers.csv'}")
-    from ...engine.api import open_run
+    from ...api.run import open_run
 
     trained = open_run(folder.path)
     if trained.data.reader is None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ...core.errors import BadInput
 from ...core.options import Option
-from .. import _runs
+from ...report.terminal import table
+from ...runs import listing
 from .._options import by_name, option, parse
-from .._text import table
 
 USAGE = "[--under DIR]"
 EXAMPLES = ("sonde runs", "sonde runs --under runs/digits_cnn-sweep-001")
@@ -20,19 +20,19 @@ def options() -> list[Option]:
 
 def run(words: list[str]) -> int:
     from ...engine.progress import span
-    from ...engine.rundir import ROOT
+    from ...runs.layout import ROOT
 
     _, flags = parse(words, by_name(options(), "sonde runs"), "sonde runs")
     home = flags.get("under") or ROOT
     if "under" in flags and not home.is_dir():
         raise BadInput(f"no folder '{home}'", fix="give the folder that holds the runs")
-    seen = [_runs.glance(path) for path in _runs.folders(home)]
+    seen = [listing.glance(path) for path in listing.folders(home)]
     if not seen:
         print(f"no runs under {home}; `sonde train NAME` makes one")
         return 0
     rows = [
         (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)
-        for one, text in zip(seen, _runs.differing(seen), strict=True)
+        for one, text in zip(seen, listing.differing(seen), strict=True)
     ]
     print(table(("run", "recipe", "status", "steps", "metric", "time", "options that differ"), rows))
     return 0

@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
         raise BadInput(
             "sonde sweep needs at least one option with its values", fix=f"such as {flag(next(iter(recipe.options)))} with several values"
         )
-    from ...engine.sweep import sweep
+    from ...api.sweeps import sweep
 
     settings = {name: value for name, value in flags.items() if name in own}
     result = sweep(recipe.target, axes, folder=settings.pop("dir", None), **settings)

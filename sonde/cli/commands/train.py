@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import BadInput
 from ...core.options import Option, options_of
+from ...report.terminal import columns
 from .. import _names
 from .._options import by_name, leading, option, parse, usable
-from .._text import columns
 
 if TYPE_CHECKING:
-    from ...engine.api import Run
+    from ...api.run import Run
 
 USAGE = "NAME | FILE.py | --resume [RUN]  [--option value ...] [options]"
 EXAMPLES = (
@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
         parse(rest[:1], own, "sonde train", most=1)  # an option nobody knows in front of the name is the likelier mistake
     recipe = _names.recipe(_names.needed(names, "sonde train", "recipes"))
     _, flags = parse(rest, _names.merged(own, recipe), recipe.owner)
-    from ...engine.api import train
+    from ...api.training import train
 
     return _tell(train(recipe.target, **flags), flags)
 
@@ -59,7 +59,7 @@ def _resume(names: list[str], flags: dict) -> int:
     if names and "run" in flags:
         raise BadInput("sonde train --resume takes the run by name or by --run, not both", fix="leave one out")
     place = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
-    from ...engine.api import train
+    from ...api.training import train
 
     return _tell(train(resume=place, **flags), flags)
 
@@ -68,7 +68,7 @@ def _tell(run: Run, flags: dict) -> int:
     """What a person wants to know at the end: what was reached, and where to look."""
     if os.environ.get("RANK", "0") != "0":
         return 0  # one process of several under torchrun; the first one speaks
-    from ...lenses._words import number
+    from ...core.numbers import number
 
     if not flags.get("quiet"):
         print("writing the report ...", file=sys.stderr, flush=True)

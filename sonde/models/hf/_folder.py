@@ -24,8 +24,8 @@ from torch import nn
 from ...core import files, registry
 from ...core.errors import BadInput, DataUnusable, ResourceFault, nearest
 from ...core.tensors import Stored, encode, encoded_size
-from ...data import tokenizer as tokenizers
-from ...data.tokenizer import Tokenizer
+from ...data.text import tokenizer as tokenizers
+from ...data.text.tokenizer import Tokenizer
 from ...nn.mixers import Mixer
 from ._layout import Fields, Row, owner
 

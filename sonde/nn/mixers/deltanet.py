@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 from ...core.options import Range
 from ..recurrence import Rule, State, Steps
+from ..short_conv import ShortConv
 from ._gates import full, unit
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, Width, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Rule:

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Range
 from ..recurrence import Rule, State, Steps
+from ..short_conv import ShortConv
 from ._gates import full, step_bias, unit
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, Width, merge, split
+from ._parts import Heads, Width, merge, split
 
 Count = Annotated[int, Range(least=1)]
 

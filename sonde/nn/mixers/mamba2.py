@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Range
 from ..recurrence import Rule, State, Steps
+from ..short_conv import ShortConv
 from ._gates import full, step_bias
 from ._mixer import Recurrent
-from ._parts import Heads, ShortConv, Width, divides, merge, split
+from ._parts import Heads, Width, divides, merge, split
 
 Count = Annotated[int, Range(least=1)]
 

@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 from ...core.options import Range
 from ..recurrence import Rule, State, Steps
+from ..short_conv import tail_of
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split, tail_of
+from ._parts import Heads, Width, divides, merge, split
 
 Side = Literal["value", "key"]
 Count = Annotated[int, Range(least=1)]

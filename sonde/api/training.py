@@ -1,0 +1,92 @@
+"""train: a recipe by name, file, function or object, trained in a run directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..core import registry
+from ..core.errors import BadInput
+from ..core.recipe import Recipe
+from ..engine.execute import _claimed, _lost_worker, _recorded, _shared, execute
+from ..engine.launch import launch
+from ..engine.options import Options
+from ..engine.plan import plan, plan_of
+from ..engine.world import World
+from ..runs import checkpoints, layout
+from ..runs.layout import RunDirectory
+from .run import Run
+
+
+def train(
+    recipe: str | Path | Recipe | Callable[..., Recipe] | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: bool | str | Path = False,
+    seed: int | None = None,
+    processes: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+    shards: int | None = None,
+    parallel: str | None = None,
+    checkpoint_every: int | None = None,
+    exact: bool = False,
+    accept_data_change: bool = False,
+    tensorboard: bool = False,
+    hang_timeout: float | None = None,
+    restarts: int | None = None,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Train a recipe, by name, file, function or object; other keyword arguments are its options.
+
+    run        directory of the run; one that exists already is resumed; default: the next free runs/NAME-001
+    resume     go on with a run: True for the latest one, or its directory; its recipe and options are read from it
+    The rest is described in `sonde.engine.options.Options`.
+    """
+    loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
+    loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
+    explicit = {name: value for name, value in loose.items() if value is not None}
+    switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}
+    options = Options.of({**explicit, **switches})
+    if resume:
+        if overrides or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
+            raise BadInput("a resumed run keeps its recipe and options", fix="leave them out, or start a new run")
+        old = layout.latest() if resume is True else layout.find(resume)
+        run = old.path
+        run_plan = plan_of(old, recipe)
+    elif recipe is None:
+        raise BadInput("no recipe given", fix="choose from " + ", ".join(registry.names("recipes")))
+    else:
+        run_plan = plan(recipe, overrides)
+    world = World.alone()
+    if World.under_torchrun():
+        world = World.from_torchrun(options.device)
+        explicit["processes"] = world.size
+        options = replace(options, processes=world.size)
+    with _claimed(run, run_plan.name, world) as path:
+        directory = RunDirectory(path)
+        recorded, done = _shared(world, lambda: (_recorded(directory, run_plan, options, explicit), directory.is_done))
+        if done:
+            if not quiet and world.is_main:
+                print(f"{directory.path.name} is already finished")
+            return Run(path, run_plan)
+        settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
+        if settled.processes > world.size:
+            launch(
+                lambda world: execute(run_plan, settled, path, world),
+                settled.processes,
+                progress=lambda: max(checkpoints.steps(directory.checkpoints), default=None),
+                threads=settled.threads or 1,
+                hang_timeout=settled.hang_timeout,
+                restarts=settled.restarts,
+                on_event=partial(_lost_worker, directory),
+            )
+        else:
+            execute(run_plan, settled, path, world)
+    world.close()
+    return Run(path, run_plan)

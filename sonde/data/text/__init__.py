@@ -1,0 +1,1 @@
+"""Text: corpora, tokenizers, shards of tokens, and the batches made of them."""

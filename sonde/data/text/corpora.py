@@ -1,0 +1,303 @@
+"""Real text from a data folder ($SONDE_DATA): reviews, translations, names, tunes, novels.  Nothing here is ever downloaded."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, final
+
+import torch
+
+from ...core.batch import Batch, Data
+from ...core.errors import BadInput, DataUnusable
+from ...core.options import Range
+from .. import fetch
+from ..formats import contents, decode, reading
+from ..split import size, split
+from .documents import DocumentSource, LineSource, Ragged
+from .pairs import PairSource, pairs
+from .tokenizer import Grain, Tokenizer, special, train
+from .windows import Length, Most, windows
+
+Part = float | int
+Longest = Annotated[int, Range(1, 1 << 20)]
+Language = Literal["en", "de", "fr"]
+MARKS = ("pad", "unknown", "cls", "sep", "mask")
+POLES = ("negative", "positive")
+IMDB = "sentiment/imdb.train.tsv.xz"
+
+
+@final
+class LinesReader:
+    """A text file -> Batch with one padded row for each line that is not empty, as `x` or as the `source` of a pair."""
+
+    def __init__(self, vocabulary: Tokenizer, most: int, field: str = "x") -> None:
+        self.vocabulary, self.most, self.field = vocabulary, most, field
+
+    def __call__(self, path: str | Path) -> Batch:
+        lines = [line for line in decode(Path(path)).splitlines() if line.strip()]
+        if not lines:
+            raise BadInput(f"'{Path(path).name}' holds no text", fix="give one text in each line")
+        return self.rows(lines)
+
+    def rows(self, lines: Sequence[str]) -> Batch:
+        rows = Ragged(*self.vocabulary.encode_all(lines)).cut(self.most)
+        if self.field == "source":
+            rows = rows.wrapped(end=special(self.vocabulary, "end"))
+        which = torch.arange(len(rows))
+        return Batch(**{self.field: rows.padded(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
+
+
+def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Data:
+    """SST-2: 9,613 sentences of film reviews, negative or positive.
+
+    level: tokens are words, sub-words, characters or bytes
+    most: most words or sub-words
+    longest: tokens of a sentence; the rest is cut off
+    """
+    parts = [_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
+    return _reviews("sst2", parts, level, most, longest)
+
+
+def imdb(seed: int = 0, valid: Part = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
+    """IMDB: 50,000 film reviews, negative or positive.
+
+    valid: fraction or count of the 25,000 training reviews held out for validation
+    level: tokens are words, sub-words, characters or bytes
+    most: most words or sub-words
+    longest: tokens of a review; the rest is cut off
+    """
+    whole, test = (_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
+    rest, held, _ = (_taken(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
+    return _reviews("imdb", [rest, held, test], level, most, longest)
+
+
+def sentence_polarity(
+    seed: int = 0, valid: Part = 0.1, test: Part = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 128
+) -> Data:
+    """10,662 sentences of film reviews, negative or positive.
+
+    valid: fraction or count of sentences held out for validation
+    test: fraction or count of sentences held out for the test
+    level: tokens are words, sub-words, characters or bytes
+    most: most words or sub-words
+    longest: tokens of a sentence; the rest is cut off
+    """
+    path = find("sentiment/sentence_polarity.zip")
+    with reading(path, "is a damaged zip file"), zipfile.ZipFile(io.BytesIO(contents(path))) as box:
+        poles = [box.read(f"sentence_polarity/rt-polarity.{end}").decode("latin-1").splitlines() for end in ("neg", "pos")]
+    whole = [*poles[0], *poles[1]], [0] * len(poles[0]) + [1] * len(poles[1])
+    parts = [_taken(whole, part) for part in split(len(whole[0]), valid, test, seed, torch.tensor(whole[1]))]
+    return _reviews("sentence_polarity", parts, level, most, longest)
+
+
+def multi30k(
+    seed: int = 0, source: Language = "de", target: Language = "en", level: Grain = "bpe", most: Most = 8000, longest: Longest = 80
+) -> Data:
+    """Multi30k: 31,014 captions of photographs in English, German and French, to translate.
+
+    source: the language translated from
+    target: the language translated to
+    level: tokens are sub-words, words, characters or bytes; both languages share them
+    most: most words or sub-words
+    longest: tokens of a sentence; the rest is cut off
+    """
+    if source == target:
+        raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
+    files = {part: [find(f"translation/multi30k.{part}.{tongue}.gz") for tongue in (source, target)] for part in PARTS}
+    texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
+    tokenizer = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
+    train_source, held, last = (_pairs(sides, tokenizer, longest) for sides in texts.values())
+    name, reader = f"multi30k {source}-{target}", LinesReader(tokenizer, longest, "source")
+    parts = train_source, held.by_size(), last.by_size()
+    # both sides share their tokens: what the source says is told by the same names
+    return Data(*parts, name=name, task="other", features=tokenizer.tokens, classes=tokenizer.tokens, reader=reader)
+
+
+PARTS = ("train", "val", "test_2016_flickr")
+
+
+def given_names(seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+    """29,494 given names, to predict letter by letter.
+
+    valid: fraction or count of names held out for validation
+    test: fraction or count of names held out for the test
+    """
+    return spelled("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
+
+
+def spelled(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+    """Names in small letters, to predict letter by letter; one that comes twice is there once, so that no part knows of another."""
+    lines = sorted({line.strip().lower() for line in lines} - {""})
+    if len(lines) < 20:
+        raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
+    tokenizer = train("char", lines, specials=("pad", "start", "end"))
+    start, end, pad = (special(tokenizer, mark) for mark in ("start", "end", "pad"))
+    whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrapped(start, end), pad)
+    parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
+    assert parts[0] is not None
+    report: dict[str, int | str] = {"names": len(lines), "letters": tokenizer.size - 4}
+    return Data(
+        parts[0], parts[1], parts[2], name=name, task="other", classes=tokenizer.tokens, report=report, reader=LinesReader(tokenizer, 64)
+    )
+
+
+def nottingham(
+    seed: int = 0,
+    valid: Part = 0.05,
+    test: Part = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "char",
+    most: Most = 8000,
+) -> Data:
+    """1,034 English folk tunes in ABC notation.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of tunes
+    test: fraction or count of tunes
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters, bytes, words or sub-words learned from the training part
+    most: most words or sub-words
+    """
+    tunes = ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
+    return windows(_thirds(tunes, valid, test, ""), "nottingham", length, stride, level, most)
+
+
+def novels(
+    seed: int = 0,
+    valid: Part = 0.05,
+    test: Part = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "char",
+    most: Most = 8000,
+) -> Data:
+    """33 English novels of 1839 to 1919, 25 million characters.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of novels
+    test: fraction or count of novels
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters, bytes, words or sub-words learned from the training part
+    most: most words or sub-words
+    """
+    texts = [text for _, text in novel_texts()]
+    return windows(_thirds(texts, valid, test, "\n"), "novels", length, stride, level, most)
+
+
+def kjv(
+    seed: int = 0,
+    valid: Part = 0.05,
+    test: Part = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "char",
+    most: Most = 8000,
+) -> Data:
+    """King James Bible, 31,102 verses, one in each line.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of verses
+    test: fraction or count of verses
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters, bytes, words or sub-words learned from the training part
+    most: most words or sub-words
+    """
+    path = find("text/kjv.tsv.xz")
+    with reading(path, "is not a table of verses"):
+        verses = [line.split("\t")[1] for line in decode(path).splitlines()]
+    return windows(_thirds(verses, valid, test, "\n"), "kjv", length, stride, level, most)
+
+
+def wikitext2(
+    seed: int = 0,
+    valid: Part = 0.1,
+    test: Part = 0.1,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "words",
+    most: Most = 20_000,
+) -> Data:
+    """The validation part of WikiText-2, 213,886 words of good articles.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of lines
+    test: fraction or count of lines
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are words, sub-words, characters or bytes
+    most: most words or sub-words
+    """
+    lines = decode(find("text/wikitext-2.valid.txt.gz")).splitlines()
+    return windows(_thirds(lines, valid, test, "\n"), "wikitext2", length, stride, level, most)
+
+
+def novel_texts() -> list[tuple[str, str]]:
+    """(file name, text) of each novel, in the order of their names."""
+    path = find("text/english-novels.tar.xz")
+    with reading(path, "is a damaged tar file"), tarfile.open(fileobj=io.BytesIO(contents(path))) as box:
+        members = sorted((member for member in box if member.isfile()), key=lambda member: member.name)
+        return [(Path(member.name).name, box.extractfile(member).read().decode("utf-8-sig")) for member in members]  # type: ignore[union-attr]
+
+
+def find(name: str) -> Path:
+    """A file of a data folder, or an error that says where it belongs."""
+    path = fetch.find(name)
+    if path is None:
+        looked = ", ".join(map(str, fetch.roots()))
+        raise DataUnusable(
+            f"no data folder has '{name}'", where=f"looked in {looked}", fix=f"put it at {name} of the folder $SONDE_DATA names"
+        )
+    return path
+
+
+def reviews(most: int) -> list[str]:
+    """The first reviews of IMDB's training part, without their labels."""
+    return [text.replace("<br />", " ") for text in _labeled(find(IMDB), text=3, label=0, head=True)[0][:most]]
+
+
+def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:
+    tokenizer = train(level, parts[0][0], most, MARKS)
+    sources = []
+    for texts, labels in parts:
+        rows = Ragged(*tokenizer.encode_all(texts)).cut(longest)
+        sources.append(DocumentSource(rows, special(tokenizer, "pad"), torch.tensor(labels)) if texts else None)
+    if sources[0] is None:
+        raise BadInput(f"'{name}' leaves no text for training", fix="ask for smaller parts")
+    report: dict[str, int | str] = {"tokens of the vocabulary": tokenizer.size}
+    reader = LinesReader(tokenizer, longest)
+    return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
+
+
+def _labeled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
+    with reading(path, "is not a table of texts and labels"):
+        rows = [line.split("\t") for line in decode(path).split("\n")[int(head) :] if line]
+        return [row[text] for row in rows], [int(row[label]) for row in rows]
+
+
+def _taken(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list[str], list[int]]:
+    return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
+
+
+def _pairs(sides: Sequence[list[str]], tokenizer: Tokenizer, longest: int) -> PairSource:
+    return pairs(sides[0], sides[1], tokenizer, tokenizer, longest)
+
+
+def _thirds(texts: Sequence[str], valid: Part, test: Part, between: str) -> tuple[str, str, str]:
+    """The texts of train, valid and test, in their order."""
+    n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
+    n = len(texts) - n_valid - n_test
+    if n < 1:
+        raise BadInput(f"{len(texts)} texts cannot give {n_valid} and {n_test} and leave any for training", fix="ask for smaller parts")
+    return between.join(texts[:n]), between.join(texts[n : n + n_valid]), between.join(texts[n + n_valid :])

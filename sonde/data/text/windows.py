@@ -1,0 +1,184 @@
+"""Text as language-model batches: windows x (B, T) of tokens and y (B, T), the same moved on by one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, final
+
+from ...core.batch import Batch, Data
+from ...core.errors import BadInput, DataUnusable
+from ...core.options import Range
+from .. import fetch
+from ..formats import contents, decode
+from ..split import size
+from ..tensors import WindowSource
+from .tokenizer import Grain, Tokenizer, train
+
+SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
+"""where a data folder may hold it; the last is the name it has at its home"""
+SHAKESPEARE_HOMES = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",)
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+Length = Annotated[int, Range(1, 1 << 20)]
+Most = Annotated[int, Range(2, 1 << 24)]
+
+
+@final
+class TextReader:
+    """A file of new text -> Batch of windows with the vocabulary of the training text."""
+
+    def __init__(self, vocabulary: Tokenizer, length: int) -> None:
+        self.vocabulary, self.length = vocabulary, length
+
+    def __call__(self, path: str | Path) -> Batch:
+        return WindowSource(self.vocabulary.encode(decode(Path(path))), self.length)[:]
+
+
+def windows(
+    texts: tuple[str, str, str], name: str, length: int, stride: int | None, level: Grain, most: int = 8000, specials: Sequence[str] = ()
+) -> Data:
+    """Data from the texts of train, valid and test; a part without text is None, one too short for a window an error."""
+    vocabulary = train(level, [texts[0]], most, specials)
+    rows = [vocabulary.encode(text) for text in texts]
+    report: dict[str, int | str] = {f"{part} tokens": len(row) for part, row in zip(("train", "valid", "test"), rows, strict=True)}
+    if level == "char":
+        report["characters not in training text"] = sum(int((row == 0).sum()) for row in rows[1:])
+    train_source, valid, test = (WindowSource(row, length, stride) if len(row) else None for row in rows)
+    if train_source is None:
+        raise BadInput(f"'{name}' holds no text for training")
+    reader = TextReader(vocabulary, length)
+    return Data(train_source, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
+
+
+def text_file(  # noqa: PLR0913  the options of a kind of file
+    path: Path,
+    target: str | None = None,
+    seed: int = 0,
+    valid: float | int = 0.05,
+    test: float | int = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "char",
+    most: Most = 8000,
+    specials: tuple[str, ...] = (),
+) -> Data:
+    """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of characters
+    test: fraction or count of characters
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters, bytes, words or sub-words learned from the training part
+    most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
+    """
+    if target is not None:
+        raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
+    text = decode(path)
+    if not text:
+        raise BadInput(f"'{path.name}' is empty", where=str(path.parent), fix="give a file with text")
+    n_valid, n_test = size(len(text), valid, "valid"), size(len(text), test, "test")
+    n_train = len(text) - n_valid - n_test
+    least = length + 1
+    if n_train < least or 0 < n_valid < least or 0 < n_test < least:
+        raise BadInput(
+            f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
+            fix="use a smaller length ('context' in a recipe) or a longer text",
+        )
+    return windows(
+        (text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most, specials
+    )
+
+
+def tiny_shakespeare(  # noqa: PLR0913  the options of a set
+    seed: int = 0,
+    valid: float | int = 0.05,
+    test: float | int = 0.05,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "char",
+    most: Most = 8000,
+    specials: tuple[str, ...] = (),
+) -> Data:
+    """Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.
+
+    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
+
+    valid: fraction or count of characters
+    test: fraction or count of characters
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are characters, bytes, words or sub-words learned from the training part
+    most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
+    """
+
+    def check(path: Path) -> bytes:
+        return fetch.checked(contents(path), SHAKESPEARE_SHA256, path)
+
+    path = fetch.find(*SHAKESPEARE)
+    if path is None:
+        path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
+    check(path)
+    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level, most=most, specials=specials)
+    return replace(data, name="tiny_shakespeare")
+
+
+def stdlib_text(
+    seed: int = 0,
+    length: Length = 128,
+    stride: Length | None = None,
+    level: Grain = "byte",
+    most: Most = 8000,
+    specials: tuple[str, ...] = (),
+    share: Annotated[float, Range(above=0, most=1)] = 1.0,
+) -> Data:
+    """Source text of the installed Python standard library: a corpus that needs no download.
+
+    length: tokens per window
+    stride: tokens between the starts of two windows; by default the length
+    level: tokens are bytes, characters, words or sub-words learned from the training part
+    most: most words or sub-words
+    specials: names of special tokens, such as 'mask', that the text does not hold
+    share: how much of it, by whole files
+    """
+    texts: tuple[list[str], list[str], list[str]] = ([], [], [])
+    files = 0
+    for name, text in library():
+        # By the hash of its name a file is always in the same part: 90 % train, 5 % valid, 5 % test.
+        place, draw = (number / 256 for number in hashlib.sha256(name.encode()).digest()[:2])
+        if draw >= share:
+            continue
+        texts[0 if place < 0.9 else 1 if place < 0.95 else 2].append(text)
+        files += 1
+    if not all(texts):
+        raise DataUnusable(
+            "the source text of Python's standard library is not there",
+            where=sysconfig.get_path("stdlib"),
+            fix="use a Python with its .py files, or give a text file of your own",
+        )
+    train, valid, test = ("\n".join(part) for part in texts)
+    data = windows((train, valid, test), "stdlib_text", length, stride, level, most, specials)
+    return replace(data, report={"files": files, **data.report})
+
+
+def library() -> Iterator[tuple[str, str]]:
+    """(name, text) of each source file of the standard library, sorted by name; tests and machine settings left out."""
+    root = Path(sysconfig.get_path("stdlib"))
+    names = []
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in LEFT_OUT]  # installed packages can be many times the library
+        names += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
+    for name in sorted(names):
+        if name.startswith("_sysconfigdata"):
+            continue
+        try:
+            yield name, (root / name).read_bytes().decode("utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue  # a few files show off other encodings

@@ -1,0 +1,243 @@
+"""One run from its first process to its last metric: claim the directory, start the workers, build, resume, train, finish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..core import files
+from ..core.errors import BadInput, DataUnusable
+from ..runs import layout, rows
+from ..runs.clock import now
+from ..runs.layout import RunDirectory
+from .fingerprint import blas_threads, differences, fingerprint, listed
+from .job import Job, settled_torch
+from .launch import tell
+from .loop import Loop
+from .options import Options
+from .plan import Plan, jsonable, say_source
+from .progress import hushed
+from .record import Record
+from .signals import StopAtOnce
+from .state import random_states, restore_random_states, seed_everything
+from .world import World
+
+
+def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
+    """Tell of a restart, on the screen and in events.jsonl; no worker is alive meanwhile, so the file is free."""
+    tell(event)
+    if directory.exists:
+        log = rows.Log(directory.path / "events.jsonl")
+        log.open(None)
+        log.add({**event, "time": now()})
+        log.close()
+
+
+def _shared(world: World, read: Callable[[], Any]) -> Any:
+    """What rank 0 finds on its disk, on every rank: under torchrun the others may not see the run directory."""
+    return files.parse_json(world.broadcast_bytes(files.dump_json(read()) if world.is_main else None))
+
+
+@contextmanager
+def _claimed(run: str | Path | None, name: str, world: World):
+    """The directory of the run.  A fresh one is reserved by making it; left empty by an error, it is removed again."""
+    if not world.is_main:
+        yield Path(_shared(world, str))
+        return
+    if run is not None:
+        path, new_directories = Path(run), []
+    else:
+        new_directories = [] if layout.ROOT.exists() else [layout.ROOT]
+        while True:
+            path = layout.fresh(name)
+            try:
+                path.mkdir(parents=True)
+                new_directories.insert(0, path)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                from ..core.errors import ResourceFault
+
+                raise ResourceFault(
+                    f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR"
+                ) from error
+    _shared(world, lambda: str(path))
+    try:
+        yield path
+    except BaseException:
+        for directory in new_directories:
+            try:
+                directory.rmdir()
+            except OSError:
+                break
+        raise
+
+
+def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explicit: dict[str, Any]) -> dict[str, Any] | None:
+    """Options of the run that is already in the directory, after making sure it is the same run; None for a new one."""
+    if not directory.exists:
+        return None
+    info = directory.info()
+    here = f"run '{directory.path.name}'"
+    fix = "use another --run for a new run, or --resume to go on with this one as it was"
+    for part in ("name", "object"):
+        if info["recipe"].get(part) != run_plan.source.get(part):
+            raise BadInput(f"{here} was made with recipe {say_source(info['recipe'])}, not {say_source(run_plan.source)}", fix=fix)
+    if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
+        raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
+    was, now = info["options"], jsonable(run_plan.options)
+    for name in sorted({*was, *now}):
+        if was.get(name) != now.get(name):
+            raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
+    if "seed" in explicit and explicit["seed"] != info["seed"]:
+        raise BadInput(f"{here} has seed {info['seed']}, not {explicit['seed']}", fix=fix)
+    return info["run_options"]
+
+
+def execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
+    """One process of a run, from building the recipe to the last metric."""
+    caller = random_states()
+    assert options.threads is not None
+    # Several processes are told to stop by their launcher, all at one step.
+    alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
+    with settled_torch(options.threads, options.device), blas_threads(options.threads), alone, hushed(options.quiet or not world.is_main):
+        try:
+            _execute(run_plan, options, path, world)
+        finally:
+            restore_random_states(caller)
+
+
+def _execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
+    world.beat(0, "start")
+    directory = RunDirectory(path)
+    job = Job(lambda: run_plan.make(options.seed), options, world)
+    if world.is_main and not directory.exists:
+        job.check()
+    job.prepare_training()
+    marks = fingerprint(
+        threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type, parallel=options.parallel
+    )
+    if options.parallel == "fsdp":  # torch adds up over the processes in an order of its own
+        marks["processes"] = world.size
+    record = Record(directory, options, world, {"run": path.name, "fingerprint": marks})
+    try:
+        info: dict[str, Any] = {}
+        warning = ""
+        if world.is_main:
+            directory.open_for_writing()
+            info, warning = register(directory, run_plan, options, job, marks)
+        record.open()
+        if options.tensorboard and world.is_main:
+            from .tensorboard import TensorBoard
+
+            record.callbacks.append(TensorBoard(path / "tensorboard"))
+        loop = Loop(job, record)
+        seed_everything(options.seed, "rank", world.rank)
+        resumed = record.restore(loop)
+        if world.is_main:
+            update(directory, info)
+        if warning:
+            record.warn(warning, loop.step)
+        record.event("resume" if resumed else "start", loop.step, processes=world.size, threads=options.threads, regime=job.regime)
+        if resumed:
+            record.say(f"resuming {path.name} at step {loop.step} of {job.steps}")
+        elif job.recipe.on_bad == "rollback":
+            record.save(loop)
+        for callback in loop.callbacks:
+            callback.start(record)
+        loop.run()
+        finish(job, loop, record)
+    finally:
+        record.close()
+        directory.close()
+
+
+def register(directory: RunDirectory, run_plan: Plan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Write run.json for a new run, or compare it with this one; returns what it is to hold from now on, and what to warn of."""
+    hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
+    if not directory.exists:
+        if run_plan.file is not None:
+            files.replace_file(directory.path / "recipe.py", run_plan.file.read_bytes())
+        directory.write("run.json", _about(run_plan, options, job, marks, hashes))
+        return directory.info(), ""
+    info = directory.info()
+    changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
+    if changed and not options.accept_data_change:
+        was, now = (side.get(changed[0], {"n": 0, "sha256": "none"}) for side in (info["data"], hashes))
+        fix = "restore the data, or go on with the new ones: --accept-data-change"
+        if arithmetic := differences(info["fingerprint"], marks):  # a normal draw, say, rounds as the processor does
+            fix = f"{fix}; data that are computed also change with the arithmetic ({listed(arithmetic)})"
+        raise DataUnusable(
+            f"the {changed[0]} data changed since the run began",
+            where=f"{job.data.name}: {was['n']} examples, hash {was['sha256'][:12]} then; {now['n']}, {now['sha256'][:12]} now",
+            last_good=f"the checkpoints in {directory.checkpoints}",
+            fix=fix,
+        )
+    if changed or info["fingerprint"] != marks:
+        info = {**info, "data": hashes, "fingerprint": marks, "run_options": options.record()}
+    return info, f"the data changed ({', '.join(changed)}), as accepted" if changed else ""
+
+
+def update(directory: RunDirectory, info: dict[str, Any]) -> None:
+    """Put into run.json what it is to hold from now on."""
+    if directory.info() != info:
+        directory.write("run.json", info)
+
+
+def _about(run_plan: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
+    import platform
+
+    trainable = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
+    return {
+        "format": layout.FORMAT,
+        "recipe": run_plan.source,
+        "options": jsonable(run_plan.options),
+        "seed": options.seed,
+        "run_options": options.record(),
+        "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        "fingerprint": marks,
+        "data": hashes,
+        "about_data": {"name": job.data.name, "task": job.data.task, "report": jsonable(dict(job.data.report))},
+        "parameters": {"trainable": trainable, "all": sum(p.numel() for p in job.model.parameters())},
+        "steps": job.steps,
+        "steps_per_epoch": job.order.steps_per_epoch,
+    }
+
+
+def finish(job: Job, loop: Loop, record: Record) -> None:
+    """Best weights back if asked, the test metrics once, and result.json as the sign that the run is done."""
+    world = job.world
+    restore = job.recipe.restore_best if job.recipe.restore_best is not None else bool(job.recipe.patience)
+    step = loop.step
+    if restore and loop.best.step and loop.best.step != loop.step:
+        step = loop.best.step
+        job.replica.load({"model": loop.best.weights, "optim": {}})
+    metrics: dict[str, float] = {}
+    for name in ("valid", "test"):
+        source = job.data.splits.get(name)
+        if source is not None and len(source):
+            world.beat(loop.step, "evaluate")
+            metrics |= {f"{name}/{metric}": value for metric, value in job.evaluate(source).items()}
+    if world.is_main:
+        tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
+        record.row({"step": loop.step, "epoch": loop.epoch, **tests, "model_step": step})
+        record.metrics.sync()
+        for callback in loop.callbacks:
+            callback.finish(record, loop.step, job.model)
+        record.event("finish", loop.step)
+        record.events.sync()
+        record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "metrics": _finite(metrics)})
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    import math
+
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -1,0 +1,1 @@
+"""What lenses share: reading without a trace, small subjects, tokens, pictures."""

@@ -1,0 +1,70 @@
+"""What lenses over auto-encoders share: codes of examples and what they stand for, as pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...core.reading import Subject
+from .readonly import no_model
+
+
+def no_codes(subject: Subject) -> str:
+    """Why there is no code to look at, or ''."""
+    if missing := no_model(subject):
+        return missing
+    if not callable(getattr(subject.model, "encode", None)) or not callable(getattr(subject.model, "decode", None)):
+        return "the model has no encode and decode"
+    x = subject.batch.x
+    if not x.is_floating_point() or not _sides(x):
+        return f"the inputs cannot be drawn (examples of size {tuple(x.shape[1:])})"
+    return ""
+
+
+def _sides(x: Any) -> tuple[int, ...]:
+    """Channels, height and width of an example as it is drawn: rows of a square number of values are gray squares."""
+    if x.dim() == 4:
+        return tuple(x.shape[1:])
+    side = math.isqrt(x.shape[1]) if x.dim() == 2 else 0
+    return (1, side, side) if side > 1 and side * side == x.shape[1] else ()
+
+
+def codes(subject: Subject, x: Any) -> Any:
+    """The code of each example, of a distribution its mean."""
+    encoding = subject.model.encode(x)
+    return encoding[0] if isinstance(encoding, tuple) else encoding
+
+
+def decoded(subject: Subject, h: Any) -> Any:
+    """The examples that codes stand for: the mean of what the model says of them."""
+    if callable(getattr(subject.model, "mean", None)):
+        return subject.model.mean(h)
+    out = subject.model.decode(h)
+    return subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+
+
+def drawn(subject: Subject, images: Any) -> list[Any]:
+    """Examples as pictures, all on the scale of the batch, so that they can be compared."""
+    from .pictures import flat
+
+    x = subject.batch.x
+    low, high = x.min(), x.max()
+    shown = ((images - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    return [flat(image.reshape(_sides(x))) for image in shown.detach().float()]
+
+
+def small() -> Subject:
+    """A tiny subject: an untrained VAE of 8 x 6 images."""
+    import torch
+
+    from ...core.batch import Batch, Data
+    from ...models import vae
+    from .readonly import untouched
+    from .tiny import METRICS, _Rows, images
+
+    subject = images()
+    with untouched():
+        torch.manual_seed(0)
+        model = vae.dense((1, 8, 6), hidden=(12,), code=3)
+    batch = Batch(x=subject.batch.x.sigmoid())
+    return Subject(model, batch, None, Data(train=_Rows(batch), name="tiny"), METRICS, "tiny")

@@ -1,0 +1,141 @@
+"""What mixers cost: time, memory and arithmetic of every member and form against the length of the sequence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core.live import Live
+from ...core.reading import Reading
+from ...nn.mixers import Mixer
+from ...nn.recurrence import watching
+from ...nn.recurrence.choose import flops as arithmetic
+from ..cost import attention_on_cpu
+
+PARTS = ("aten.mm", "aten.addmm")  # products with weights: the same for every mixer, so not counted as mixing
+
+
+class Row(NamedTuple):
+    """One mixer in one form at one length."""
+
+    mixer: str
+    form: str
+    length: int
+    seconds: float
+    """of one forward pass, and of the backward pass too where it was asked for"""
+    peak: int
+    """bytes of tensors alive at once at most"""
+    flops: float
+    """of moving information along the sequence in one forward pass, products with weights left out"""
+    state: int
+    """bytes of the state after the sequence, per sequence; 0 where there is none"""
+
+
+def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1, backward: bool = False, budget: float = 1.0) -> Row:
+    """Best of several passes within `budget` seconds, two at least."""
+    mixer.use(form)
+    x = torch.randn(batch_size, length, mixer.width, generator=torch.Generator().manual_seed(length))
+    call = _call(mixer, x, backward)
+    with Live() as live:
+        state = call()
+    seconds, started = float("inf"), time.perf_counter()
+    for turn in range(20):
+        if turn >= 2 and time.perf_counter() - started > budget:
+            break
+        pass_start = time.perf_counter()
+        call()
+        seconds = min(seconds, time.perf_counter() - pass_start)
+    kept = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
+    return Row(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
+
+
+def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Tensor]]:
+    if not backward:
+
+        def call() -> dict[str, Tensor]:
+            with torch.no_grad():
+                return mixer(x)[1]
+
+        return call
+    weights = [p for p in mixer.parameters() if p.requires_grad]
+
+    def both() -> dict[str, Tensor]:
+        y, state = mixer(x)
+        torch.autograd.grad(y.sum(), weights, allow_unused=True)
+        return state
+
+    return both
+
+
+def mixing(mixer: Mixer, x: Tensor) -> float:
+    """FLOPs of the recurrences that run, or of the products between tokens where there is none."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
+        mixer(x)
+    if watch.seen:
+        return sum(arithmetic(steps, form) for steps, form in watch.seen)
+    counts = counter.get_flop_counts()["Global"]
+    return float(sum(n for op, n in counts.items() if str(op) not in PARTS))
+
+
+def sweep(
+    mixers: dict[str, Mixer], forms: Sequence[str], lengths: Sequence[int], batch_size: int = 1, backward: bool = False, limit: float = 2.0
+) -> Iterator[Row]:
+    """Every member in each of its forms at growing length; a form that takes longer than `limit` seconds goes no further."""
+    for name, mixer in mixers.items():
+        for form in mixer.forms():
+            if forms and form not in forms:
+                continue
+            for length in lengths:
+                row = measure(name, mixer, form, length, batch_size, backward)
+                yield row
+                if row.seconds > limit:
+                    break
+
+
+COLUMNS = ("mixer", "form", "length", "ms", "tokens/s", "peak memory", "FLOPs of mixing", "state")
+FORMATS = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
+
+
+def cells(row: Row, batch_size: int = 1) -> tuple[str | float, ...]:
+    """A row as it stands in the table."""
+    speed = round(batch_size * row.length / row.seconds)
+    return row.mixer, row.form, row.length, round(1e3 * row.seconds, 2), speed, row.peak, row.flops, row.state
+
+
+def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> list[Reading]:
+    """The rows as a table, and time and memory against length as curves of each member's best form.
+
+    setting: how it was measured, told in the notes
+    """
+    table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch_size) for row in rows)))))
+    panels = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
+    lengths = sorted({row.length for row in rows})
+    members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}
+    for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MiB", lambda r: r.peak / 2**20)):
+        curves = {
+            name: [min((value(row) for row in own if row.length == length), default=None) for length in lengths]
+            for name, own in members.items()
+        }
+        note = f"{setting}{'. ' if setting else ''}Best form {_winners(members, value)}."
+        extra = {"x": lengths, "ticks": lengths, "thin": True, "log": ["x", "y"]}
+        panels.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
+    return panels
+
+
+def _winners(members: dict[str, list[Row]], value: Callable[[Row], float]) -> str:
+    """Which form was the best for each member, at the greatest length it was measured at."""
+    by_form: dict[tuple[int, str], list[str]] = {}
+    for name, own in members.items():
+        longest = max(row.length for row in own)
+        best = min((row for row in own if row.length == longest), key=lambda row: (value(row), row.seconds))
+        by_form.setdefault((-longest, best.form), []).append(name)
+    parts: dict[int, list[str]] = {}
+    for (length, form), names in sorted(by_form.items()):
+        parts.setdefault(-length, []).append(f"{form} for {', '.join(names)}")
+    return "; ".join(f"at {length:,} steps: {'; '.join(winners)}" for length, winners in parts.items())

@@ -1,0 +1,247 @@
+"""What every lens shares: it looks and leaves no trace, and where it does not apply it says which lenses do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...core import registry
+from ...core.errors import BadInput
+from ...core.options import options_of
+from ...core.reading import Subject
+
+CHUNK = 512
+
+
+@contextmanager
+def untouched(model: Any = None) -> Iterator[None]:
+    """Whatever happens inside, random states come back bit for bit, and so do the model's buffers, gradients and modes.
+
+    Inside, the model is in evaluation mode: what a lens shows must not depend on a dropout mask.
+    """
+    import numpy
+    import torch
+
+    python, arrays = random.getstate(), numpy.random.get_state()
+    modules = [] if model is None else list(model.modules())
+    modes = [module.training for module in modules]
+    buffers = [] if model is None else [(buffer, buffer.clone()) for buffer in model.buffers()]
+    gradients = [] if model is None else [(parameter, parameter.grad) for parameter in model.parameters()]
+    kept = [None if gradient is None else gradient.clone() for _, gradient in gradients]
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for module in modules:
+                module.training = False
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for (parameter, gradient), value in zip(gradients, kept, strict=True):
+                parameter.grad = gradient
+                if gradient is not None:
+                    gradient.copy_(value)
+
+
+@contextmanager
+def written_out(model: Any) -> Iterator[None]:
+    """While it lasts, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
+    from ...nn.mixers import Mixer
+
+    forms = {m: m.form for m in model.modules() if isinstance(m, Mixer) and m.form in ("auto", "fused") and "fused" in m.forms()}
+    try:
+        for mixer in forms:
+            mixer.use("chunk" if "chunk" in mixer.forms() else "step")
+        yield
+    finally:
+        for mixer, form in forms.items():
+            mixer.form = form
+
+
+@contextmanager
+def hooked(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
+    """While it lasts, `seen(name, module, inputs, output)` is called after every run of a module; what it returns replaces the output."""
+    handles = [module.register_forward_hook(partial(seen, name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def leaves(model: Any) -> dict[str, Any]:
+    """Modules without modules inside, by name."""
+    return {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
+
+
+def outputs(subject: Subject) -> Any:
+    """The model's output for the whole batch, computed in chunks so that a large batch needs little memory.
+
+    Outputs with names stay a dict.
+    """
+    import torch
+
+    from ...core.batch import ask
+
+    batch = subject.batch
+    with untouched(subject.model), torch.no_grad():
+        parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
+    if not isinstance(parts[0], Mapping):
+        return _joined(parts, "the model's output", len(batch))
+    return {name: _joined([part[name] for part in parts], f"the model's output '{name}'", len(batch)) for name in parts[0]}
+
+
+def _joined(parts: list[Any], what: str, rows: int) -> Any:
+    import torch
+
+    if not all(isinstance(part, torch.Tensor) and part.ndim for part in parts) or sum(map(len, parts)) != rows:
+        raise BadInput(
+            f"{what} is no tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
+        )
+    return torch.cat([part.detach() for part in parts])
+
+
+def predictions(subject: Subject) -> Any:
+    """What the objective makes of the output: class probabilities, a mean, a rate."""
+    out = outputs(subject)
+    prediction = subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
+    if isinstance(prediction, Mapping):
+        message = f"the model has several outputs ({', '.join(prediction)}), and the objective does not say which is the prediction"
+        raise BadInput(message, where="lens", fix="give an objective with `predict`, such as Joint")
+    return prediction
+
+
+def need(lens: str, subject: Subject, **options: Any) -> None:
+    """Stop with one line where an option is wrong, or where a lens does not apply: why, and which lenses do."""
+    name = lens.rsplit(".", 1)[-1]
+    module = registry.load("lenses", name)
+    known = options_of(module.read, f"lens '{name}'")
+    for option, value in options.items():
+        known[option].check(value)
+    reason = module.why_not(subject)
+    if reason:
+        others = fitting(subject)
+        raise BadInput(f"lens '{name}' does not apply: {reason}", fix=f"try {', '.join(others)}" if others else "no lens fits this subject")
+
+
+def fitting(subject: Subject) -> list[str]:
+    """Names of the lenses that apply to a subject.  A lens says so itself by an empty `why_not(subject)`."""
+    return [name for name in registry.names("lenses") if not registry.load("lenses", name).why_not(subject)]
+
+
+def no_model(subject: Subject) -> str:
+    """Why nothing can be computed from this subject, or ''."""
+    if subject.model is None:
+        return "there is no model"
+    if subject.batch is None or "x" not in subject.batch or not len(subject.batch):
+        return "there is no batch of inputs"
+    return ""
+
+
+def no_gradient(subject: Subject) -> str:
+    """Why there is nothing to differentiate, or ''."""
+    if missing := no_model(subject):
+        return missing
+    if subject.objective is None:
+        return "there is no objective to differentiate"
+    if not any(parameter.requires_grad for parameter in subject.model.parameters()):
+        return "no parameter can be trained"
+    return _no_loss(subject)
+
+
+def _no_loss(subject: Subject) -> str:
+    """Why the objective gives no loss for this model, found by trying it on two examples, or ''."""
+    import torch
+
+    try:
+        with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+            subject.objective(subject.model, subject.batch[:2]).loss()
+    except Exception as error:  # whatever stops it here would stop the lens too
+        message = " ".join(str(error).split())
+        return f"the objective cannot be evaluated on the model's output: {message[:160]}"
+    return ""
+
+
+def not_classes(subject: Subject) -> str:
+    """Why this is not a classification, or ''."""
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if "y" not in subject.batch:
+        return "the batch has no labels"
+    task = getattr(subject.data, "task", "")
+    if task and task not in ("classes", "other"):
+        return f"the target is '{task}', not classes"
+    if subject.batch.y.is_floating_point() and task != "classes":
+        return "the labels are not whole numbers"
+    return ""
+
+
+def not_values(subject: Subject) -> str:
+    """Why this is not a regression, or ''."""
+    missing = no_model(subject)
+    if missing:
+        return missing
+    if "y" not in subject.batch:
+        return "the batch has no targets"
+    task = getattr(subject.data, "task", "")
+    if task and task not in ("values", "counts", "other"):
+        return f"the target is '{task}', not a number"
+    if not subject.batch.y.is_floating_point() and task not in ("values", "counts"):
+        return "the targets are labels, not numbers"
+    return ""
+
+
+def real(batch: Any, y: Any) -> Any:
+    """True where a target is real and not padding, shaped like the targets."""
+    import torch
+
+    mask = batch.get("mask")
+    if mask is None:
+        return torch.ones_like(y, dtype=torch.bool)
+    return mask.bool().reshape(*mask.shape, *[1] * (y.dim() - mask.dim())).expand_as(y)
+
+
+class Answers(NamedTuple):
+    """True and predicted labels, the confidence in the prediction, where they stand among all labels, and class names."""
+
+    true: Any
+    said: Any
+    confidence: Any
+    where: Any
+    names: list[str]
+
+
+def answers(subject: Subject) -> Answers:
+    """What a classifier says to every label that counts.
+
+    A last axis of class scores gives the largest; a single probability counts as class 1 above one half.
+    """
+    import torch
+
+    y, guess = subject.batch.y.long(), predictions(subject)
+    if guess.dim() > y.dim() and guess.shape[-1] == 1:
+        guess = guess.squeeze(-1)
+    if y.dim() > guess.dim() and y.shape[-1] == 1:
+        y = y.squeeze(-1)
+    if guess.shape == y.shape:
+        guess = torch.stack([1 - guess, guess], -1)
+    if guess.shape[:-1] != y.shape:
+        raise BadInput(
+            f"the model gives {tuple(guess.shape)} for labels {tuple(y.shape)}",
+            where="lens",
+            fix="one score per class on the last axis is needed",
+        )
+    confidence, y_pred = guess.max(-1)
+    keep = real(subject.batch, y) & (y >= 0)
+    known = list(getattr(subject.data, "classes", ()))
+    highest = max(int(guess.shape[-1]), int(y.max()) + 1 if y.numel() else 0)
+    names = known + [str(label) for label in range(len(known), highest)]
+    return Answers(y[keep], y_pred[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)

@@ -1,0 +1,98 @@
+"""A copy of a subject's model to train for a moment; what the lenses that try out updates share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...core.reading import Subject
+from ...core.seeds import key
+from ...data.order import Order
+
+Start = Literal["fresh", "here"]
+JUDGED = 128
+"""examples of the training part on which a trial is judged"""
+
+
+@final
+class Trial:
+    """Loss as a function of weights and step, on the training data of a subject.  The subject's own model is never touched.
+
+    Norms use the statistics of each batch, so that no trial inherits the running means of the one before.
+    """
+
+    def __init__(self, subject: Subject, start: Start, batch_size: int, seed: int = 0) -> None:
+        model = copy.deepcopy(subject.model)
+        torch.manual_seed(key(seed, "trial"))
+        self.kept = _redraw(model) if start == "fresh" else []
+        """parameters that have no rule for their first values and so stay as they are"""
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+                module.track_running_stats, module.running_mean, module.running_var = False, None, None
+        self.whole = _Loss(model, subject.objective)
+        named = [(name, parameter) for name, parameter in self.whole.named_parameters() if parameter.requires_grad]
+        self.names, self.weights = [name for name, _ in named], [parameter.detach() for _, parameter in named]
+        train = getattr(subject.data, "train", None)
+        self.source = train if train is not None and len(train) else subject.batch
+        self.order = Order(len(self.source), min(batch_size, len(self.source)), seed, sizes=getattr(self.source, "sizes", None))
+        self.judged = self.source[torch.arange(min(JUDGED, len(self.source)))]
+        self.seed = seed
+
+    @property
+    def count(self) -> int:
+        """Numbers that are trained."""
+        return sum(weight.numel() for weight in self.weights)
+
+    def loss(self, weights: Sequence[Tensor], step: int) -> Tensor:
+        """Mean loss of the training batch of a step; the same dropout mask every time it is asked."""
+        self.whole.train()
+        torch.manual_seed(key(self.seed, "forward", step))
+        return functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.source[self.order.at(step)],))
+
+    def judge(self, weights: Sequence[Tensor]) -> float:
+        """Mean loss of the same examples every time, in evaluation mode."""
+        self.whole.eval()
+        with torch.no_grad():
+            return float(functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.judged,)))
+
+    def note(self) -> str:
+        """What a reader must know of the start."""
+        return f"{', '.join(self.kept[:4])} cannot be drawn afresh and began trained." if self.kept else ""
+
+
+class _Loss(nn.Module):
+    """Model and objective as one module, so that one functional call gives a loss."""
+
+    def __init__(self, model: nn.Module, objective: Any) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.objective(self.model, batch).loss()
+
+
+def _redraw(model: nn.Module) -> list[str]:
+    """First values for every layer that has a rule for them; the names of parameters that are left out."""
+    drawn: set[int] = set()
+    for module in model.modules():
+        for rule in ("reset_parameters", "_reset_parameters"):
+            if hasattr(module, rule):
+                getattr(module, rule)()
+                drawn |= {id(parameter) for parameter in module.parameters(recurse=False)}
+                break
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in drawn]
+
+
+@contextmanager
+def on_a_copy() -> Iterator[None]:
+    """Gradients on, wherever the caller is, and no random state disturbed."""
+    from .readonly import untouched
+
+    with untouched(), torch.inference_mode(False), torch.enable_grad():
+        yield

@@ -1,0 +1,1 @@
+"""From a Reading to a picture, a page, a terminal table."""

@@ -1,0 +1,137 @@
+"""A Reading as text for a terminal.  What cannot be read as text is counted; the picture has the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import clean
+from .terminal import bold, colored, table, wide, width
+
+if TYPE_CHECKING:
+    from ..core.reading import Reading
+
+ROWS = 40
+COLUMNS = 16
+LEVELS = 5
+"""colors of a running text"""
+LARGEST = 8
+"""tokens of a running text that are told with their numbers"""
+
+
+def text(reading: Reading) -> str:
+    """Title, table and note."""
+    parts = (bold(clean(reading.title)), SHAPES[reading.kind](reading), wide(clean(reading.note)) if reading.note else "")
+    return "\n".join(part for part in parts if part)
+
+
+def _table(reading: Reading) -> str:
+    from ..core.numbers import formatted
+
+    formats = reading.extra.get("formats", {})
+    names = list(reading.values)
+    rows = [[formatted(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
+    more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS + 20 else ""
+    rows = rows[:ROWS] if more else rows
+    total = reading.extra.get("total")
+    if total:
+        rows.append(
+            ["total" if i == 0 else formatted(total[name], formats.get(name, "")) if name in total else "" for i, name in enumerate(names)]
+        )
+    return table(names, rows) + more
+
+
+def _bars(reading: Reading) -> str:
+    edges = reading.extra.get("edges")
+    labels = reading.extra.get("labels") or ([f"{a:.4g} to {b:.4g}" for a, b in zip(edges, edges[1:], strict=False)] if edges else None)
+    rows = list(_columns(reading))
+    marks = labels if labels is not None and len(labels) == len(rows) else range(len(rows))
+    return _cut([reading.axes[0] if reading.axes else "", *reading.values], [[mark, *row] for mark, row in zip(marks, rows, strict=True)])
+
+
+def _lines(reading: Reading) -> str:
+    rows = []
+    for name, values in reading.values.items():
+        known = [value for value in values if value is not None and value == value]
+        rows.append([name, len(values), *((known[0], known[-1], min(known), max(known)) if known else (None,) * 4)])
+    return _cut(["line", "points", "first", "last", "lowest", "highest"], rows)
+
+
+def _heat(reading: Reading) -> str:
+    parts = []
+    for name, matrix in reading.values.items():
+        rows = reading.extra.get("rows") or range(len(matrix))
+        heads = reading.extra.get("columns") or range(len(matrix[0]) if matrix else 0)
+        if len(heads) > COLUMNS or len(matrix) > ROWS:
+            parts.append(f"{name}: {len(matrix)} x {len(heads)}")
+        else:
+            corner = " / ".join(reading.axes[:2])
+            parts.append(table([corner, *map(str, heads)], [[mark, *row] for mark, row in zip(rows, matrix, strict=True)]))
+    return "\n".join(parts)
+
+
+def _plane(reading: Reading) -> str:
+    rows = []
+    for name, panel in reading.values.items():
+        known = [value for row in panel for value in row if value is not None and value == value]
+        rows.append([name, f"{len(panel)} x {len(panel[0]) if panel else 0}", *((min(known), max(known)) if known else (None, None))])
+    return _cut(["panel", "points", "lowest", "highest"], rows)
+
+
+def _running(reading: Reading) -> str:
+    """The text itself, each token on a color that tells its number; what the colors mean; and the largest numbers."""
+    from rich.console import Console
+    from rich.text import Text
+
+    tokens, unit = [clean(token) for token in reading.values["token"]], reading.axes[1]
+    values = [math.nan if value is None else float(value) for value in reading.values[unit]]
+    known = [value for value in values if not math.isnan(value)]
+    top = float(reading.extra.get("top", max(known, default=0.0)))
+
+    def style(value: float) -> str:
+        if math.isnan(value):
+            return "dim"
+        level = round((LEVELS - 1) * min(max(value / top, 0.0), 1.0)) if top > 0 else 0
+        return f"black on rgb(255,{250 - 35 * level},{240 - 50 * level})"
+
+    shown = Text()
+    for token, value in zip(tokens, values, strict=True):
+        shown.append(token, style(value))
+        shown.append("\n" if token.endswith("\u21b5") else "")
+    console = Console(width=width(), force_terminal=colored(), no_color=not colored(), highlight=False)
+    with console.capture() as taken:
+        console.print(shown)
+        if colored():
+            steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
+            console.print(f"{clean(unit)}:", *(Text(f" {value:.2g} ", style(value)) for value in steps))
+    most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
+    spoken = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
+    ranking = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)
+    return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {ranking}" if ranking else "")
+
+
+def _counted(what: str) -> Any:
+    return lambda reading: f"{len(next(iter(reading.values.values()), []))} {what}"
+
+
+def _columns(reading: Reading) -> Iterator[Sequence[Any]]:
+    return zip(*reading.values.values(), strict=True)
+
+
+def _cut(heads: Sequence[str], rows: list[list[Any]]) -> str:
+    more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS else ""
+    return table(heads, rows[:ROWS]) + more
+
+
+SHAPES = {
+    "table": _table,
+    "bars": _bars,
+    "lines": _lines,
+    "heat": _heat,
+    "plane": _plane,
+    "scatter": _counted("points"),
+    "images": _counted("pictures"),
+    "graph": _counted("boxes"),
+    "text": _running,
+}

@@ -1,0 +1,69 @@
+"""Text for a terminal: columns, tables and figures, plain where the output is not a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..core.errors import clean
+
+
+def colored() -> bool:
+    """Whether the output is a terminal that wants colors; NO_COLOR and pipes get the bare text."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def bold(text: str) -> str:
+    """Bold where there are colors."""
+    return f"\x1b[1m{text}\x1b[0m" if colored() else text
+
+
+def width() -> int:
+    """Columns of the terminal, within what reads well."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
+
+
+def columns(pairs: Iterable[tuple[str, str]]) -> str:
+    """Name and text side by side; long text goes on under itself."""
+    pairs = list(pairs)
+    left = max((_length(name) for name, _ in pairs), default=0) + 4
+    lines = []
+    for name, text in pairs:
+        body = textwrap.wrap(text, max(width() - left, 30), break_long_words=False, break_on_hyphens=False) or [""]
+        lines.append(f"  {name}{' ' * (left - 2 - _length(name))}{body[0]}".rstrip())
+        lines += [" " * left + line for line in body[1:]]
+    return "\n".join(lines)
+
+
+def wide(text: str) -> str:
+    """One paragraph."""
+    return textwrap.fill(text, width())
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table with a ruled head; columns of numbers stand to the right."""
+    from ..core.numbers import number
+
+    heads, cells = [clean(head) for head in heads], [[clean(number(cell)) for cell in row] for row in rows]
+    right = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(heads))]
+    widths = [max(len(head), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(w) if to_right else cell.ljust(w) for cell, w, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+
+    return "\n".join((bold(line(heads)), "  ".join("-" * w for w in widths), *map(line, cells)))
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"-|[-+−]?([\d.,]+(e[-+]?\d+)?|∞)( ?([kMGTP]|[KMGT]?i?B|%))?", text))
+
+
+def _length(text: str) -> int:
+    return len(re.sub(r"\x1b\[\d+m", "", text))
