@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'sonde' has no attribute '{name}'")
-    import importlib
+    from .core import registry
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return registry.attribute(_HOMES[name], name)
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".tsv")
+EXHIBIT = r"([a-z][a-z0-9]*)_\d\d"
+"""the function of a row of the atlas: `lm_16`"""
 EXHIBITS = "tests/atlas/test_exhibits.py::test_passes"
 """runs the short exhibits as tests; a matrix runs them as rows of the atlas instead"""
 
@@ -41,8 +43,6 @@ PINNED = {
     "tests/estimators/test_logistic.py::test_a_row_far_from_all_others[3-LogisticRegression-2-lbfgs]",
 }
 """verdicts that another processor once turned: in every part for their kind, however far from their bounds they are now"""
-MACHINERY = {"_exhibit", "_index", "_margins", "_runner", "_worker"}
-"""files of the atlas that are no part of an exhibit"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,14 @@ def keys(path: Path) -> dict[str, str]:
 
 
 def _is_test(name: str, path: Path) -> bool:
-    return name.startswith("test") if path.name.startswith("test_") else name.startswith(f"{path.stem}_")
+    return name.startswith("test") if path.name.startswith("test_") else re.fullmatch(EXHIBIT, name) is not None
+
+
+@functools.cache
+def chapters() -> dict[str, Path]:
+    """Prefix of a chapter's exhibits ('lm' of LM-16) -> its file."""
+    files = (ROOT / "sonde" / "atlas").glob("[!_]*.py")
+    return {name[1]: path for path in files for name in re.finditer(rf"^def {EXHIBIT}\(", path.read_text(encoding="utf-8"), re.M)}
 
 
 def _hash(text: str) -> str:
@@ -92,8 +99,8 @@ def _hash(text: str) -> str:
 def key(test: str) -> str:
     """The hash of a test's source as it is now; empty if there is no such test."""
     if test.startswith("atlas "):
-        row = test.removeprefix("atlas ").lower()
-        path, name = ROOT / "sonde" / "atlas" / f"{row.split('-')[0]}.py", row.replace("-", "_")
+        name = test.removeprefix("atlas ").lower().replace("-", "_")
+        path = chapters().get(name.split("_")[0], ROOT / "sonde" / "atlas" / "nowhere.py")
         return _hash(keys(path).get(name, "") + _parts_of(path)) if path.exists() else ""
     file, _, name = test.partition("::")
     path = ROOT / file
@@ -104,7 +111,7 @@ def key(test: str) -> str:
 def _parts_of(chapter: Path) -> str:
     """The text of the files that a chapter of the atlas takes parts from."""
     text = chapter.read_text(encoding="utf-8")
-    parts = [path for path in sorted(chapter.parent.glob("_*.py")) if path.stem not in MACHINERY]
+    parts = [path for path in sorted(chapter.parent.glob("_*.py")) if path.stem != "_margins"]
     return "".join(path.read_text(encoding="utf-8") for path in parts if re.search(rf"\b{path.stem}\b", text))
 
 

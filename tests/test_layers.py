@@ -14,16 +14,20 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "sonde"
 
 # From the top of the house to the bottom.
-HOUSE = ["core", "data", "kernels", "nn", "models", "objectives", "gradients", "optim", "engine", "generate", "rl", "estimators"]
-HOUSE += ["lenses", "recipes", "atlas", "cli", "lab"]
-ALONE = {"data", "nn", "objectives", "gradients", "optim"}
+HOUSE = ["core", "runs", "data", "kernels", "nn", "models", "objectives", "gradients", "optim", "engine", "generate", "rl", "estimators"]
+HOUSE += ["lenses", "report", "recipes", "api", "atlas", "serve", "lab", "testing", "cli"]
+ALONE = {"runs", "data", "nn", "objectives", "gradients", "optim"}
 """Siblings that can each be read and taught alone: they know core (and the kernels that speed them up), nothing else."""
 ON_DEMAND = {"cli", "lab"}
-"""These name everything and load it late: at the top of a file they may import only core and their own folder."""
+"""These name everything and load it late: at the top of a file they may import only their own folder and what is light."""
+LIGHT = ("sonde.core", "sonde.runs", "sonde.report.terminal")
+"""what costs a command line next to nothing"""
+IMPORTERS = {"import_module", "__import__", "exec_module"}
+"""functions that import a module named by a string; core/registry is the only one to call them"""
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
-CLOCK_OWNER = "engine/progress.py"
+CLOCK_OWNER = "runs/clock.py"
 NEVER_CALLED = {
     "eval": "runs text as code",
     "exec": "runs text as code",
@@ -87,8 +91,58 @@ def layer_faults(package: Path) -> list[str]:
                     faults.append(f"{place}: '{folder}' or '{parts[1]}' is no folder of the house")
                 elif not allowed(folder, parts[1]):
                     faults.append(f"{place}: {folder} must not import {module}")
-                elif folder in ON_DEMAND and not late and parts[1] not in ("core", folder):
+                elif (
+                    folder in ON_DEMAND
+                    and not late
+                    and parts[1] != folder
+                    and not f"{module}.".startswith(tuple(f"{one}." for one in LIGHT))
+                ):
                     faults.append(f"{place}: {folder} must import {module} inside the function that needs it")
+    return faults
+
+
+def private_faults(package: Path) -> list[str]:
+    """Imports of another room's `_x`, be it a module or a name in one."""
+    faults = []
+    for path, inside, tree in parsed(package):
+        home = ("sonde", *inside[:-1])
+        for node, _ in walk(tree):
+            for module in imported_names(node, home):
+                parts = module.split(".")
+                if parts[0] == "sonde" and len(parts) > 2 and parts[1] != inside[0] and any(_private(part) for part in parts[2:]):
+                    faults.append(f"{path}:{node.lineno}: {module} is private to {parts[1]}")
+    return faults
+
+
+def imported_names(node: ast.AST, home: tuple[str, ...]) -> list[str]:
+    """Dotted names a node imports, with what it takes out of a module."""
+    if not isinstance(node, ast.ImportFrom):
+        return imported_modules(node, home)
+    base = ".".join(home[: len(home) - node.level + 1]) if node.level else ""
+    module = ".".join(part for part in (base, node.module) if part)
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def string_faults(package: Path) -> list[str]:
+    """Imports of a module named by a string: nothing that reads imports sees them, so only core/registry may.
+
+    `registry.attribute` imports by a string too; it serves the lazy names of an `__init__.py`.
+    """
+    faults = []
+    for path, inside, tree in parsed(package):
+        if inside == ("core", "registry.py"):
+            continue
+        for node, _ in walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, (ast.Attribute, ast.Name)) else ""
+            wrong = IMPORTERS & {name, *names}
+            if name == "attribute" and ast.unparse(node) == "registry.attribute" and inside[-1] != "__init__.py":
+                wrong = {"registry.attribute"}
+            faults += [f"{path}:{node.lineno}: {one} imports by a string; use an import, or registry.load for a plug-in" for one in wrong]
     return faults
 
 
@@ -134,13 +188,22 @@ def test_imports_point_up_the_house() -> None:
     assert layer_faults(PACKAGE) == []
 
 
+def test_no_room_imports_what_is_private_to_another() -> None:
+    assert private_faults(PACKAGE) == []
+
+
+def test_no_import_by_string_but_in_the_registry() -> None:
+    assert string_faults(PACKAGE) == []
+
+
 def test_no_unsafe_tools() -> None:
     assert tool_faults(PACKAGE) == []
 
 
 def test_every_folder_has_its_place() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders <= set(HOUSE)
+    assert folders <= set(HOUSE) and HOUSE.index("runs") == 1 and HOUSE.index("generate") < HOUSE.index("rl")
+    assert HOUSE.index("lenses") < HOUSE.index("report") < HOUSE.index("recipes") < HOUSE.index("api") < HOUSE.index("atlas")
 
 
 def house(tmp_path: Path, file: str, text: str) -> Path:
@@ -163,7 +226,11 @@ def house(tmp_path: Path, file: str, text: str) -> Path:
         ("objectives/a.py", "from ..models import mlp"),
         ("nn/mixers/a.py", "from ...objectives import gaussian"),
         ("nn/mixers/a.py", "def f():\n    from sonde import engine"),
-        ("engine/a.py", "from ..lenses._draw import draw"),
+        ("engine/a.py", "from ..report.draw import draw"),
+        ("engine/a.py", "from ..api.run import Run"),
+        ("lenses/a.py", "from ..report.draw import draw"),
+        ("runs/a.py", "from ..engine.progress import Progress"),
+        ("recipes/a.py", "from ..api.training import train"),
         ("models/a.py", "if True:\n    class A:\n        from sonde.recipes import digits"),
         ("cli/commands/a.py", "from sonde.api.training import train"),
         ("cli/a.py", "from ..lenses import curves"),
@@ -181,12 +248,65 @@ def test_a_wrong_way_import_is_caught(tmp_path: Path, file: str, text: str) -> N
         ("nn/mixers/a.py", "from ...kernels import scan\nfrom ..norms import Norm\nfrom . import b"),
         ("engine/a.py", "from sonde.gradients.mean import gradient\nimport torch"),
         ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import loop"),
-        ("cli/commands/a.py", "from ...core import registry\nfrom .. import main\ndef run():\n    from ...engine.api import train"),
+        ("cli/commands/a.py", "from ...core import registry\nfrom .. import main\ndef run():\n    from ...api.training import train"),
         ("cli/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sonde.api.run import Run"),
     ],
 )
 def test_a_right_way_import_passes(tmp_path: Path, file: str, text: str) -> None:
     assert layer_faults(house(tmp_path, file, text)) == []
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("atlas/a.py", "from ..lenses._x import draw"),
+        ("atlas/a.py", "from ..lenses import _x"),
+        ("cli/a.py", "def run():\n    from ..atlas import _x as x"),
+        ("lenses/a.py", "import sonde.nn.mixers._x"),
+        ("api/a.py", "from ..engine.execute import _finish"),
+    ],
+)
+def test_an_import_of_what_is_private_is_caught(tmp_path: Path, file: str, text: str) -> None:
+    faults = private_faults(house(tmp_path, file, text))
+    assert len(faults) == 1 and file in faults[0]
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("lenses/a.py", "from ._x import draw\nfrom .tools import y\nfrom .curves import _line"),
+        ("nn/mixers/a.py", "from .._x import draw\nfrom . import _y"),
+        ("atlas/a.py", "from __future__ import annotations\nfrom .. import __version__\nimport torch._dynamo"),
+    ],
+)
+def test_what_is_private_may_be_used_at_home(tmp_path: Path, file: str, text: str) -> None:
+    assert private_faults(house(tmp_path, file, text)) == []
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("engine/a.py", "import importlib\nimportlib.import_module('sonde.lenses.curves')"),
+        ("engine/a.py", "from importlib import import_module"),
+        ("atlas/a.py", "def load(name):\n    return __import__(f'sonde.atlas.{name}')"),
+        ("engine/a.py", "from ..core import registry\nregistry.attribute('sonde.lenses.curves', 'read')"),
+    ],
+)
+def test_an_import_by_string_is_caught(tmp_path: Path, file: str, text: str) -> None:
+    faults = string_faults(house(tmp_path, file, text))
+    assert len(faults) == 1 and file in faults[0]
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("core/registry.py", "import importlib\nimportlib.import_module('sonde.lenses.curves')"),
+        ("generate/__init__.py", "from ..core import registry\nregistry.attribute('sonde.generate.sample', 'steps')"),
+        ("api/a.py", "from ..core import registry\nregistry.load('lenses', 'curves')"),
+    ],
+)
+def test_the_registry_may_import_by_string(tmp_path: Path, file: str, text: str) -> None:
+    assert string_faults(house(tmp_path, file, text)) == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +332,7 @@ def test_an_unsafe_tool_is_caught(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "file, text",
     [
-        ("engine/progress.py", "import time\nnow = time.time()"),
+        ("runs/clock.py", "import time\nnow = time.time()"),
         ("data/a.py", "import time\nstart = time.monotonic() + time.perf_counter()"),
         ("data/a.py", "import numpy as np\nnp.load('x', allow_pickle=False)"),
         ("data/a.py", "model.eval()\nsession.exec('x')"),

@@ -404,17 +404,18 @@ def test_a_verdict_that_was_once_turned_is_in_every_part(monkeypatch: pytest.Mon
 def test_the_key_of_an_exhibit_changes_with_the_parts_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     atlas = tmp_path / "sonde" / "atlas"
     atlas.mkdir(parents=True)
-    files = {"fn": "from ._fn_parts import net\ndef fn_01(exhibit): pass\n", "_fn_parts": "net = 1\n", "_other": "x = 1\n", "_exhibit": ""}
+    files = {"fn": "from ._fn_parts import net\ndef fn_01(exhibit): pass\n", "_fn_parts": "net = 1\n", "_other": "x = 1\n", "exhibit": ""}
     monkeypatch.setattr(sensitive, "ROOT", tmp_path)
 
     def key(**changes: str) -> str:
         sensitive.keys.cache_clear()
         sensitive._parts_of.cache_clear()
+        sensitive.chapters.cache_clear()
         for name, text in {**files, **changes}.items():
             (atlas / f"{name}.py").write_text(text)
         return sensitive.key("atlas FN-01")
 
-    assert key() == key(_other="x = 2\n") == key(_exhibit="y = 1\n")
+    assert key() == key(_other="x = 2\n") == key(exhibit="y = 1\n")
     assert len({key(), key(_fn_parts="net = 2\n"), key(fn=files["fn"].replace("pass", "return"))}) == 3
     assert sensitive.key("atlas XX-01") == ""
 

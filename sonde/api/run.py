@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from ..core import registry
 from ..core.batch import Batch, Data, ask
-from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
+from ..core.errors import BadInput, nearest
 from ..core.options import options_of
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
-from ..engine import checkpoint
+from ..engine import saved
 from ..engine.plan import Plan, plan_of
-from ..engine.state import load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
-from ..runs import checkpoints, layout
+from ..runs import layout
 from ..runs.layout import RunDirectory
 
 
@@ -64,54 +63,16 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, rebuilt from its record."""
-        run_plan = self._asked or plan_of(self.directory, None)
-        caller = random_states()
-        try:
-            seed_everything(self.info["seed"], "recipe")
-            return run_plan.make(self.info["seed"])
-        finally:
-            restore_random_states(caller)
+        return saved.rebuild(self.directory, self._asked)
 
     @cached_property
     def data(self) -> Data:
         """The data of the recipe, refused where they are another set than the one the run was trained on."""
-        data, trained = self.recipe.build_data(), self.info.get("about_data", {}).get("name", "")
-        if trained not in ("", data.name) and data.train.fingerprint() != self.info["data"]["train"]["sha256"]:
-            raise DataUnusable(
-                f"run '{self.name}' was trained on '{trained}', and the data found now are '{data.name}'",
-                where=str(self.path),
-                last_good="its checkpoints",
-                fix=f"set SONDE_DATA to the folder that has '{trained}'; `sonde doctor` tells which data sets are found",
-            )
-        return data
+        return saved.load_data(self.directory, self.recipe)
 
     def model(self, which: str | int = "final") -> nn.Module:
         """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint."""
-        caller = random_states()
-        try:
-            model = self.recipe.build_model()
-        finally:
-            restore_random_states(caller)
-        weights = self._weights(which)
-        try:
-            misfit(model_tensors(model), weights, "tensor")
-        except DataUnusable:
-            _ = self.data  # other data make a model of another size, which is the reason to tell
-            raise
-        load_model_(model, weights)
-        return model.eval()
-
-    def _weights(self, which: str | int) -> Mapping[str, Tensor]:
-        kept = checkpoints.steps(self.directory.checkpoints)
-        if not kept:
-            raise NoCheckpoint(f"run '{self.name}' has no checkpoint yet", where=str(self.path), fix="train it first")
-        if isinstance(which, int) and which not in kept:
-            raise BadInput(f"run '{self.name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
-        if isinstance(which, str) and which not in ("final", "best", "last"):
-            raise BadInput(f"no model '{which}' of a run", fix=nearest(which, ("final", "best", "last")))
-        snapshot = checkpoint.read(checkpoints.path_of(self.directory.checkpoints, which if isinstance(which, int) else kept[-1]))
-        final_is_best = self.result.get("model_step", snapshot.step) != snapshot.step
-        return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]
+        return saved.load_model(self.directory, self.recipe, which, lambda: self.data)
 
     @torch.no_grad()
     def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
@@ -147,17 +108,17 @@ class Run:
 
     def report(self) -> Path:
         """Write report.html and its figures; returns its path."""
-        from importlib import import_module
+        from ..report.page import report
 
-        return import_module("sonde.report.page").report(self)
+        return report(self)
 
     def plot(self) -> Path:
         """Draw the learning curves to a PNG; returns its path."""
-        from importlib import import_module
+        from ..report.draw import draw
 
         path = self.path / "figures" / "curves.png"
         path.parent.mkdir(exist_ok=True)
-        import_module("sonde.report.draw").draw(self.look("curves"), path)
+        draw(self.look("curves"), path)
         return path
 
 

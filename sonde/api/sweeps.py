@@ -94,10 +94,10 @@ class Sweep:
 
     def plot(self) -> Path:
         """Metric against the swept options, with the spread over seeds, as a PNG."""
-        from importlib import import_module
+        from ..report.draw import draw
 
         path = self.folder / "sweep.png"
-        import_module("sonde.report.draw").draw(self.reading(), path)
+        draw(self.reading(), path)
         return path
 
     def reading(self) -> Any:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..core import registry
 from ..core.errors import BadInput
 from ..core.recipe import Recipe
-from ..engine.execute import _claimed, _lost_worker, _recorded, _shared, execute
-from ..engine.launch import launch
+from ..engine.execute import start
 from ..engine.options import Options
 from ..engine.plan import plan, plan_of
-from ..engine.world import World
-from ..runs import checkpoints, layout
-from ..runs.layout import RunDirectory
+from ..runs import layout
 from .run import Run
 
 
@@ -63,30 +57,4 @@ def train(
         raise BadInput("no recipe given", fix="choose from " + ", ".join(registry.names("recipes")))
     else:
         run_plan = plan(recipe, overrides)
-    world = World.alone()
-    if World.under_torchrun():
-        world = World.from_torchrun(options.device)
-        explicit["processes"] = world.size
-        options = replace(options, processes=world.size)
-    with _claimed(run, run_plan.name, world) as path:
-        directory = RunDirectory(path)
-        recorded, done = _shared(world, lambda: (_recorded(directory, run_plan, options, explicit), directory.is_done))
-        if done:
-            if not quiet and world.is_main:
-                print(f"{directory.path.name} is already finished")
-            return Run(path, run_plan)
-        settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
-        if settled.processes > world.size:
-            launch(
-                lambda world: execute(run_plan, settled, path, world),
-                settled.processes,
-                progress=lambda: max(checkpoints.steps(directory.checkpoints), default=None),
-                threads=settled.threads or 1,
-                hang_timeout=settled.hang_timeout,
-                restarts=settled.restarts,
-                on_event=partial(_lost_worker, directory),
-            )
-        else:
-            execute(run_plan, settled, path, world)
-    world.close()
-    return Run(path, run_plan)
+    return Run(start(run_plan, run, options, explicit), run_plan)

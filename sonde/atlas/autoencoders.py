@@ -522,7 +522,7 @@ def ae_09(exhibit: Exhibit) -> str:
         stage = partial(layer, activation="sigmoid", noise=0.5, lr=3e-3, epochs=15)
         unlabeled = Data(TensorSource(data.train[:].x), name="digits without labels")
         train = partial(_under, exhibit, seed)
-        encoders = greedy(unlabeled, widths, stage, train)
+        encoders = greedy(unlabeled, widths, stage, partial(_model_under, exhibit, seed))
         labeled = data.train[:][_of_each(data.train[:].y, 5, seed)]
         few = Data(TensorSource(labeled.x, labeled.y), test=data.test, name="50 digits", task="classes", classes=data.classes)
         tuned = Recipe(
@@ -556,6 +556,10 @@ def ae_09(exhibit: Exhibit) -> str:
 
 def _under(exhibit: Exhibit, seed: int, recipe: Recipe, name: str) -> Any:
     return exhibit.train(recipe, f"{name} {seed}", seed=seed)
+
+
+def _model_under(exhibit: Exhibit, seed: int, recipe: Recipe, name: str) -> Any:
+    return _under(exhibit, seed, recipe, name).model()
 
 
 def _of_each(y: Tensor, many: int, seed: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Exhibit: one row of the atlas, running.  It states what it expects, is measured against it, and may show a picture.
 
-An exhibit is a function in its chapter's file, `cnn_12` in `cnn.py` for row CNN-12:
+An exhibit is a function in its chapter's file, `cnn_12` in `convolutional_networks.py` for row CNN-12:
 
     def opt_06(exhibit: Exhibit) -> str:
         exhibit.expect("draws of each index in an epoch", draws, torch.ones(N))
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import json
 import math
 import re
@@ -223,12 +222,18 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
 
 
 def found(folder: Path = FOLDER) -> dict[str, Path]:
-    """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported."""
+    """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported.
+
+    A file holds one chapter, that of its first exhibit, and no other file holds any of it.
+    """
     places: dict[str, Path] = {}
-    for path in folder.glob("[!_]*.py"):
+    homes: dict[str, Path] = {}
+    for path in sorted(folder.glob("[!_]*.py")):
+        chapter = ""
         for name, line in _functions(path.read_text(encoding="utf-8"), str(path)):
             row = name.upper().replace("_", "-")
-            if row not in rows() or rows()[row].chapter.lower() != path.stem or row in places:
+            chapter = chapter or row.split("-")[0]
+            if row not in rows() or rows()[row].chapter != chapter or row in places or homes.setdefault(chapter, path) != path:
                 what = f"{path.name} has a function '{name}' that is no row of its chapter or stands there twice"
                 raise BadInput(what, where=f"line {line}")
             places[row] = path
@@ -278,7 +283,7 @@ def _in_order(reading: Reading, names: list[str]) -> Reading:
 
 
 def _chapter(path: Path) -> Any:
-    return importlib.import_module(f"{__package__}.{path.stem}") if path.parent == FOLDER else registry.load_file(path)
+    return registry.load("atlas", path.stem) if path.parent == FOLDER else registry.load_file(path)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from . import renamed
 from .errors import BadInput, nearest
@@ -53,6 +54,11 @@ def check(registry: str, name: str) -> str:
 def load(registry: str, name: str) -> ModuleType:
     """Import one plug-in."""
     return importlib.import_module(f"sonde.{registry}.{check(registry, name)}")
+
+
+def attribute(module: str, name: str) -> Any:
+    """A name from a module of the package, imported when it is first used: for the `__getattr__` of an `__init__.py`."""
+    return getattr(importlib.import_module(module), name)
 
 
 def load_file(path: Path) -> ModuleType:

@@ -7,12 +7,12 @@ imports nothing.
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core import registry
 from ..core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ MODULES = {
     "sequences": ("recall", "copying", "reset", "parity", "in_context", "tagging"),
     "toys": ("bilingual", "reversal"),
     "shapes": ("shapes",),
-    "text": ("stdlib_text", "tiny_shakespeare"),
-    "corpora": ("novels", "kjv", "wikitext2", "nottingham", "given_names", "sst2", "sentence_polarity", "imdb", "multi30k"),
+    "text.windows": ("stdlib_text", "tiny_shakespeare"),
+    "text.corpora": ("novels", "kjv", "wikitext2", "nottingham", "given_names", "sst2", "sentence_polarity", "imdb", "multi30k"),
     "series": ("sunspots", "passengers", "temperatures"),
     "archives": ("mnist", "fashion_mnist", "cifar10"),
 }
@@ -44,7 +44,8 @@ def summary(name: str) -> str:
 
 def function(name: str) -> Callable[..., Data]:
     """The function that makes a set; its signature holds the options."""
-    return getattr(importlib.import_module(f"sonde.data.{_home(name)}"), name)
+    folder, _, module = f"data.{_home(name)}".rpartition(".")
+    return getattr(registry.load(folder, module), name)
 
 
 def load(name: str | Path, seed: int = 0, **options: Any) -> Data:
@@ -71,6 +72,7 @@ def _home(name: str) -> str:
 
 @cache
 def _summaries(module: str) -> dict[str, str]:
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    path = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in functions}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ import torch
 from .. import __version__
 from ..core import files
 from ..core.errors import BadInput, DataUnusable
-from ..runs import layout, rows
+from ..runs import checkpoints, layout, rows
 from ..runs.clock import now
 from ..runs.layout import RunDirectory
 from .fingerprint import blas_threads, differences, fingerprint, listed
 from .job import Job, settled_torch
-from .launch import tell
+from .launch import launch, tell
 from .loop import Loop
 from .options import Options
 from .plan import Plan, jsonable, say_source
@@ -27,6 +29,41 @@ from .record import Record
 from .signals import StopAtOnce
 from .state import random_states, restore_random_states, seed_everything
 from .world import World
+
+
+def start(run_plan: Plan, run: str | Path | None, options: Options, explicit: Mapping[str, Any]) -> Path:
+    """Train a plan in this process or in workers of its own; returns the run directory.
+
+    run: the directory; one that exists already is resumed; None for the next free one
+    explicit: those of the options that were asked for, which win over what the run was started with
+    """
+    world = World.alone()
+    if World.under_torchrun():
+        world = World.from_torchrun(options.device)
+        explicit = {**explicit, "processes": world.size}
+        options = replace(options, processes=world.size)
+    with _claimed(run, run_plan.name, world) as path:
+        directory = RunDirectory(path)
+        recorded, done = _shared(world, lambda: (_recorded(directory, run_plan, options, explicit), directory.is_done))
+        if done:
+            if not options.quiet and world.is_main:
+                print(f"{directory.path.name} is already finished")
+            return path
+        settled = options.settle(os.cpu_count() or 1, recorded, set(explicit))
+        if settled.processes > world.size:
+            launch(
+                lambda world: execute(run_plan, settled, path, world),
+                settled.processes,
+                progress=lambda: max(checkpoints.steps(directory.checkpoints), default=None),
+                threads=settled.threads or 1,
+                hang_timeout=settled.hang_timeout,
+                restarts=settled.restarts,
+                on_event=partial(_lost_worker, directory),
+            )
+        else:
+            execute(run_plan, settled, path, world)
+    world.close()
+    return path
 
 
 def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
@@ -80,7 +117,7 @@ def _claimed(run: str | Path | None, name: str, world: World):
         raise
 
 
-def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explicit: dict[str, Any]) -> dict[str, Any] | None:
+def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explicit: Mapping[str, Any]) -> dict[str, Any] | None:
     """Options of the run that is already in the directory, after making sure it is the same run; None for a new one."""
     if not directory.exists:
         return None

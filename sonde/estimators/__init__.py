@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from ..core import registry
 
 
 @cache
@@ -26,7 +27,7 @@ def homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in homes():
         raise AttributeError(f"module 'sonde.estimators' has no attribute '{name}'")
-    return getattr(import_module(homes()[name]), name)
+    return registry.attribute(homes()[name], name)
 
 
 def __dir__() -> list[str]:

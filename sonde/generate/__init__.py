@@ -62,6 +62,6 @@ def __getattr__(name: str) -> Any:
     """Parts load when they are asked for: the command line reads the options of `Sampling` without torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'sonde.generate' has no attribute '{name}'")
-    import importlib
+    from ..core import registry
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return registry.attribute(f"{__name__}.{_HOMES[name]}", name)

@@ -134,9 +134,9 @@ def shape(grid: Tensor) -> str:
 
 
 def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
-    from ..api.run import open_run
+    from ..engine.saved import open_model
 
-    there = weights(open_run(other).model())
+    there = weights(open_model(other))
     if {name: value.shape for name, value in there.items()} != {name: value.shape for name, value in here.items()}:
         raise BadInput(
             f"run '{other.name}' has other weights than this model", where="lens 'landscape'", fix="give a run of the same recipe"

@@ -22,6 +22,7 @@ from ..models.autoencoder import AutoEncoder
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
+from ..runs.layout import RunDirectory
 from .tools.linear import linear
 from .tools.sheets import ACROSS, sheet
 from .tools.shown import Shown
@@ -83,7 +84,7 @@ def of_each(y: Tensor, many: int, seed: int) -> Tensor:
 def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, autoencoders: list[AutoEncoder], model: nn.Module) -> None:
     """Teach layers one by one and put them into the network; the auto-encoders stay in `learned`."""
     with TemporaryDirectory() as folder:
-        autoencoders[:] = greedy(data, widths, stage, partial(_aside, folder, seed))
+        autoencoders[:] = greedy(data, widths, stage, partial(_model, folder, seed))
     first_layers(autoencoders)(model)
 
 
@@ -91,7 +92,7 @@ def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: 
     """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
     assert data.test is not None
     with TemporaryDirectory() as aside:
-        scratch = _aside(aside, seed, bare, "scratch").result["metrics"]["test/accuracy"]
+        scratch = RunDirectory(_train(aside, seed, bare, "scratch")).result()["metrics"]["test/accuracy"]
     rows = rebuilt(autoencoders, data.test[:ACROSS].x)
     sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
     return {
@@ -114,9 +115,20 @@ def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[st
         yield f"through {depth} layer{'s' if depth > 1 else ''}", (back - low) / (high - low)
 
 
-def _aside(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
-    """A run of its own inside another one."""
-    from ..api.training import train
+def _train(folder: str, seed: int, recipe: Recipe, name: str) -> Path:
+    """A run of its own inside another one; returns its directory."""
+    from ..engine.execute import start
+    from ..engine.options import Options
+    from ..engine.plan import plan
 
+    explicit = {"seed": seed, "threads": torch.get_num_threads()}
     with torch.random.fork_rng():  # the run around it goes on with its own random numbers
-        return train(recipe, run=Path(folder) / name, seed=seed, threads=torch.get_num_threads(), quiet=True)
+        return start(plan(recipe, {}), Path(folder) / name, Options.of({**explicit, "quiet": True}), explicit)
+
+
+def _model(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
+    """The model that such a run ends with."""
+    from ..engine.plan import plan
+    from ..engine.saved import open_model
+
+    return open_model(_train(folder, seed, recipe, name), plan(recipe, {}))

@@ -155,10 +155,16 @@ def test_discovery_parses_and_does_not_import(tmp_path):
     assert list(found(tmp_path)) == ["MLP-03", "PAR-01"]
 
 
-@pytest.mark.parametrize("body", ["def cnn_12(exhibit): ...", "def par_04(exhibit): ...", PASSING + PASSING])
+@pytest.mark.parametrize("body", [PASSING + "def cnn_12(exhibit): ...", "def par_04(exhibit): ...", PASSING + PASSING])
 def test_a_function_in_the_wrong_place_is_not_passed_over(tmp_path, body):
     with pytest.raises(BadInput, match="no row of its chapter"):
         found(chapter(tmp_path, body))
+
+
+def test_a_chapter_has_one_file(tmp_path):
+    chapter(tmp_path, PASSING)
+    with pytest.raises(BadInput, match="no row of its chapter"):
+        found(chapter(tmp_path, "def par_02(exhibit): ...", "parallel"))
 
 
 def test_result_survives_json():

@@ -86,7 +86,7 @@ def test_layers_one_by_one(tmp_path):
         data,
         (20, 12),
         partial(layer, activation="sigmoid", noise=0.2, epochs=1),
-        lambda recipe, name: sonde.train(recipe, run=tmp_path / name, threads=1, quiet=True),
+        lambda recipe, name: sonde.train(recipe, run=tmp_path / name, threads=1, quiet=True).model(),
     )
     model, x = MLP((64, 20, 12, 10), "sigmoid"), data.train[:5].x
     first_layers(stages)(model)

@@ -12,7 +12,6 @@ The mapping is tested against stand-ins of the ops on a CPU; this file has not b
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
@@ -61,7 +60,9 @@ def _op(s: Steps) -> Any:
         name = "rwkv6"
     else:
         name = "gla" if s.log_key is not None else "simple_gla" if s.log_head is not None else "linear_attn"
-    return getattr(importlib.import_module("fla.ops"), f"{'fused_recurrent' if _recurrent(s) else 'chunk'}_{name}")
+    import fla.ops
+
+    return getattr(fla.ops, f"{'fused_recurrent' if _recurrent(s) else 'chunk'}_{name}")
 
 
 def _recurrent(s: Steps) -> bool:

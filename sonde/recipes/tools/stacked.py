@@ -42,11 +42,11 @@ def greedy(
 
     data: only x of it is looked at
     stage: the recipe of one layer, from its data and its width, such as `layer`
-    train: runs a recipe under a name: `lambda recipe, name: sonde.train(recipe, run=folder / name)`
+    train: trains a recipe under a name and returns its model: `lambda recipe, name: sonde.train(recipe, run=folder / name).model()`
     """
     autoencoders: list[AutoEncoder] = []
     for i, width in enumerate(widths, 1):
-        autoencoders.append(train(stage(data, width), f"layer{i}").model())
+        autoencoders.append(train(stage(data, width), f"layer{i}"))
         codes: dict[str, Any] = {name: coded(autoencoders[-1], source) for name, source in data.splits.items()}
         data = replace(data, **codes)
     return autoencoders
