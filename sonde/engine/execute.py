@@ -15,6 +15,7 @@ import torch
 from .. import __version__
 from ..core import files
 from ..core.errors import BadInput, DataUnusable
+from ..core.recipe import Recipe
 from ..runs import checkpoints, layout, rows
 from ..runs.clock import now
 from ..runs.layout import RunDirectory
@@ -23,7 +24,7 @@ from .job import Job, settled_torch
 from .launch import launch, tell
 from .loop import Loop
 from .options import Options
-from .plan import Plan, jsonable, say_source
+from .plan import Plan, jsonable, plan, say_source
 from .progress import hushed
 from .record import Record
 from .signals import StopAtOnce
@@ -64,6 +65,11 @@ def start(run_plan: Plan, run: str | Path | None, options: Options, explicit: Ma
             execute(run_plan, settled, path, world)
     world.close()
     return path
+
+
+def train_quietly(recipe: Recipe, path: str | Path, **options: Any) -> RunDirectory:
+    """Train a recipe made in Python without a word, for code that needs what was learned and not the run; returns its directory."""
+    return RunDirectory(start(plan(recipe, {}), path, Options.of({**options, "quiet": True}), options))
 
 
 def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:

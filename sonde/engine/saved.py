@@ -13,7 +13,7 @@ from ..core.recipe import Recipe
 from ..runs import checkpoints, layout
 from ..runs.layout import RunDirectory
 from . import checkpoint
-from .plan import Plan, plan_of
+from .plan import Plan, plan, plan_of
 from .state import load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
 
 
@@ -76,8 +76,8 @@ def load_weights(directory: RunDirectory, which: str | int) -> Mapping[str, Tens
     return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]
 
 
-def open_model(path: str | Path, run_plan: Plan | None = None) -> nn.Module:
-    """The final model of a run, by its directory or its name under runs/."""
+def open_model(path: str | Path, recipe: Recipe | None = None) -> nn.Module:
+    """The final model of a run, by its directory or its name under runs/; `recipe` for one made in Python."""
     directory = layout.find(path)
-    recipe = rebuild(directory, run_plan)
+    recipe = rebuild(directory, None if recipe is None else plan(recipe, {}))
     return load_model(directory, recipe, "final", lambda: load_data(directory, recipe))

@@ -20,12 +20,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from ..api.training import train
 from ..core.batch import Data
 from ..core.errors import BadInput, NumericalStop
 from ..core.recipe import Recipe
 from ..data.split import split
 from ..data.tensors import TensorSource
+from ..engine.execute import train_quietly
+from ..engine.saved import open_model
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer
@@ -87,8 +88,8 @@ class Network(ABC, BaseEstimator):
         try:
             recipe = self._recipe(TensorSource(x, y), end, seed)
             with tempfile.TemporaryDirectory(prefix="sonde-fit-") as folder:
-                run = train(recipe, run=folder, seed=seed, quiet=True, threads=torch.get_num_threads(), checkpoint_every=10**12)
-                model, rows, steps = run.model(), run.metrics, run.result["steps"]
+                run = train_quietly(recipe, folder, seed=seed, threads=torch.get_num_threads(), checkpoint_every=10**12)
+                model, rows, steps = open_model(folder, recipe), list(run.rows("metrics.jsonl")), run.result()["steps"]
         except NumericalStop as error:
             raise NumericalStop(error.what, where=type(self).__name__, fix=self._calmer) from None
         except BadInput as error:

@@ -92,7 +92,7 @@ def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: 
     """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
     assert data.test is not None
     with TemporaryDirectory() as aside:
-        scratch = RunDirectory(_train(aside, seed, bare, "scratch")).result()["metrics"]["test/accuracy"]
+        scratch = _train(aside, seed, bare, "scratch").result()["metrics"]["test/accuracy"]
     rows = rebuilt(autoencoders, data.test[:ACROSS].x)
     sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
     return {
@@ -115,20 +115,16 @@ def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[st
         yield f"through {depth} layer{'s' if depth > 1 else ''}", (back - low) / (high - low)
 
 
-def _train(folder: str, seed: int, recipe: Recipe, name: str) -> Path:
-    """A run of its own inside another one; returns its directory."""
-    from ..engine.execute import start
-    from ..engine.options import Options
-    from ..engine.plan import plan
+def _train(folder: str, seed: int, recipe: Recipe, name: str) -> RunDirectory:
+    """A run of its own inside another one."""
+    from ..engine.execute import train_quietly
 
-    explicit = {"seed": seed, "threads": torch.get_num_threads()}
     with torch.random.fork_rng():  # the run around it goes on with its own random numbers
-        return start(plan(recipe, {}), Path(folder) / name, Options.of({**explicit, "quiet": True}), explicit)
+        return train_quietly(recipe, Path(folder) / name, seed=seed, threads=torch.get_num_threads())
 
 
 def _model(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
     """The model that such a run ends with."""
-    from ..engine.plan import plan
     from ..engine.saved import open_model
 
-    return open_model(_train(folder, seed, recipe, name), plan(recipe, {}))
+    return open_model(_train(folder, seed, recipe, name).path, recipe)
