@@ -4,7 +4,7 @@ run.json        what was asked: recipe and its options, seed, options of the run
 metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
 events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
 result.json     the final metrics, written when the run is done
-checkpoints/    see checkpoint.py
+checkpoints/    see checkpoints.py
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sonde.core import files
-from sonde.engine import checkpoint, loop, replica, state
+from sonde.engine import loop, replica, state
 from sonde.runs import checkpoints, rows
 from tests.engine.harness import Story, attempt, differences, digest, kill_in_save, leftovers, mutant, same
 
@@ -76,21 +76,21 @@ SYNCS = {
     "every file": lambda: left_out(files, "write_file", "disk.fsync(fd)"),
     "the tensors": lambda: left_out(files, "write_file", "disk.fsync(fd)", 'path.suffix == ".safetensors" or disk.fsync(fd)'),
     "the manifest": lambda: left_out(files, "write_file", "disk.fsync(fd)", 'path.name == "manifest.json" or disk.fsync(fd)'),
-    "the folder of a checkpoint": lambda: left_out(checkpoint, "save", "files.disk.fsync_directory(aside)"),
-    "the folder of all checkpoints": lambda: left_out(checkpoint, "save", "files.disk.fsync_directory(folder)"),
+    "the folder of a checkpoint": lambda: left_out(checkpoints, "write", "files.disk.fsync_directory(aside)"),
+    "the folder of all checkpoints": lambda: left_out(checkpoints, "write", "files.disk.fsync_directory(folder)"),
     "the rows": lambda: left_out(rows.Log, "sync", "files.disk.fsync(self.fd)"),
     "the names of the logs": lambda: left_out(rows.Log, "_open", "files.disk.fsync_directory(self.path.parent)"),
     "the folder of the run": lambda: left_out(files, "make_folder", "disk.fsync_directory(path.parent)"),
 }
 
-UNCHECKED: Change = (checkpoint, "_verified", lambda path, size, digest: path.read_bytes())
+UNCHECKED: Change = (checkpoints, "_verified", lambda path, size, digest: path.read_bytes())
 """a loader that believes every file"""
 
 
 def in_place() -> Change:
     """A save that writes where the checkpoint will be, instead of aside."""
-    once = mutant(checkpoint, "save", 'aside = folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(4)}"', "aside = final")
-    return checkpoint, "save", once
+    once = mutant(checkpoints, "write", 'aside = folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(4)}"', "aside = final")
+    return checkpoints, "write", once
 
 
 @pytest.mark.parametrize("line", SYNCS)
@@ -135,7 +135,7 @@ def test_a_flipped_bit_needs_the_checksum(checked: bool, memory: Path, reference
     data = bytearray(flipped.read_bytes())
     data[-3] ^= 4
     flipped.write_bytes(data)
-    change = left_out(checkpoint, "_verified", "if hashlib.sha256(data).hexdigest() != digest:", "if False:")
+    change = left_out(checkpoints, "_verified", "if hashlib.sha256(data).hexdigest() != digest:", "if False:")
     attempt(path, before=None if checked else lambda: setattr(*change)).wait().done()
     assert (differences(digest(path), reference) == []) == checked
     assert leftovers(path) == (["checkpoints/bad-step-00000015"] if checked else [])
