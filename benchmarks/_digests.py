@@ -24,7 +24,7 @@ import torch
 
 HOMES = {
     "registry": ("core.registry", "core.shelf"),
-    "exhibit": ("atlas._exhibit",),
+    "exhibit": ("atlas.exhibit", "atlas._exhibit"),
     "options": ("core.options", "core.dials"),
     "tensors": ("core.tensors",),
 }

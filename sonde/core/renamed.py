@@ -37,8 +37,22 @@ MODULES = {
     "sonde.core.dials": "sonde.core.options",
     "sonde.core.shelf": "sonde.core.registry",
     "sonde.data.catalogue": "sonde.data.catalog",
-    "sonde.data.tokeniser": "sonde.data.tokenizer",
+    "sonde.data.corpora": "sonde.data.text.corpora",
+    "sonde.data.corpus": "sonde.data.text.corpus",
+    "sonde.data.documents": "sonde.data.text.documents",
+    "sonde.data.pairs": "sonde.data.text.pairs",
+    "sonde.data.shards": "sonde.data.text.shards",
+    "sonde.data.tokeniser": "sonde.data.text.tokenizer",
+    "sonde.data.tokenizer": "sonde.data.text.tokenizer",
+    "sonde.data.words": "sonde.data.text.words",
+    "sonde.engine.api": "sonde",
+    "sonde.engine.rundir": "sonde.runs.layout",
+    "sonde.engine.sweep": "sonde.api.sweeps",
+    "sonde.gradients._rules": "sonde.gradients.vjp",
     "sonde.kernels.normalise": "sonde.kernels.normalize",
+    "sonde.lenses._draw": "sonde.report.draw",
+    "sonde.lenses._tiny": "sonde.lenses.tools.tiny",
+    "sonde.lenses._untouched": "sonde.lenses.tools.readonly",
     "sonde.objectives.penalised": "sonde.objectives.penalized",
     "sonde.optim.initialise": "sonde.optim.initialize",
 }
@@ -56,8 +70,11 @@ def present(name: str, known: Iterable[str]) -> str | None:
 
 def in_text(text: str) -> bool:
     """Whether a source names something of Sonde's that has another name now."""
-    words = "|".join({*NAMES, *PYTHON, *(name.rpartition(".")[2] for name in MODULES)})
-    return re.search(rf"\b({words})\b", text) is not None
+    # A module that only changed its name is known by it; one that moved has a name that may mean anything, and is sought with its folder.
+    modules = (
+        old.rpartition(".")[2] if old.rpartition(".")[0] == new.rpartition(".")[0] else re.escape(old) for old, new in MODULES.items()
+    )
+    return re.search(rf"\b({'|'.join({*NAMES, *PYTHON, *modules})})\b", text) is not None
 
 
 def record(info: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,24 @@ def test_names_of_a_users_own_stay() -> None:
     assert rewrite(text) == text
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("from sonde.engine.api import open_run, train", "from sonde import open_run, train"),
+        ("from sonde.data.tokeniser import Tokeniser", "from sonde.data.text.tokenizer import Tokenizer"),
+        ("from sonde.data import tokeniser", "from sonde.data.text import tokenizer"),
+        ("from sonde.data.corpora import kjv  # words", "from sonde.data.text.corpora import kjv  # words"),
+        ("import sonde.engine.rundir as r", "import sonde.runs.layout as r"),
+    ],
+)
+def test_a_module_that_moved_is_found_again(old: str, new: str) -> None:
+    assert renamed.in_text(old) and rewrite(old) == new == rewrite(new) and not renamed.in_text(new)
+
+
+def test_a_word_that_is_also_a_module_is_no_old_name() -> None:
+    assert not renamed.in_text("from sonde.data.text import pairs, words\napi = sweep(corpus, documents)")
+
+
 @pytest.mark.parametrize("words", [[], ["nowhere.py"], ["broken.py"]])
 def test_what_cannot_be_rewritten_is_named(words: list[str], sonde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

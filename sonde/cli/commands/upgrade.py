@@ -59,7 +59,10 @@ def rewrite(source: str) -> str:
     code, only as keywords of `Recipe(...)`, of `.replace(...)` and of calls of a recipe.
     """
     lines = source.split("\n")
-    edits = [*_keywords(ast.parse(source), lines), *_identifiers(source), *_modules(ast.parse(source), lines)]
+    modules = _modules(ast.parse(source), lines)
+    inside = {(line, column) for line, start, stop, _ in modules for column in range(start, stop)}
+    names = [edit for edit in _identifiers(source) if edit[:2] not in inside]
+    edits = [*_keywords(ast.parse(source), lines), *names, *modules]
     for line, start, stop, new in sorted(set(edits), reverse=True):
         lines[line] = lines[line][:start] + new + lines[line][stop:]
     return "\n".join(lines)
@@ -104,16 +107,22 @@ def _identifiers(source: str) -> list[Edit]:
 
 
 def _modules(tree: ast.AST, lines: list[str]) -> list[Edit]:
-    """The last part of a module's path where `_identifiers` has not changed it already."""
+    """Paths of modules that have another name or place now."""
     edits: list[Edit] = []
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        for name in [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]:
-            new, last = renamed.MODULES.get(name), name.rpartition(".")[2]
+        paths = [(one.name, renamed.MODULES.get(one.name)) for one in node.names]
+        if isinstance(node, ast.ImportFrom):
+            paths = [(node.module or "", renamed.MODULES.get(node.module or ""))]
+            if len(node.names) == 1:  # from sonde.data import tokenizer
+                name = node.names[0].name
+                parent, _, last = renamed.MODULES.get(f"{node.module}.{name}", "").rpartition(".")
+                paths += [(node.module or "", parent)] if last in (name, renamed.PYTHON.get(name)) else []
+        for name, new in paths:
             start = lines[node.lineno - 1].find(name)
-            if new is not None and start >= 0 and last not in renamed.NAMES and last not in renamed.PYTHON:
-                edits.append((node.lineno - 1, start + len(name) - len(last), start + len(name), new.rpartition(".")[2]))
+            if new and start >= 0:
+                edits.append((node.lineno - 1, start, start + len(name), new))
     return edits
 
 
