@@ -1,7 +1,7 @@
 """The graph of any function or module: every operation with its value, and after a walk backwards its adjoint.
 
     graph = trace(f, x)             run f once and write down the ATen operations it is made of (torch's make_fx)
-    graph.backward()                adjoints in reverse topological order, one rule per primitive (see _rules.py)
+    graph.backward()                adjoints in reverse topological order, one rule per primitive (see vjp.py)
     graph.gradient("x")             the gradient as a new graph, which can be differentiated again
     graph.table(), .dot(), .svg(), .to_json(), .expression()
 
