@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.core.options import Option, Range, help_texts, options_of, resolve
+from sonde.core.options import Option, Range, help_texts, json_schema, options_of, resolve
 
 KINDS: list[Any] = [
     int,
@@ -86,7 +87,7 @@ def test_a_range_is_found_inside_unions_and_tuples() -> None:
 
 def test_what_help_says() -> None:
     options = options_of(example)
-    assert options["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
+    assert options["width"].say() == "a whole number, >= 1 and <= 4,096, default 32"
     assert options["widths"].say() == "a whole number ..., default 64 64"
     assert options["act"].say() == "one of relu, gelu, default relu"
     assert options["steps"].say() == "a whole number"
@@ -261,3 +262,23 @@ def test_a_range_holds_what_it_says(value: float, least: int | None, most: int |
     parts = [part.split(" ") for part in str(bounds).split(" and ") if part]
     compare = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
     assert bounds.holds(value) == all(compare[sign](value, float(bound)) for sign, bound in parts)
+
+
+def test_a_json_schema_refuses_what_an_option_refuses() -> None:
+    """Held against an outside judge of JSON schemas: both take and both refuse the same values."""
+    options = options_of(example, "example")
+    schema = json_schema(options, "example", "what it is")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["required"] == [name for name, option in options.items() if option.required]
+    values = [0, 1, 3, -1, 1.5, 1e9, True, None, "up", "x", "", [1, 2], [0.5], [0], [], ["a"], {}]
+    for name, option in options.items():
+        judge = jsonschema.Draft202012Validator(schema["properties"][name])
+        for value in values:
+            try:
+                option.check(value)
+            except BadInput:
+                assert not judge.is_valid(value), f"{name}={value!r} passes the schema only"
+            else:
+                assert judge.is_valid(value), f"{name}={value!r} passes the option only"
+        if not option.required:
+            assert judge.is_valid(schema["properties"][name]["default"])
