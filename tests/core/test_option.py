@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.core.options import Option, Range, help_texts, json_schema, options_of, resolve
+from sonde.core.options import Option, Range, checked, help_texts, json_schema, options_of, resolve
 
 KINDS: list[Any] = [
     int,
@@ -282,3 +284,44 @@ def test_a_json_schema_refuses_what_an_option_refuses() -> None:
                 assert judge.is_valid(value), f"{name}={value!r} passes the option only"
         if not option.required:
             assert judge.is_valid(schema["properties"][name]["default"])
+
+
+class Layer:
+    """A layer."""
+
+    @checked
+    def __init__(
+        self,
+        width: Annotated[int, Range(1, 64)],
+        act: Literal["relu", "tanh"] = "relu",
+        *,
+        share: Annotated[float, Range(0, below=1)] = 0.5,
+        free: int = 0,
+    ) -> None:
+        self.values = width, act, share, free
+
+
+def test_a_constructor_is_held_to_its_annotations() -> None:
+    assert Layer(3).values == (3, "relu", 0.5, 0)
+    assert Layer(8.0, "tanh", share=0, free="anything").values == (8, "tanh", 0.0, "anything")  # type: ignore[arg-type]
+    assert isinstance(Layer(width=3, share=0).values[2], float)
+    assert list(options_of(Layer, skip=("self",))) == ["width", "act", "share", "free"]
+
+
+@pytest.mark.parametrize(
+    ("places", "words", "message"),
+    [
+        ((0,), {}, "argument 'width' of Layer must be >= 1 and <= 64, not 0"),
+        ((), {"width": 65}, "argument 'width' of Layer must be >= 1 and <= 64, not 65"),
+        ((True,), {}, "argument 'width' of Layer must be a whole number, not True"),
+        ((1, "gelu"), {}, "argument 'act' of Layer must be one of relu, tanh, not 'gelu'"),
+        ((1,), {"share": 1.0}, "argument 'share' of Layer must be >= 0 and < 1, not 1.0"),
+        ((1,), {"share": math.nan}, "argument 'share' of Layer must be a finite number, not nan"),
+        ((1,), {"act": "rely"}, "did you mean 'relu'?"),
+    ],
+)
+def test_a_constructor_refuses(places: tuple, words: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        Layer(*places, **words)
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Layer()  # type: ignore[call-arg]
