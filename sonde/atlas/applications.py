@@ -240,7 +240,7 @@ def app_06(exhibit: Exhibit) -> str:
     """An LSTM over bundled melodies writes one of its own, which a player can open."""
     file = exhibit.folder / "tunes.abc"
     file.write_text("\n".join(TUNES), encoding="utf-8")
-    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch_size=16, steps=90, lr=1.5e-2, file=file, seed=exhibit.seed)
+    recipe = music.recipe(mixer="lstm", depth=1, width=64, context=64, batch_size=16, steps=90, lr=1.5e-2, data=file, seed=exhibit.seed)
     runs = _runs(exhibit, recipe.replace(evaluate_every=90), "music")
     written = [notes((run.path / "tune.abc").read_text(encoding="utf-8")) for run in runs]
     played = [pitches((run.path / "tune.mid").read_bytes()) for run in runs]

@@ -10,7 +10,7 @@ from .. import __version__
 from ..report.terminal import bold, columns, wide
 
 if TYPE_CHECKING:
-    from ..core.options import Option, Range
+    from ..core.options import Option
 
 CODES = (
     "exit codes: 0 done, 2 bad input, 3 data unusable, 4 no checkpoint, 5 numerical stop, 6 disk, memory or permission, "
@@ -37,7 +37,7 @@ def overview(commands: Mapping[str, str]) -> str:
                 )
             ),
             "",
-            "every command has --help, and --debug to show where an error came from",
+            "every command has --help, --schema (its options as JSON) and --debug (where an error came from)",
             wide(CODES),
         )
     )
@@ -56,6 +56,19 @@ def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
     if command.EXAMPLES:
         parts += ["", bold("examples"), *(f"  {line}" for line in command.EXAMPLES)]
     return "\n".join(parts)
+
+
+def schema(name: str, command: ModuleType, words: Sequence[str]) -> str:
+    """`sonde COMMAND NAME --schema`: the options of what is named, or of the command itself, as a JSON schema for programs."""
+    import json
+
+    from ..core.options import json_schema
+
+    thing = command.described(list(words)) if hasattr(command, "described") else None
+    if thing is not None:
+        return json.dumps(json_schema(thing.options, thing.owner, thing.summary), indent=2)
+    own = {one.name: one for one in command.options()}
+    return json.dumps(json_schema(own, f"sonde {name}", (command.__doc__ or "").split("\n")[0]), indent=2)
 
 
 def options(options: Mapping[str, Option]) -> str:
@@ -79,7 +92,7 @@ def _typed(name: str, option: Option) -> str:
 
 def _about(option: Option) -> str:
     """Help text, range and default; a default that says nothing is left out."""
-    facts = [] if option.range is None else [_bounds(option.range)]
+    facts = [] if option.range is None else [option.range.brief()]
     if option.required:
         facts.append("needed")
     elif option.type is not bool and option.default not in (None, ()):
@@ -88,9 +101,3 @@ def _about(option: Option) -> str:
     details = f"({', '.join(facts)})" if facts else ""
     negated = "turns off: " if option.type is bool and option.default is True and option.help else ""
     return f"{negated}{option.help} {details}".strip()
-
-
-def _bounds(range: Range) -> str:
-    if range.least is not None and range.most is not None and range.above is None and range.below is None:
-        return f">= {range.least:g}" if range.most >= 1e9 else f"{range.least:g} to {range.most:g}"
-    return str(range)

@@ -64,6 +64,9 @@ def _dispatch(words: list[str]) -> int:
     if any(word in ("-h", "--help") for word in words[1:]):
         print(_help.of_command(words[0], command, [word for word in words[1:] if word not in ("-h", "--help")]))
         return 0
+    if "--schema" in words[1:]:
+        print(_help.schema(words[0], command, [word for word in words[1:] if word != "--schema"]))
+        return 0
     return command.run(words[1:])
 
 

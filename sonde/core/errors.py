@@ -35,7 +35,7 @@ def _rebuild(cls, what, where, last_good, fix):
     return cls(what, where=where, last_good=last_good, fix=fix)
 
 
-class BadInput(SondeError):
+class BadInput(SondeError, ValueError):
     """A user's mistake: unknown name, wrong type, value out of range."""
 
     exit_code = 2

@@ -12,16 +12,19 @@ and the lab all parse and check through it, so a wrong value gets the same answe
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import BadInput, closest, nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,18 @@ class Range:
 
     def __str__(self) -> str:
         signs = ((">=", self.least), (">", self.above), ("<=", self.most), ("<", self.below))
-        return " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+        return " and ".join(f"{sign} {number(bound)}" for sign, bound in signs if bound is not None)
+
+    def brief(self) -> str:
+        """For a help page: '1 to 4,096'; an upper end that nobody comes near is left out."""
+        if self.least is None or self.most is None or self.above is not None or self.below is not None:
+            return str(self)
+        return f">= {number(self.least)}" if self.most >= 1e9 else f"{number(self.least)} to {number(self.most)}"
+
+
+def number(value: float) -> str:
+    """A number as a reader expects it: whole ones with their thousands apart."""
+    return f"{int(value):,}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:g}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,8 @@ class Option:
     range: Range | None = None
     help: str = ""
     owner: str = ""
+    noun: str = "option"
+    """what errors call it: an option that a user types, or an argument of a constructor"""
 
     @property
     def required(self) -> bool:
@@ -118,9 +134,30 @@ class Option:
             shown = "a number too long to show"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         place = f" of {self.owner}" if self.owner else ""
+        typed = self.noun == "option"
         return BadInput(
-            f"option '{self.name}'{place} {why}, not {shown}", fix=fix or (f"see --help for {self.owner}" if self.owner else "")
+            f"{self.noun} '{self.name}'{place} {why}, not {shown}",
+            fix=fix or (f"see --help for {self.owner}" if self.owner and typed else ""),
         )
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON schema of a value of this option."""
+        kind = _without_none(self.type)
+        schema = self._many_schema(kind) if self.many else _schema(kind, self.range)
+        if _optional(self.type):
+            schema = {"anyOf": [schema, {"type": "null"}]} if schema else {}
+        if self.help:
+            schema["description"] = self.help
+        if not self.required:
+            schema["default"] = list(self.default) if isinstance(self.default, tuple) else _json(self.default)
+        return schema
+
+    def _many_schema(self, kind: Any) -> dict[str, Any]:
+        inside = get_args(kind)
+        if get_origin(kind) is tuple and inside and inside[-1] is not ...:
+            items = [_schema(one, self.range) for one in inside]
+            return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+        return {"type": "array", "items": _schema(_item(kind), self.range)}
 
     def say(self) -> str:
         """Type, range and default in a few words, for help texts."""
@@ -148,11 +185,57 @@ def options_of(function: Callable, owner: str = "", skip: Sequence[str] = ()) ->
     for name, parameter in inspect.signature(function).parameters.items():
         if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind, bounds = hints.get(name, Any), _range(extras.get(name))
+        kind, bounds = hints.get(name, Any), find_range(extras.get(name))
         if kind is Any and parameter.default is not parameter.empty and parameter.default is not None:
             kind = type(parameter.default)
         by_name[name] = Option(name, kind, parameter.default, bounds, helps.get(name, ""), owner)
     return by_name
+
+
+def checked(function: F) -> F:
+    """Check the arguments of a function or constructor by their annotations, before it runs.
+
+        class Dropout(nn.Module):
+            @checked
+            def __init__(self, share: Annotated[float, Range(0, below=1)] = 0.1) -> None: ...
+
+    Every argument whose annotation holds a `Range` or a `Literal` is held to it, in the words that the command line has for
+    it, and arrives in its own type: 1 as 1.0 where a float is wanted.  Arguments annotated otherwise pass as they are.
+    """
+    signature = inspect.signature(function)
+    names = list(signature.parameters)
+
+    @functools.cache
+    def wanted() -> dict[str, Option]:
+        owner = function.__qualname__.removesuffix(".__init__")
+        options = options_of(function, owner)
+        return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
+
+    @functools.wraps(function)
+    def check_and_call(*places: Any, **words: Any) -> Any:
+        values = list(places)
+        for name, option in wanted().items():
+            at = names.index(name)
+            if name in words:
+                words[name] = option.check(words[name])
+            elif at < len(values) and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY:
+                values[at] = option.check(values[at])
+        return function(*values, **words)
+
+    return cast(F, check_and_call)
+
+
+def json_schema(options: Mapping[str, Option], title: str = "", description: str = "") -> dict[str, Any]:
+    """A JSON schema (draft 2020-12) of an object with these options: what a form or another program needs to know of them."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "description": description,
+        "type": "object",
+        "properties": {name: option.json_schema() for name, option in options.items()},
+        "required": [name for name, option in options.items() if option.required],
+        "additionalProperties": False,
+    }
 
 
 def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -215,16 +298,21 @@ def _convert(value: Any, kind: Any) -> Any:
     return value
 
 
-def _range(hint: Any) -> Range | None:
+def find_range(hint: Any) -> Range | None:
     """The first Range written into an annotation, however deep: `Annotated[int, Range(1)] | None` has one too."""
     if isinstance(hint, Range):
         return hint
     inside = (*get_args(hint), *getattr(hint, "__metadata__", ()))
-    return next((bounds for bounds in map(_range, inside) if bounds is not None), None)
+    return next((bounds for bounds in map(find_range, inside) if bounds is not None), None)
 
 
 def _union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
+
+
+def _choices(kind: Any) -> bool:
+    """Whether a kind names the only values it has, at any depth."""
+    return get_origin(kind) is Literal or any(map(_choices, get_args(kind)))
 
 
 def _optional(kind: Any) -> bool:
@@ -258,6 +346,26 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, kind) and not isinstance(value, bool)
     origin = get_origin(kind) or kind
     return isinstance(value, origin) if isinstance(origin, type) else True
+
+
+def _schema(kind: Any, bounds: Range | None = None) -> dict[str, Any]:
+    """The JSON schema of one value; {} where anything goes."""
+    if get_origin(kind) is Literal:
+        return {"enum": list(get_args(kind))}
+    if _union(kind):
+        return {"anyOf": [_schema(option, bounds) for option in get_args(kind)]}
+    names = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "string"}
+    schema: dict[str, Any] = {"type": names[kind]} if kind in names else {}
+    if kind is Path:
+        schema |= {"format": "path", "minLength": 1}
+    if bounds is not None and kind in (int, float):
+        words = {"minimum": bounds.least, "maximum": bounds.most, "exclusiveMinimum": bounds.above, "exclusiveMaximum": bounds.below}
+        schema |= {word: bound for word, bound in words.items() if bound is not None}
+    return schema
+
+
+def _json(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _say(kind: Any) -> str:

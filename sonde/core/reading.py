@@ -47,7 +47,7 @@ class Reading:
     def from_json(cls, text: str) -> Reading:
         try:
             return cls(**parse_json(text.encode()))
-        except (TypeError, ValueError, AttributeError, BadInput) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise DataUnusable(f"this is not a reading: {error}", where=text[:60], fix="make it again with `sonde look`") from error
 
     def save(self, path: str | Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluate_batch_size", "watch": "monitor"}
 """fields of a Recipe, and options of recipes, that mean something else elsewhere"""
+OPTIONS = {"file": "data", "folder": "data", "text": "data"}
+"""options of recipes by which a user's files came in"""
 NAMES = {
     "colour": "color",
     "initialise": "initialize",
@@ -61,7 +63,7 @@ MODULES = {
 def present(name: str, known: Iterable[str]) -> str | None:
     """The present name of something, where `name` is an old one and `known` has the new one; dashes are kept as they are typed."""
     bare = str(name).lstrip("-")
-    new = {**FIELDS, **NAMES}.get(bare.replace("-", "_"))
+    new = {**FIELDS, **NAMES, **OPTIONS}.get(bare.replace("-", "_"))
     if new is None:
         return None
     spelled = {new, new.replace("_", "-"), f"--{new.replace('_', '-')}"}
@@ -83,7 +85,7 @@ def record(info: dict[str, Any]) -> dict[str, Any]:
         return info
     recipe, dials = info.get("recipe"), info.get("dials")
     if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
-        dials = {{**FIELDS, **NAMES}.get(name, name): value for name, value in dials.items()}
+        dials = {{**FIELDS, **NAMES, **OPTIONS}.get(name, name): value for name, value in dials.items()}
     kept = {name: value for name, value in info.items() if name not in ("dials", "options")}
     return {**kept, "format": 2, "options": dials, "run_options": info.get("options")}
 

@@ -35,10 +35,6 @@ REACH = 1e70
 """numbers up to this, and down to one over it, can be squared and weighed in float64 with room to spare"""
 
 
-class BadValue(BadInput, ValueError):
-    """A wrong value, as Sonde and as scikit-learn say it."""
-
-
 class BadKind(BadInput, TypeError):
     """Something of the wrong type, as Sonde and as scikit-learn say it."""
 
@@ -86,7 +82,7 @@ def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, n
         check_classification_targets(y)
     estimator.classes_, codes = np.unique(y, return_inverse=True)
     if len(estimator.classes_) < 2:
-        raise BadValue(f"all {len(y)} labels are of one class, '{estimator.classes_[0]}'", fix="give rows of two classes or more")
+        raise BadInput(f"all {len(y)} labels are of one class, '{estimator.classes_[0]}'", fix="give rows of two classes or more")
     return X, codes
 
 
@@ -98,11 +94,11 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
     with _translated():
         w = check_array(np.full(len(X), w) if np.isscalar(w) else w, dtype=np.float64, ensure_2d=False, input_name="sample_weight")
     if w.shape != (len(X),):
-        raise BadValue(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
+        raise BadInput(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
     if (w < 0).any():
-        raise BadValue(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
+        raise BadInput(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
     if not w.any():
-        raise BadValue("sample_weight is zero in every row", fix="at least one weight must be above zero")
+        raise BadInput("sample_weight is zero in every row", fix="at least one weight must be above zero")
     sized("sample_weight", w.reshape(-1, 1))
     return w
 
@@ -112,7 +108,7 @@ def sized(name: str, values: np.ndarray) -> np.ndarray:
     peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
     far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
     if len(far):
-        raise BadValue(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
+        raise BadInput(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
     return peak
 
 
@@ -120,7 +116,7 @@ def finite(estimator: BaseEstimator, *names: str) -> None:
     """Refuse a fit whose result left the range of float64."""
     for name in names:
         if not np.isfinite(getattr(estimator, name)).all():
-            raise BadValue(
+            raise BadInput(
                 f"{name} of {type(estimator).__name__} is beyond the reach of float64", fix="scale features, targets and weights"
             )
 
@@ -136,7 +132,7 @@ def plain(value: Any) -> Any:
 def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
     """`value` if it is one of the words an option knows."""
     if value not in (known := tuple(known)):
-        raise BadValue(f"{name}={value!r} is not known", fix=nearest(value, map(str, known)))
+        raise BadInput(f"{name}={value!r} is not known", fix=nearest(value, map(str, known)))
     return value
 
 
@@ -144,7 +140,7 @@ def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
     """`value` if it is a finite number not below `low` (above it where `open_`)."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not real or not np.isfinite(value) or value < low or (open_ and value == low):
-        raise BadValue(f"{name}={value!r} does not fit", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
+        raise BadInput(f"{name}={value!r} does not fit", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
     return float(value)
 
 
@@ -156,7 +152,7 @@ def _translated() -> Iterator[None]:
     except BadInput:
         raise
     except (ValueError, TypeError) as raised:
-        kind = NotFitted if isinstance(raised, NotFittedError) else BadKind if isinstance(raised, TypeError) else BadValue
+        kind = NotFitted if isinstance(raised, NotFittedError) else BadKind if isinstance(raised, TypeError) else BadInput
         error = kind(" ".join(str(raised).split()))
         error.args = (str(raised),)
         raise error from None

@@ -22,7 +22,8 @@ import numpy as np
 from scipy.linalg import lapack, qr, solve_triangular, svd
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
-from ._base import BadValue, choice, features, finite, number, weights, with_targets
+from ..core.errors import BadInput
+from ._base import choice, features, finite, number, weights, with_targets
 from ._moments import EPS, Table
 
 SAFE = 1e-8
@@ -103,7 +104,7 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
         if self.singular_:
             what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centering" if self.fit_intercept else "")
             if self.singular == "refuse":
-                raise BadValue(what, fix="drop columns that follow from others, or use Ridge")
+                raise BadInput(what, fix="drop columns that follow from others, or use Ridge")
             warnings.warn(f"{what}; of all solutions the smallest weights are taken", Singular, stacklevel=2)
         return self
 
@@ -135,7 +136,7 @@ def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
     if solver != "auto":
         solution = FACTORIZATIONS[solver](table, alpha, EPS * max(table.X.shape))
         if solution is None:
-            raise BadValue(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
+            raise BadInput(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
         return solution
     for factorize in FACTORIZATIONS.values():
         solution = factorize(table, alpha, SAFE)

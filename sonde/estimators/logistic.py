@@ -24,7 +24,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 
-from ._base import BadValue, choice, features, finite, number, weights, with_labels
+from ..core.errors import BadInput
+from ._base import choice, features, finite, number, weights, with_labels
 from ._canonical import FLAT, Fit, Problem, minimize
 
 Solver = Literal["auto", "newton", "lbfgs"]
@@ -51,7 +52,7 @@ class _Linear(BaseEstimator):
         problem = Problem(X, codes, outputs, s, alpha, self.fit_intercept)
         fit = minimize(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
         if alpha == 0 and (kind := separation(X if s is None else X[s > 0], codes if s is None else codes[s > 0], fit)):
-            raise BadValue(f"a plane {kind} the classes, so without a penalty the weights run to infinity", fix="give alpha > 0")
+            raise BadInput(f"a plane {kind} the classes, so without a penalty the weights run to infinity", fix="give alpha > 0")
         if fit.steps >= steps and fit.gradient > tol:
             what = f"no minimum after max_iter={steps} steps: the gradient is {fit.gradient:.2g}, tol is {tol:.2g}"
             warnings.warn(f"{what}; allow more steps or a larger tol", ConvergenceWarning, stacklevel=4)

@@ -30,7 +30,7 @@ from ..engine.saved import open_model
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer
-from ._base import BadValue, features, number, sized, with_labels, with_targets
+from ._base import features, number, sized, with_labels, with_targets
 
 
 class Network(ABC, BaseEstimator):
@@ -83,7 +83,7 @@ class Network(ABC, BaseEstimator):
         """Train a network for float rows X and targets y; sets model_, n_iter_, loss_curve_ and valid_curve_."""
         x = torch.as_tensor(X, dtype=torch.float32)
         if not bool(x.isfinite().all()):
-            raise BadValue("X has values beyond the reach of float32", fix="scale the features, e.g. with StandardScaler")
+            raise BadInput("X has values beyond the reach of float32", fix="scale the features, e.g. with StandardScaler")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             recipe = self._recipe(TensorSource(x, y), end, seed)
@@ -93,7 +93,7 @@ class Network(ABC, BaseEstimator):
         except NumericalStop as error:
             raise NumericalStop(error.what, where=type(self).__name__, fix=self._calmer) from None
         except BadInput as error:
-            raise BadValue(error.what, where=error.where, fix=error.fix) from error
+            raise BadInput(error.what, where=error.where, fix=error.fix) from error
         self._tell_skipped(sum("skipped" in row for row in rows), steps)
         self.model_ = model.double()
         self.n_iter_ = -(-steps // recipe.evaluate_every)
@@ -114,7 +114,7 @@ class Network(ABC, BaseEstimator):
 
     def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
-            raise BadValue(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
+            raise BadInput(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
         hidden = tuple(_whole("hidden", width) for width in self.hidden)
         batch, patience = _whole("batch_size", self.batch_size), _whole("patience", self.patience, 0)
         rate = number("lr", self.lr, 0, open_=True)
@@ -195,5 +195,5 @@ class MLPRegressor(RegressorMixin, Network):
 def _whole(name: str, value: Any, low: int = 1) -> int:
     """A whole number of any kind, NumPy's too, for grids of settings are often made by it."""
     if not float(number(name, value, low)).is_integer():
-        raise BadValue(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")
+        raise BadInput(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")
     return int(value)

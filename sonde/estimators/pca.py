@@ -16,7 +16,8 @@ from typing import Any, Literal, final
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from ._base import BadValue, check_fitted, choice, features, number, plain
+from ..core.errors import BadInput
+from ._base import check_fitted, choice, features, number, plain
 from ._moments import EPS, Table
 
 
@@ -47,14 +48,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X = features(self, X, fit=True, finite=not self.center)
         N, D = X.shape
         if N < 2:
-            raise BadValue("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
+            raise BadInput("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
         solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
         table = Table(X, center=self.center)
         self.mean_ = table.mean
         if not np.isfinite(self.mean_).all():  # the mean has seen every number, which spares a pass of its own
             features(self, X)
-            raise BadValue("X is too large to take its mean", fix="use smaller units")
+            raise BadInput("X is too large to take its mean", fix="use smaller units")
         if self.solver_ == "covariance":
             values, vectors = np.linalg.eigh(table.scatter / (N - 1))
             variance, components = values[::-1].clip(0.0), vectors.T[::-1]
@@ -71,7 +72,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         floor = (max(N, D) if self.solver_ == "covariance" else D) * EPS * variance[0]
         if self.whiten and variance[M - 1] <= floor:
             rank = int((variance > floor).sum())
-            raise BadValue(f"only {rank} of {M} components have any variance to whiten", fix=f"n_components={rank or 1} or fewer")
+            raise BadInput(f"only {rank} of {M} components have any variance to whiten", fix=f"n_components={rank or 1} or fewer")
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -83,7 +84,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_fitted(self)
         Z = np.asarray(plain(X), dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != self.n_components_:
-            raise BadValue(f"coordinates have the shape {Z.shape}", fix=f"give rows of {self.n_components_} numbers, one per component")
+            raise BadInput(f"coordinates have the shape {Z.shape}", fix=f"give rows of {self.n_components_} numbers, one per component")
         return Z * self._scale @ self.components_ + self.mean_
 
     @property
@@ -101,5 +102,5 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if isinstance(wanted, float) and 0 < wanted < 1:
             return min(int(np.searchsorted(share, wanted) + 1), most)
         if not isinstance(wanted, int | np.integer) or number("n_components", wanted, 1) > most:
-            raise BadValue(f"n_components={wanted!r} does not fit a table that has {most}", fix="give a whole number, or a share below 1")
+            raise BadInput(f"n_components={wanted!r} does not fit a table that has {most}", fix="give a whole number, or a share below 1")
         return int(wanted)

@@ -18,7 +18,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from ._base import BadValue, choice, features, number, with_labels
+from ..core.errors import BadInput
+from ._base import choice, features, number, with_labels
 
 FIRST_LOOK = 16
 """rows scored at once after a mistake; twice as many each time none is found"""
@@ -64,7 +65,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
         if len(self.classes_) > 2:
             # The words scikit-learn's checks look for.
             what = f"Only binary classification is supported. The type of the target is multiclass, with {len(self.classes_)} classes"
-            raise BadValue(what, fix="use MulticlassPerceptron")
+            raise BadInput(what, fix="use MulticlassPerceptron")
         choice("at_zero", self.at_zero, (0, 1))
         rows = _rows(X, self.fit_intercept)
         signed = rows * (2 * codes - 1)[:, None]
@@ -236,11 +237,11 @@ def separability(X: Any, y: Any) -> Separability:
     margin = _margin(X, codes, coef, intercept, np.ldexp(coef, least - powers))
     separable = margin > 0 and solved.x[-1] > TINY
     if not separable and left > EXACT * np.abs(lead).max():
-        raise BadValue(f"the classes are too close to call: a gap between them is below {TINY:g} of their spread", fix="move them apart")
+        raise BadInput(f"the classes are too close to call: a gap between them is below {TINY:g} of their spread", fix="move them apart")
     with np.errstate(over="ignore"):
         margin, coef = float(np.ldexp(max(margin, 0.0), least)), np.ldexp(coef, -powers)
     if not np.isfinite(coef).all():
-        raise BadValue(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="use other units")
+        raise BadInput(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="use other units")
     return Separability(separable, margin, coef, intercept, np.bincount(owner[used], share, len(rows)))
 
 
@@ -268,7 +269,7 @@ def _widest(lead: np.ndarray) -> tuple[Any, np.ndarray]:
         limits, zeros = np.c_[-lead[used], np.ones(len(used))], np.zeros(len(used))
         solved = linprog(np.r_[np.zeros(width), -1.0], limits, zeros, bounds=[(-1, 1)] * width + [(0, None)], method="highs-ipm")
         if solved.status:
-            raise BadValue(f"the linear program of separability ended without an answer: {solved.message}", fix="scale the features")
+            raise BadInput(f"the linear program of separability ended without an answer: {solved.message}", fix="scale the features")
         ahead = lead @ solved.x[:-1]
         # A plane with every row on its right side ends the search, and so do lines that have no plane among themselves.
         more = np.union1d(used, np.argsort(ahead)[:AT_ONCE])

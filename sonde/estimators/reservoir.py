@@ -16,7 +16,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
-from ._base import BadValue, check_fitted, features, finite, number, with_targets
+from ..core.errors import BadInput
+from ._base import check_fitted, features, finite, number, with_targets
 from ._moments import Table
 from .least_squares import solve
 
@@ -89,7 +90,7 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_fitted(self)
         X = features(self, X)
         if np.atleast_2d(self.coef_).shape[0] != X.shape[1]:
-            raise BadValue(f"answers cannot be inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
+            raise BadInput(f"answers cannot be inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
         h = self._states(X)[-1:]
         x, predictions = self._read(X[-1:], h).reshape(1, -1), []
         for _ in range(steps):
@@ -102,13 +103,13 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The fixed weights."""
         units, radius = int(number("units", self.units, 1)), number("radius", self.radius, 0.0)
         if not 0 < number("density", self.density, 0.0, open_=True) <= 1 or not 0 < number("leak", self.leak, 0.0, open_=True) <= 1:
-            raise BadValue(f"density={self.density!r} and leak={self.leak!r} are shares", fix="give numbers above 0 and not above 1")
+            raise BadInput(f"density={self.density!r} and leak={self.leak!r} are shares", fix="give numbers above 0 and not above 1")
         random, scale = np.random.default_rng(self.random_state), number("scale", self.scale, 0.0, open_=True)
         self.W_in_, self.bias_ = random.uniform(-scale, scale, (units, inputs)), random.uniform(-scale, scale, units)
         W = random.standard_normal((units, units)) * (random.random((units, units)) < self.density)
         largest = float(np.abs(np.linalg.eigvals(W)).max())
         if radius and largest < 1e-6 * float(np.abs(W).max(initial=0.0)) + 1e-300:
-            raise BadValue(f"{units} units with density {self.density:g} hold no loop, so no radius", fix="raise units or density")
+            raise BadInput(f"{units} units with density {self.density:g} hold no loop, so no radius", fix="raise units or density")
         W *= radius / largest if radius else 0.0
         self.W_: Any = sparse.csr_array(W) if self.density < 0.5 else W
 

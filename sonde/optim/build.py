@@ -98,6 +98,8 @@ def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     settings = Optimizer(name, float(lr), float(weight_decay), bool(decay_all), options)
     try:  # torch checks what is left, such as a Nesterov step without momentum, when it is given parameters
         settings.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": settings.weight_decay, "names": ["trial"]}])
+    except BadInput:
+        raise
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise BadInput(f"optimizer '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
     return settings

@@ -28,7 +28,7 @@ def recipe(
     batch_size: BatchSize = 16,
     lr: Rate = 2e-3,
     steps: StepCount = 1000,
-    text: Path | None = None,
+    data: Path | None = None,
     valid: Annotated[float, Range(0, below=1)] = 0.05,
     test: Annotated[float, Range(0, below=1)] = 0.05,
     seed: int = 0,
@@ -46,16 +46,16 @@ def recipe(
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    text: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
+    data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
         missing the source text of Python's standard library
     valid: share of the text to validate on, after the part for training; the standard library has shares of its own
     test: share of the text for the test, at its end
     """
-    data = _windows(text, context, valid, test)
+    dataset = _windows(data, context, valid, test)
     causal = mixer_of(mixer, width).causal
     if not causal:
-        data = _hidden(data, seed)
-    base = training(network(mixer, width, depth, len(data.classes), context, dropout=dropout), data, batch_size, lr, steps)
+        dataset = _hidden(dataset, seed)
+    base = training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout), dataset, batch_size, lr, steps)
     return base if causal else base.replace(callbacks=(SayHidden(mixer),))
 
 

@@ -22,7 +22,7 @@ UPDATES = 600
 
 
 def recipe(
-    folder: Path,
+    data: Path,
     size: Annotated[int, Range(8, 1024)] = 32,
     channels: Annotated[tuple[int, ...], Range(1, 4096)] = (32, 64, 128),
     hidden: Annotated[int, Range(0, 8192)] = 128,
@@ -35,7 +35,7 @@ def recipe(
 ) -> Recipe:
     """A CNN on images of yours: folder/CLASS/*.png and so on, or such folders inside train/ and test/.
 
-    folder: where the class folders are
+    data: where the class folders are
     size: height and width all images are brought to
     channels: of each convolution
     hidden: width of the dense layer
@@ -46,19 +46,19 @@ def recipe(
     lr: learning rate at the top of its warm-up; falls to 0 along a cosine
     epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
     """
-    if folder.is_file():
-        raise BadInput(f"'{folder}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
-    data = load(folder, size=size, skip_corrupt=skip_corrupt)
-    colors = data.train[:1].x.shape[1]
+    if data.is_file():
+        raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
+    dataset = load(data, size=size, skip_corrupt=skip_corrupt)
+    colors = dataset.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))
     return Recipe(
-        model=partial(CNN, (colors, *channels), len(data.classes), hidden, image=(size, size), dropout=dropout),
-        data=data,
-        objective=Categorical(classes=len(data.classes)),
+        model=partial(CNN, (colors, *channels), len(dataset.classes), hidden, image=(size, size), dropout=dropout),
+        data=dataset,
+        objective=Categorical(classes=len(dataset.classes)),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         augment=augment.compose(shift, augment.flip()) if flip else shift,
         batch_size=batch_size,
-        epochs=epochs or max(20, UPDATES / math.ceil(len(data.train) / batch_size)),
+        epochs=epochs or max(20, UPDATES / math.ceil(len(dataset.train) / batch_size)),
         channels_last=True,
     )

@@ -23,7 +23,7 @@ def recipe(
     batch_size: BatchSize = 32,
     lr: Rate = 2e-3,
     steps: StepCount = 1000,
-    text: Path | None = None,
+    data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
     """A masked language model; its loss is in nats per hidden token, and accuracy counts hidden tokens alone.
@@ -38,11 +38,11 @@ def recipe(
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
-    data = windowed(text, context, level, most, ("mask",))
-    hide = masking(data.reader.vocabulary, rate)
-    valid, test = (None if source is None else fixed(source, hide, seed) for source in (data.valid, data.test))
-    model = network(mixer, width, depth, len(data.classes), context, tied=True)
-    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, {rate:.0%} hidden"), batch_size, lr, steps)
+    dataset = windowed(data, context, level, most, ("mask",))
+    hide = masking(dataset.reader.vocabulary, rate)
+    valid, test = (None if source is None else fixed(source, hide, seed) for source in (dataset.valid, dataset.test))
+    model = network(mixer, width, depth, len(dataset.classes), context, tied=True)
+    base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
     return base.replace(augment=hide)

@@ -35,7 +35,7 @@ def recipe(
     batch_size: BatchSize = 32,
     lr: Rate = 4e-3,
     steps: StepCount = 1000,
-    file: Path | None = None,
+    data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
     """A language model over tunes in ABC; the run's folder then holds a new one, as text and to be played.
@@ -47,15 +47,15 @@ def recipe(
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    file: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
+    data: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
         (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few that are bundled
     """
     causal(mixer, width)
-    origin, every = tunes(file)
-    data = _windows(origin, every, context)
+    origin, every = tunes(data)
+    dataset = _windows(origin, every, context)
     places = max(context, len(PROMPT) + LENGTH)
-    base = training(network(mixer, width, depth, len(data.classes), places), data, batch_size, lr, steps)
-    return base.replace(callbacks=(Shown(partial(_played, data, every[:200], seed)),))
+    base = training(network(mixer, width, depth, len(dataset.classes), places), dataset, batch_size, lr, steps)
+    return base.replace(callbacks=(Shown(partial(_played, dataset, every[:200], seed)),))
 
 
 PROMPT = "\nM:4/4\n"

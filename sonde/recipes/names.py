@@ -31,7 +31,7 @@ def recipe(
     batch_size: BatchSize = 64,
     lr: Rate = 5e-3,
     steps: StepCount = 1000,
-    file: Path | None = None,
+    data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
     """A language model over the letters of names; the run shows names it made up, and the loss of an n-gram model beside its own.
@@ -42,14 +42,14 @@ def recipe(
     batch_size: names per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    file: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
+    data: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
         that is missing a few that are bundled
     """
     causal(mixer, width)
-    data = _lines(file, seed)
-    longest = max(LONGEST, *(len(row) for row in _rows(data.train)))
-    base = training(network(mixer, width, depth, len(data.classes), longest), data, batch_size, lr, steps)
-    return base.replace(callbacks=(Shown(partial(_made_up, data, seed)),))
+    dataset = _lines(data, seed)
+    longest = max(LONGEST, *(len(row) for row in _rows(dataset.train)))
+    base = training(network(mixer, width, depth, len(dataset.classes), longest), dataset, batch_size, lr, steps)
+    return base.replace(callbacks=(Shown(partial(_made_up, dataset, seed)),))
 
 
 def _lines(file: Path | None, seed: int) -> Data:

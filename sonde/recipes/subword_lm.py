@@ -21,7 +21,7 @@ def recipe(
     batch_size: BatchSize = 16,
     lr: Rate = 2e-3,
     steps: StepCount = 1000,
-    text: Path | None = None,
+    data: Path | None = None,
 ) -> Recipe:
     """A language model over sub-words that were learned from the training text; its loss is in nats per token.
 
@@ -35,8 +35,8 @@ def recipe(
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    text: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
+    data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
         and where that is missing the source text of Python's standard library
     """
-    data = windowed(text, context, level, most)
-    return training(network(mixer, width, depth, len(data.classes), context, dropout=dropout, tied=True), data, batch_size, lr, steps)
+    dataset = windowed(data, context, level, most)
+    return training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True), dataset, batch_size, lr, steps)

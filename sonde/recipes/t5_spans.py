@@ -26,7 +26,7 @@ def recipe(
     batch_size: BatchSize = 32,
     lr: Rate = 2e-3,
     steps: StepCount = 1000,
-    text: Path | None = None,
+    data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
     """Span corruption; the loss is in nats per token of the spans and their marks.
@@ -42,12 +42,12 @@ def recipe(
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
-    text: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
-    data = windowed(text, context, level, most, ("pad", "end", *marks))
-    cut = span_corruption(data.reader.vocabulary, rate, mean)
-    valid, test = (None if source is None else fixed(source, cut, seed) for source in (data.valid, data.test))
-    model = partial(EncoderDecoder, len(data.classes), width, depth, decoder=decoder)
-    base = training(model, replace(data, valid=valid, test=test, name=f"{data.name}, spans cut out"), batch_size, lr, steps)
+    dataset = windowed(data, context, level, most, ("pad", "end", *marks))
+    cut = span_corruption(dataset.reader.vocabulary, rate, mean)
+    valid, test = (None if source is None else fixed(source, cut, seed) for source in (dataset.valid, dataset.test))
+    model = partial(EncoderDecoder, len(dataset.classes), width, depth, decoder=decoder)
+    base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, spans cut out"), batch_size, lr, steps)
     return base.replace(augment=cut)

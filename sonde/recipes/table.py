@@ -14,7 +14,7 @@ from .tools.parts import dense
 
 
 def recipe(
-    file: Path,
+    data: Path,
     target: str,
     task: Literal["auto", "classes", "values", "counts"] = "auto",
     ignore: tuple[str, ...] = (),
@@ -27,7 +27,7 @@ def recipe(
 ) -> Recipe:
     """A multi-layer perceptron on a table of yours; a tenth of the rows is held out for validation, a tenth for the test.
 
-    file: CSV, TSV or Parquet file, one row per example
+    data: CSV, TSV or Parquet file, one row per example
     target: column to predict
     task: what the target is; auto takes texts and few whole numbers as classes
     ignore: columns to leave out
@@ -38,11 +38,11 @@ def recipe(
     epochs: passes over the training data at most
     patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
-    data = load(file, target=target, task=task, ignore=ignore)
-    model, objective = dense(data, hidden, dropout)
+    dataset = load(data, target=target, task=task, ignore=ignore)
+    model, objective = dense(dataset, hidden, dropout)
     return Recipe(
         model=model,
-        data=data,
+        data=dataset,
         objective=objective,
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),

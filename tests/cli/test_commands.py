@@ -217,7 +217,7 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
         for i in range(count):
             picture(here / "photos" / kind / f"{i}.png", rng, shade)
     words = ("--size", "8", "--channels", "4", "--hidden", "0", "--dropout", "0", "--lr", "0.05", "--epochs", "12", "--threads", "1")
-    assert sonde("train", "images", "--folder", "photos", *words, "--quiet").code == 0
+    assert sonde("train", "images", "--data", "photos", *words, "--quiet").code == 0
     new = {"b.png": 215, "a/z.png": 30, "c.png": 35, "a/a.png": 220}
     (here / "new" / "a").mkdir(parents=True)
     for name, shade in new.items():

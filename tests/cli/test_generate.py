@@ -22,7 +22,7 @@ SMALL = {"mixer": "gla", "depth": 1, "width": 16, "context": 16, "batch_size": 4
 @pytest.fixture
 def run(here: Path) -> str:
     (here / "abc.txt").write_text("the cat sat on the mat. " * 60, encoding="utf-8")
-    train("char_lm", run="run", text=here / "abc.txt", quiet=True, threads=1, **SMALL)
+    train("char_lm", run="run", data=here / "abc.txt", quiet=True, threads=1, **SMALL)
     return "run"
 
 
@@ -132,6 +132,6 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
 
 def test_a_model_of_hidden_characters_cannot_go_on(here: Path, sonde: Callable) -> None:
     (here / "abc.txt").write_text("the cat sat on the mat. " * 60, encoding="utf-8")
-    train("char_lm", run="both", text=here / "abc.txt", quiet=True, threads=1, **{**SMALL, "mixer": "attention causal=false"})
+    train("char_lm", run="both", data=here / "abc.txt", quiet=True, threads=1, **{**SMALL, "mixer": "attention causal=false"})
     answer = sonde("generate", "both", "--prompt", "a")
     assert answer.code == 2 and "did not learn to go on" in answer.err

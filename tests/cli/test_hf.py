@@ -21,7 +21,7 @@ SMALL = {"mixer": "attention heads=2", "depth": 1, "width": 16, "context": 16, "
 @pytest.fixture
 def run(here: Path) -> str:
     (here / "abc.txt").write_text("the cat sat on the mat. " * 60, encoding="utf-8")
-    train("char_lm", run="run", text=here / "abc.txt", quiet=True, threads=1, **SMALL)
+    train("char_lm", run="run", data=here / "abc.txt", quiet=True, threads=1, **SMALL)
     return "run"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.commands.upgrade import rewrite
+from sonde.cli.main import main
 from sonde.core import renamed
 from sonde.core.errors import BadInput, nearest
 from sonde.core.recipe import Recipe
@@ -118,3 +119,13 @@ def test_every_new_name_exists() -> None:
 
     for old, new in renamed.MODULES.items():
         assert importlib.util.find_spec(new) and not importlib.util.find_spec(old)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old"), [("char_lm", "text"), ("subword_lm", "text"), ("names", "file"), ("table", "file"), ("images", "folder")]
+)
+def test_a_users_files_come_in_by_one_option(recipe: str, old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", recipe, f"--{old}", "mine"]) == 2
+    assert f"'--{old}' is now '--data'" in capsys.readouterr().err
+    record = renamed.record({"format": 1, "recipe": {"name": recipe}, "dials": {old: "mine"}, "options": {}})
+    assert record["options"] == {"data": "mine"}

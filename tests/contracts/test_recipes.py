@@ -37,8 +37,8 @@ def own(tmp_path_factory) -> dict[str, dict]:
             pixels = random.integers(100 * label, 100 * label + 100, (11, 13), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "images" / name / f"{i}.png")
     return {
-        "table": {"file": folder / "table.csv", "target": "answer"},
-        "images": {"folder": folder / "images", "size": 16},
+        "table": {"data": folder / "table.csv", "target": "answer"},
+        "images": {"data": folder / "images", "size": 16},
         "sentiment": {"unlabeled": 0},  # no word vectors, which take most of a minute
         "stacked": {"passes": 1},  # the training before the training
         "translate": {"pairs": "toy", "width": 32},

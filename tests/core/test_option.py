@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.core.options import Option, Range, help_texts, options_of, resolve
+from sonde.core.options import Option, Range, checked, help_texts, json_schema, options_of, resolve
 
 KINDS: list[Any] = [
     int,
@@ -86,7 +89,7 @@ def test_a_range_is_found_inside_unions_and_tuples() -> None:
 
 def test_what_help_says() -> None:
     options = options_of(example)
-    assert options["width"].say() == "a whole number, >= 1 and <= 4096, default 32"
+    assert options["width"].say() == "a whole number, >= 1 and <= 4,096, default 32"
     assert options["widths"].say() == "a whole number ..., default 64 64"
     assert options["act"].say() == "one of relu, gelu, default relu"
     assert options["steps"].say() == "a whole number"
@@ -261,3 +264,64 @@ def test_a_range_holds_what_it_says(value: float, least: int | None, most: int |
     parts = [part.split(" ") for part in str(bounds).split(" and ") if part]
     compare = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
     assert bounds.holds(value) == all(compare[sign](value, float(bound)) for sign, bound in parts)
+
+
+def test_a_json_schema_refuses_what_an_option_refuses() -> None:
+    """Held against an outside judge of JSON schemas: both take and both refuse the same values."""
+    options = options_of(example, "example")
+    schema = json_schema(options, "example", "what it is")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["required"] == [name for name, option in options.items() if option.required]
+    values = [0, 1, 3, -1, 1.5, 1e9, True, None, "up", "x", "", [1, 2], [0.5], [0], [], ["a"], {}]
+    for name, option in options.items():
+        judge = jsonschema.Draft202012Validator(schema["properties"][name])
+        for value in values:
+            try:
+                option.check(value)
+            except BadInput:
+                assert not judge.is_valid(value), f"{name}={value!r} passes the schema only"
+            else:
+                assert judge.is_valid(value), f"{name}={value!r} passes the option only"
+        if not option.required:
+            assert judge.is_valid(schema["properties"][name]["default"])
+
+
+class Layer:
+    """A layer."""
+
+    @checked
+    def __init__(
+        self,
+        width: Annotated[int, Range(1, 64)],
+        act: Literal["relu", "tanh"] = "relu",
+        *,
+        share: Annotated[float, Range(0, below=1)] = 0.5,
+        free: int = 0,
+    ) -> None:
+        self.values = width, act, share, free
+
+
+def test_a_constructor_is_held_to_its_annotations() -> None:
+    assert Layer(3).values == (3, "relu", 0.5, 0)
+    assert Layer(8.0, "tanh", share=0, free="anything").values == (8, "tanh", 0.0, "anything")  # type: ignore[arg-type]
+    assert isinstance(Layer(width=3, share=0).values[2], float)
+    assert list(options_of(Layer, skip=("self",))) == ["width", "act", "share", "free"]
+
+
+@pytest.mark.parametrize(
+    ("places", "words", "message"),
+    [
+        ((0,), {}, "argument 'width' of Layer must be >= 1 and <= 64, not 0"),
+        ((), {"width": 65}, "argument 'width' of Layer must be >= 1 and <= 64, not 65"),
+        ((True,), {}, "argument 'width' of Layer must be a whole number, not True"),
+        ((1, "gelu"), {}, "argument 'act' of Layer must be one of relu, tanh, not 'gelu'"),
+        ((1,), {"share": 1.0}, "argument 'share' of Layer must be >= 0 and < 1, not 1.0"),
+        ((1,), {"share": math.nan}, "argument 'share' of Layer must be a finite number, not nan"),
+        ((1,), {"act": "rely"}, "did you mean 'relu'?"),
+    ],
+)
+def test_a_constructor_refuses(places: tuple, words: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        Layer(*places, **words)
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Layer()  # type: ignore[call-arg]

@@ -63,7 +63,7 @@ def test_table_picks_the_likelihood(task, target, tmp_path):
     recipe = table.recipe(file, target, task="auto" if task != "counts" else "counts", ignore=others)
     assert type(recipe.objective).__name__ == {"classes": "Categorical", "values": "Gaussian", "counts": "Poisson"}[task]
     metrics = figures(
-        "table", tmp_path / "run", file=file, target=target, ignore=others, task="auto" if task != "counts" else "counts", batch_size=16
+        "table", tmp_path / "run", data=file, target=target, ignore=others, task="auto" if task != "counts" else "counts", batch_size=16
     )
     if task == "classes":
         assert metrics["test/accuracy"] > 0.9
@@ -74,7 +74,7 @@ def test_table_picks_the_likelihood(task, target, tmp_path):
 def test_table_with_a_wrong_column(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n5,6\n", encoding="utf-8")
     with pytest.raises(BadInput, match="did you mean 'b'?"):
-        sonde.train("table", run=tmp_path / "run", quiet=True, file=tmp_path / "t.csv", target="bb")
+        sonde.train("table", run=tmp_path / "run", quiet=True, data=tmp_path / "t.csv", target="bb")
     assert not (tmp_path / "run").exists()
 
 

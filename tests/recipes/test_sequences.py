@@ -25,7 +25,7 @@ def text(tmp_path):
 
 
 def small(mixer: str, text) -> dict:
-    return {"mixer": mixer, "depth": 1, "width": 16, "context": 24, "batch_size": 8, "text": text}
+    return {"mixer": mixer, "depth": 1, "width": 16, "context": 24, "batch_size": 8, "data": text}
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

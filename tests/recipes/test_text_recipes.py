@@ -58,11 +58,11 @@ def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
 
 def test_names_of_a_file(tmp_path):
     (tmp_path / "towns.txt").write_text("\n".join(f"Town{chr(97 + i)}{chr(97 + i % 7)}" for i in range(26)), encoding="utf-8")
-    data = names.recipe(file=tmp_path / "towns.txt").build_data()
+    data = names.recipe(data=tmp_path / "towns.txt").build_data()
     assert data.name == "names: towns.txt" and sum(len(part) for part in data.splits.values()) == 26
     (tmp_path / "few.txt").write_text("a\nb\n", encoding="utf-8")
     with pytest.raises(DataUnusable, match="holds 2 different names"):
-        names.recipe(file=tmp_path / "few.txt")
+        names.recipe(data=tmp_path / "few.txt")
     with pytest.raises(BadInput, match="looks at later tokens"):
         names.recipe(mixer="attention causal=false")
 

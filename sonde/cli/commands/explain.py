@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core import registry
 from ...core.errors import BadInput, DataUnusable, nearest
-from ...core.options import Option, Range, options_of, resolve
+from ...core.options import Option, Range, resolve
 from .. import _names
 from .._options import by_name, leading, option, parse
 
@@ -75,12 +75,11 @@ def _find(name: str) -> _names.Named:
     if name in registry.names("models"):
         return _names.model(name)
     if name in registry.names("nn.mixers"):
-        kind, owner = type(registry.load("nn.mixers", name).tiny()), f"mixer '{name}'"
-        return _names.Named(name, owner, kind, options_of(kind, owner))
+        return _names.mixer(name)
     from ...models.published import PUBLISHED, published
 
     if name in PUBLISHED:
-        return _names.Named(name, f"published model '{name}'", lambda: published(name), {})
+        return _names.Named(name, f"published model '{name}'", "", {}, lambda: lambda: published(name))
     known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in registry.names(kind))]
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
@@ -125,10 +124,11 @@ def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...]
 
     if size and "max_len" in thing.options:  # a mixer with a table of lines for each place is made long enough
         overrides = {"max_len": size[0], **overrides}
-    values = resolve(thing.make, overrides, thing.owner)
+    make = thing.load()
+    values = resolve(make, overrides, thing.owner)
     try:
         with torch.device("meta"):
-            model = thing.make(**values)
+            model = make(**values)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor can have
         raise BadInput(
             f"{thing.owner} cannot be built with these options: {str(error).splitlines()[0]}", fix="give smaller sizes"
