@@ -37,7 +37,7 @@ def test_what_options_are_written_with(tmp_path: Path) -> None:
 from pathlib import Path
 from typing import Annotated, Literal
 from sonde.core.options import Range as Between
-from sonde.recipes._sequence import Width
+from sonde.recipes.tools.sequence import Width
 MOST = 2 * 3
 Share = Annotated[float, Between(0, below=1 << 2)]
 def recipe(a: int, b: Share = -0.5, c: Literal["x", 3] = "x", *, d: tuple[int, ...] = (1, MOST), e: Path | None = None,
