@@ -101,9 +101,9 @@ class Run:
         return next(name for name in ("test", "valid", "train") if len(self.data.splits.get(name, ())))
 
     def look(self, lens: str, *, split: str | None = None, first: int = 512, **options: Any) -> list[Reading]:
-        """Look through a lens at the `first` so many examples of a part of the data."""
-        module = registry.load("lenses", lens)
-        readings = module.read(self.subject(split, first), **resolve_lens(module.read, options, lens))
+        """Look through a lens, by name or by the path of a file, at the `first` so many examples of a part of the data."""
+        read = registry.function_of("lenses", lens, "read", "def read(subject: Subject) -> Reading")
+        readings = read(self.subject(split, first), **resolve_lens(read, options, registry.label(lens)))
         return readings if isinstance(readings, list) else [readings]
 
     def report(self) -> Path:

@@ -16,7 +16,7 @@ from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
-from ..models.heads import LINKS, TASKS, OddPair, head, odd
+from ..models.heads import LINKS, TASKS, OddPair, fitting, head, objective_class, odd
 from ..models.mlp import MLP
 from ..nn import activations
 from ..nn.activations import Activation, Interval, about, activation, forget, formula, measure, names, register
@@ -296,7 +296,7 @@ def _heads(exhibit: Exhibit) -> None:
     }
     for task, wanted in pairs.items():
         output_head = head(task, 3)
-        applied = LINKS[output_head.objective][0] or output_head.activation.replace("identity", "nothing")
+        applied = next((name for name in (_added(output_head.objective), output_head.activation) if name != "identity"), "nothing")
         exhibit.expect(f"{task}: what stands at the output", applied, wanted)
         seen = output_head.likelihood().predict(activation(output_head.activation)(torch.tensor(raw)))
         exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
@@ -325,17 +325,22 @@ def _heads(exhibit: Exhibit) -> None:
         for task in TASKS:
             head(task, 2)
     exhibit.expect("warnings for the usual heads", len(records), 0)
-    twice = LINKS["bernoulli"][1](about("sigmoid").range)
+    twice = LINKS[_added("bernoulli")](about("sigmoid").range)
     exhibit.expect("a sigmoid of a sigmoid reaches only", list(twice[:2]), [0.5, 1 / (1 + math.exp(-1))], within=1e-12)
     usual = list(TASKS.items())
     columns = {
         "task": [name for name, _ in usual],
         "activation": [task.activation for _, task in usual],
-        "likelihood": [" or ".join(task.objectives) for _, task in usual],
-        "it adds": [LINKS[task.objectives[0]][0] or "nothing" for _, task in usual],
+        "likelihood": [" or ".join(fitting(name)) for name, _ in usual],
+        "it adds": [_added(task.objective).replace("identity", "nothing") for _, task in usual],
         "predictions in": [str(task.predictions) for _, task in usual],
     }
     exhibit.show(Reading("Output and loss by task", "table", columns, note="Odd, for example: " + "; ".join(texts[:3]) + "."))
+
+
+def _added(likelihood: str) -> str:
+    """The link that a likelihood declares."""
+    return objective_class(likelihood).link  # type: ignore[attr-defined]
 
 
 def _negative_targets(exhibit: Exhibit) -> tuple[float, dict[str, list[float]]]:

@@ -41,6 +41,7 @@ from ..models.nnlm import FeedForwardLM
 from ..models.published import PUBLISHED, published, size
 from ..models.seq2seq import Seq2Seq
 from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, learning
+from ..nn.mixers import mixer_class
 from ..objectives.categorical import Categorical
 from ..objectives.joint import Joint, Part
 from ..recipes import translate as translation
@@ -48,7 +49,7 @@ from . import _language_model_parts as toy
 from .exhibit import Exhibit, spread
 
 SMOOTHINGS: tuple[Smoothing, ...] = ("none", "add", "backoff", "kneser-ney")
-CAUSAL = [name for name in registry.names("nn.mixers") if name != "linformer"]
+CAUSAL = [name for name in registry.names("nn.mixers") if mixer_class(name).causal]
 """mixers that see no later token"""
 
 

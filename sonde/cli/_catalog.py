@@ -25,16 +25,24 @@ def _data() -> dict[str, str]:
     return {name: summary(name) for name in names()}
 
 
+def _models() -> dict[str, str]:
+    """Networks of the library, and published models built from them: what `sonde explain` explains."""
+    from ..models.published import PUBLISHED
+
+    return {**_in_registry("models")(), **{name: "a published model, of its exact size" for name in PUBLISHED}}
+
+
 def _optimizers() -> dict[str, str]:
     """The rules of torch.optim but for those the builder refuses, and our own."""
-    refused = ast.literal_eval(_assigned(registry.folder("optim") / "build.py", "_REFUSED"))
+    from ..optim.known import REFUSED
+
     spec = find_spec("torch")
     home = Path(spec.origin).parent / "optim" / "__init__.py" if spec is not None and spec.origin else None
     kinds = []
     for node in ast.parse(home.read_text(encoding="utf-8")).body if home else []:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.optim."):
             kinds += [name.name for name in node.names if name.name != "Optimizer"]
-    theirs = {kind.lower(): f"torch.optim.{kind}" for kind in kinds if kind[0].isupper() and kind.lower() not in refused}
+    theirs = {kind.lower(): f"torch.optim.{kind}" for kind in kinds if kind[0].isupper() and kind.lower() not in REFUSED}
     return dict(sorted({**theirs, **_in_registry("optim.rules")()}.items()))
 
 
@@ -51,18 +59,10 @@ def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
     return found
 
 
-def _assigned(path: Path, name: str) -> ast.expr:
-    """The expression a file assigns to a name at its top level."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
-            return node.value
-    raise LookupError(f"{path.name} assigns nothing to {name}")
-
-
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _in_registry("recipes"),
     "data": _data,
-    "models": _in_registry("models"),
+    "models": _models,
     "mixers": _in_registry("nn.mixers"),
     "objectives": _in_registry("objectives"),
     "optimizers": _optimizers,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..core import registry, signatures
 from ..core.errors import BadInput, nearest
 from ..core.options import Option, options_of
-from ._options import flag, show, usable
+from ._options import flag, usable
 
 
 @dataclass(frozen=True)
@@ -55,40 +56,49 @@ def merged(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
 
 def recipe(name: str) -> Named:
     """A recipe in the registry or in a user's file."""
-    path = usable(Path(name), "FILE.py") if name.endswith(".py") else registry.folder("recipes") / f"{registry.check('recipes', name)}.py"
-
-    def load() -> Callable[..., Any]:
-        make = getattr(registry.load_file(path) if name.endswith(".py") else registry.load("recipes", name), "recipe", None)
-        if not callable(make):
-            raise BadInput(f"{show(name)} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
-        return make
-
-    return named(name, f"recipe '{path.stem}'", path, "recipe", load, skip=("seed",))
+    owner = f"recipe '{registry.label(checked(name))}'"
+    load = partial(registry.function_of, "recipes", name, "recipe", "def recipe(...) -> Recipe")
+    return named(name, owner, registry.place("recipes", name), "recipe", load, skip=("seed",))
 
 
 def model(name: str) -> Named:
-    """A model of the library: the network in its file that has the file's name."""
-    path = registry.folder("models") / f"{registry.check('models', name)}.py"
+    """A model in the registry or in a user's file: the network that has the file's name."""
 
-    def load() -> Callable[..., Any]:
-        module = registry.load("models", name)
-        kinds = {one.__name__.lower(): one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__}
-        make = kinds.get(name.replace("_", ""))
-        if make is None:
-            raise BadInput(f"models/{name}.py has no class of its name", fix=nearest(name, kinds))
-        return make
+    def load() -> type:
+        from torch import nn
 
-    kinds = {one.lower(): one for one in signatures.classes(path)}
-    return named(name, f"model '{name}'", path, kinds.get(name.replace("_", ""), ""), load)
+        return registry.class_of("models", name, nn.Module)
+
+    return _class("models", name, load)
 
 
 def mixer(name: str) -> Named:
-    """A mixer in the registry: the class of its small example."""
-    path = registry.folder("nn.mixers") / f"{registry.check('nn.mixers', name)}.py"
-    return named(name, f"mixer '{name}'", path, "tiny()", lambda: type(registry.load("nn.mixers", name).tiny()))
+    """A mixer in the registry or in a user's file."""
+
+    def load() -> type:
+        from ..nn.mixers import Mixer
+
+        return registry.class_of("nn.mixers", name, Mixer)
+
+    return _class("nn.mixers", name, load)
+
+
+def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
+    label = registry.label(checked(name))
+    place = registry.place(kind, name)
+    alike = [one for one in signatures.classes(place) if one.lower() == label.replace("_", "").lower()]
+    return named(name, f"{registry.kind_of(kind)} '{label}'", place, alike[0] if len(alike) == 1 else "tiny()", load)
 
 
 def lens(name: str) -> Named:
-    """A lens in the registry."""
-    path = registry.folder("lenses") / f"{registry.check('lenses', name)}.py"
-    return named(name, f"lens '{name}'", path, "read", lambda: registry.load("lenses", name).read, skip=("subject",))
+    """A lens in the registry or in a user's file."""
+    owner, write = f"lens '{registry.label(checked(name))}'", "def read(subject: Subject) -> Reading"
+    thing = named(name, owner, registry.place("lenses", name), "read", partial(registry.function_of, "lenses", name, "read", write))
+    if next(iter(thing.options), "") != "subject":
+        raise BadInput(f"the first argument of 'read' of {owner} is not 'subject'", fix=f"write: {write}")
+    return replace(thing, options={option: one for option, one in thing.options.items() if option != "subject"})
+
+
+def checked(name: str) -> str:
+    """The name of a plug-in; the path of a file is one that a file system takes."""
+    return str(usable(Path(name), "FILE.py")) if registry.is_file(name) else name

@@ -26,6 +26,12 @@ class Objective(Protocol):
     phases, phase_of(name)  for players that take turns: the phases in the order in which they come, one a step, over and
                             over, as numbers from 0; and in which of them a parameter moves, other parameters being at rest
     phase                   set for a step to the phase that it is, None again after it
+
+    An objective declares about itself, as attributes of its class, what the rest of the system must know:
+
+    repeatable              True: what it does depends on nothing but the shapes of a batch, so a step can be recorded and replayed
+    tasks                   tasks whose targets it fits: 'binary', 'classes', 'counts', 'positive', 'real' (see `models.heads`)
+    link                    what it puts on raw outputs: 'identity', 'sigmoid', 'softmax', 'exponential', or a rising function
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
@@ -33,11 +39,12 @@ class Objective(Protocol):
 
 class Optimizer(Protocol):
     """Named parameters -> torch optimizer.  `elementwise` says that no entry of a tensor looks at another,
-    so all parameters may be laid into one flat buffer and updated in a single call."""
+    so all parameters may be laid into one flat buffer and updated in a single call; `decays` whether weight decay acts on a
+    parameter, which `owner` holds: a module declares in `no_decay` which of its own it should leave alone."""
 
     elementwise: bool
 
-    def decays(self, name: str, parameter: Tensor) -> bool: ...
+    def decays(self, name: str, parameter: Tensor, owner: nn.Module) -> bool: ...
 
     def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer: ...
 

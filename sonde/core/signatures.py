@@ -70,8 +70,11 @@ def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -
 
 
 def classes(path: Path) -> list[str]:
-    """Names of the classes that a file defines at its top level."""
-    return [node.name for node in _parsed(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
+    """Names of the classes that a file defines at its top level; none where it cannot be read."""
+    try:
+        return [node.name for node in _parsed(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return []
 
 
 class _Unreadable(Exception):

@@ -1,12 +1,17 @@
 """The catalog: every data set by its name, and a user's own files by their path.
 
-A set is a function with a docstring in one of the modules below; its keyword arguments are its options.  Listing them
-imports nothing.
+A set is a public function in a file of this folder that takes a `seed` first and returns `Data`:
+
+    def moons(seed: int = 0, noise: float = 0.1) -> Data:
+
+Its other arguments are its options, the first line of its docstring says what it is.  Listing them imports nothing.  A user's
+own file with such a function is taken by its path: `load("./mine.py", noise=0.2)`.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,61 +23,72 @@ from ..core.errors import BadInput, nearest
 if TYPE_CHECKING:
     from ..core.batch import Data
 
-MODULES = {
-    "bundled": ("digits", "iris", "wine", "breast_cancer", "diabetes"),
-    "synthetic": ("xor", "rings", "moons", "spirals", "blobs", "swiss_roll", "sine", "bowl"),
-    "sequences": ("recall", "copying", "reset", "parity", "in_context", "tagging"),
-    "toys": ("bilingual", "reversal"),
-    "shapes": ("shapes",),
-    "text.windows": ("stdlib_text", "tiny_shakespeare"),
-    "text.corpora": ("novels", "kjv", "wikitext2", "nottingham", "given_names", "sst2", "sentence_polarity", "imdb", "multi30k"),
-    "series": ("sunspots", "passengers", "temperatures"),
-    "archives": ("mnist", "fashion_mnist", "cifar10"),
-}
+FOLDER = Path(__file__).resolve().parent
+_SET = re.compile(r"^def ([a-z]\w*)\((?:\s*#[^\n]*)?\s*seed\b(?:(?!^def ).)*?\) -> (?:\w+\.)?Data:", re.DOTALL | re.MULTILINE)
+"""the head of a function that makes a set"""
 
 
 def names() -> list[str]:
-    """All sets, in the order a newcomer would try them."""
-    return [name for sets in MODULES.values() for name in sets]
+    """All sets, sorted."""
+    return sorted(_homes())
 
 
 def summary(name: str) -> str:
     """What a set is, in one line, read without importing it."""
-    module = _home(name)
-    return _summaries(module)[name]
+    return _summaries(_home(name))[name]
 
 
 def function(name: str) -> Callable[..., Data]:
-    """The function that makes a set; its signature holds the options."""
-    folder, _, module = f"data.{_home(name)}".rpartition(".")
-    return getattr(registry.load(folder, module), name)
+    """The function that makes a set, by its name or the path of its file; its signature holds the options."""
+    if registry.is_file(name):
+        return _own(Path(name))
+    *folders, module = _home(name).relative_to(FOLDER).with_suffix("").parts
+    return getattr(registry.load(".".join(("data", *folders)), module), name)
 
 
 def load(name: str | Path, seed: int = 0, **options: Any) -> Data:
-    """A set by name, or a user's file or folder by path, split into train, valid and test by the seed."""
+    """A set by name or from a Python file of the user's, or their file or folder of data by path; split by the seed."""
     from ..core.options import options_of
     from .files import load_file, looks_like_path
 
-    if isinstance(name, Path) or (name not in names() and looks_like_path(name)):
+    if not registry.is_file(name) and (isinstance(name, Path) or (name not in names() and looks_like_path(name))):
         return load_file(name, seed=seed, **options)
-    make = function(name)
-    known = options_of(make, f"data set '{name}'", skip=("seed",))
+    make, owner = function(str(name)), f"data set '{registry.label(name)}'"
+    known = options_of(make, owner, skip=("seed",))
     for option in options:
         if option not in known:
-            raise BadInput(f"data set '{name}' has no option '{option}'", fix=nearest(option, known))
+            raise BadInput(f"{owner} has no option '{option}'", fix=nearest(option, known))
     return make(seed=seed, **{option: known[option].check(value) for option, value in options.items()})
 
 
-def _home(name: str) -> str:
-    for module, sets in MODULES.items():
-        if name in sets:
-            return module
-    raise BadInput(f"no data set '{name}'", fix=nearest(name, names()) + " (or give the path of a file)")
+def _home(name: str) -> Path:
+    """The file of a set."""
+    if name not in _homes():
+        raise BadInput(f"no data set '{name}'", fix=nearest(name, names()) + " (or give the path of a file)")
+    return _homes()[name]
 
 
 @cache
-def _summaries(module: str) -> dict[str, str]:
-    path = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+def _homes() -> dict[str, Path]:
+    """Name of each set -> its file."""
+    files = [path for path in sorted(FOLDER.rglob("*.py")) if not path.stem.startswith("_")]
+    return {name: path for path in files for name in _SET.findall(path.read_text(encoding="utf-8"))}
+
+
+def _own(path: Path) -> Callable[..., Data]:
+    """The function of a user's file that makes a set: the one named like the file, or the only one."""
+    module = registry.load_file(path)
+    sets = [name for name in _SET.findall(path.read_text(encoding="utf-8-sig")) if callable(getattr(module, name, None))]
+    chosen = [name for name in sets if name == path.stem] or sets
+    if len(chosen) == 1:
+        return getattr(module, chosen[0])
+    if not sets:
+        raise BadInput(f"{path.name} defines no data set", fix=f"write: def {path.stem}(seed: int = 0) -> Data")
+    raise BadInput(f"{path.name} defines {len(sets)} data sets: {', '.join(sets)}", fix="name one of them like the file")
+
+
+@cache
+def _summaries(path: Path) -> dict[str, str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in functions}

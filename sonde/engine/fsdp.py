@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..gradients.flat import owner
 from ..gradients.mean import global_counts
 from .replica import build_optimizer
 from .state import misfit_model, model_tensors
@@ -36,11 +37,11 @@ class SpreadReplica:
             if any(True for _ in child.parameters()):
                 fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        decays = getattr(optimizer, "decays", lambda name, parameter: True)
+        decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         groups = []
         for group in (0, 1):
-            own = [(name, p) for name, p in named if decays(name, p) == (group == 0)]
+            own = [(name, p) for name, p in named if decays(name, p, owner(model, name)) == (group == 0)]
             if own:
                 groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
         self.optimizer = build_optimizer(optimizer, groups)

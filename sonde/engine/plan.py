@@ -40,9 +40,7 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[st
         function, name, source = recipe, recipe.__name__, {"object": f"{recipe.__module__}.{recipe.__qualname__}"}
     elif str(recipe).endswith(".py"):
         file = Path(recipe)
-        function, name = getattr(registry.load_file(file), "recipe", None), file.stem
-        if function is None:
-            raise BadInput(f"{file.name} defines no function 'recipe'", fix="write: def recipe(...) -> Recipe")
+        function, name = registry.function_of("recipes", str(recipe), "recipe", "def recipe(...) -> Recipe"), file.stem
         source = {"file": str(file.resolve()), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     else:
         name = registry.check("recipes", str(recipe))
@@ -56,7 +54,8 @@ def _options(function: Callable[..., Recipe], overrides: dict[str, Any], owner: 
         raise BadInput(f"{owner} has no option 'seed'", fix="the seed is an option of the run: --seed")
     known = options_of(function, owner)
     values = resolve(function, {**({"seed": 0} if "seed" in known else {}), **overrides}, owner)
-    return {name: value for name, value in values.items() if name != "seed"}
+    # a plug-in in a user's file is found again from another folder
+    return {name: registry.absolute(value) for name, value in values.items() if name != "seed"}
 
 
 def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> Callable[[int], Recipe]:

@@ -30,7 +30,7 @@ class Replica:
         self.judges = world
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
-        decays = getattr(optimizer, "decays", lambda name, parameter: True)
+        decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
         self.flat = Flat(model, decays, checked(objective, model)) if phased(objective) else Flat(model, decays)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():

@@ -36,9 +36,6 @@ from .progress import Progress
 from .signals import StopRequest, stopped
 from .state import misfit_model, model_tensors
 
-LINEAR = {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "emasgd", "rawadam"}
-"""rules whose step is proportional to the learning rate"""
-
 
 def reason_against(jobs: list[Job]) -> str:
     """Why these jobs cannot be trained as one; '' where they can.
@@ -79,7 +76,7 @@ def _reason(job: Job) -> str:
         "the layout channels_last": recipe.channels_last,
         f"on_bad='{recipe.on_bad}'": recipe.on_bad != "stop",
         "a device other than the CPU": job.device.type != "cpu",
-        f"optimizer {getattr(recipe.optimizer, 'name', 'of the user')}": getattr(recipe.optimizer, "name", "") not in LINEAR,
+        f"optimizer {getattr(recipe.optimizer, 'name', 'of the user')}": not getattr(recipe.optimizer, "linear_in_lr", False),
     }
     return next((f"{what} is not done for many members at once" for what, present in checks.items() if present), "")
 

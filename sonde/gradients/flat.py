@@ -37,7 +37,7 @@ class Flat:
     def __init__(
         self,
         model: nn.Module,
-        decays: Callable[[str, Tensor], bool] = lambda name, parameter: True,
+        decays: Callable[[str, Tensor, nn.Module], bool] = lambda name, parameter, owner: True,
         phase_of: Callable[[str], int] = lambda name: 0,
     ) -> None:
         trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -53,7 +53,7 @@ class Flat:
         self.slots: list[Slot] = []
         self.bounds: list[tuple[int, int]] = []
         """first and last element of each group: of phase n, group 2 n is decayed and 2 n + 1 is not"""
-        belongs = [2 * phase_of(name) + (not decays(name, parameter)) for name, parameter in trainable]
+        belongs = [2 * phase_of(name) + (not decays(name, parameter, owner(model, name))) for name, parameter in trainable]
         position = 0
         for group in range(2 * (max(belongs) // 2 + 1)):
             begin = position
@@ -102,6 +102,11 @@ class Flat:
         for slot in self.slots:
             if slot.group == group:
                 yield slot.name, view(buffer, slot._replace(start=slot.start - begin, stop=slot.stop - begin))
+
+
+def owner(model: nn.Module, name: str) -> nn.Module:
+    """The module that holds a parameter."""
+    return model.get_submodule(name.rpartition(".")[0])
 
 
 def view(buffer: Tensor, slot: Slot) -> Tensor:

@@ -40,10 +40,6 @@ _SHORT: dict[Any, Callable] = {
 _REFUSED = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-_LIKELIHOODS = {f"sonde.objectives.{name}" for name in ("gaussian", "laplace", "bernoulli", "categorical", "poisson")}
-"""objectives with nothing of the user in them"""
-
-
 class Unrepeatable(Exception):
     """The operations of this step depend on more than its inputs, so they cannot be replayed."""
 
@@ -306,10 +302,10 @@ class _Step:
 def repeatable(model: nn.Module, objective: Any) -> bool:
     """Whether every part of the network and the objective are known to do the same for every batch of one shape."""
     modules, parameters = list(model.modules()), list(model.parameters())
-    known = all(type(module).__module__.startswith(("torch.nn.modules.", "sonde.nn.", "sonde.models.")) for module in modules)
+    known = all(type(module).__module__.startswith(_KNOWN) or _declares(module) for module in modules)
     changed = any("forward" in vars(module) or any(map(_foreign, vars(module).values())) for module in modules)
     hooks = [getattr(part, name, None) for part in (*modules, *parameters, nn.modules.module) for name in _HOOKS]
-    return known and not changed and not any(hooks) and type(objective).__module__ in _LIKELIHOODS
+    return known and not changed and not any(hooks) and _declares(objective)
 
 
 _HOOKS = (
@@ -324,3 +320,9 @@ def _foreign(value: Any) -> bool:
 
 
 _OURS = ("torch", "sonde")
+_KNOWN = ("torch.nn.modules.", "sonde.nn.", "sonde.models.")
+
+
+def _declares(part: Any) -> bool:
+    """Whether a class itself declares that it is `repeatable`; what a class derived from it does, it does not know."""
+    return vars(type(part)).get("repeatable") is True

@@ -42,7 +42,7 @@ def checked(tokens: Tensor, vocabulary: int, where: str, least: int = 0) -> Tens
     if tokens.dtype.is_floating_point or tokens.dtype.is_complex or tokens.dtype == torch.bool:
         kind = str(tokens.dtype).removeprefix("torch.")
         raise BadInput(f"tokens are whole numbers, not {kind}", where=where, fix="give token numbers, int64 or int32")
-    if tokens.numel():
+    if tokens.numel() and not tokens.is_meta:
         low, high = (int(end) for end in tokens.aminmax())
         if low < least or high >= vocabulary:
             raise BadInput(f"there is a token {low if low < least else high}", where=where, fix=f"give numbers from 0 to {vocabulary - 1}")

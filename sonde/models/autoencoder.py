@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..nn.activations import activation as make_activation
 
@@ -215,3 +216,9 @@ def _wrong(what: str, fix: str = "") -> BadInput:
 
 def _say(shape: Any) -> str:
     return "x".join(map(str, shape))
+
+
+def tiny() -> tuple[AutoEncoder, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return dense((1, 4, 4), (6, 3)), Batch(x=torch.rand(5, 1, 4, 4, generator=dice))

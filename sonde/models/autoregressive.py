@@ -16,6 +16,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.options import Range
 from . import _shape
 from .mlp import MLP
@@ -67,3 +68,9 @@ class Autoregressive(nn.Module):
             part = torch.multinomial(weights.exp(), 1, generator=generator)
             x[:, i] = (means.gather(1, part) + log_scales.gather(1, part).exp() * noise[:, i : i + 1]).squeeze(1)
         return x
+
+
+def tiny() -> tuple[Autoregressive, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Autoregressive(3, parts=2, width=6), Batch(x=torch.randn(5, 3, generator=dice))

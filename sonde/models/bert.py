@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.batch import Batch
 from ..core.options import Range
 from ..nn.block import ACTIVATIONS, Style, style_of
 from ..nn.positions import Positions
@@ -95,3 +96,9 @@ class Bert(nn.Module):
     def pooled(self, x: Tensor) -> Tensor:
         """Features (B, T, D) -> (B, D) what the first token says of the whole."""
         return torch.tanh(self.pooler(x[:, 0]))
+
+
+def tiny() -> tuple[Bert, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Bert(11, 8, 1, "attention heads=2", 2.0, places=9), Batch(x=torch.randint(11, (5, 7), generator=dice))

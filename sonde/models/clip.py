@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.batch import Batch
 from ..core.options import Range
 
 STEEPEST = 100.0
@@ -52,3 +53,13 @@ class Clip(nn.Module):
     def texts(self, text: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(B, T), of each row the first `lengths` -> unit vectors (B, D)."""
         return F.normalize(self.text(text, lengths), dim=-1)
+
+
+def tiny() -> tuple[Clip, Batch]:
+    """A small working instance with input."""
+    from .cnn import CNN
+    from .topologies import Seq2Vec
+
+    dice = torch.Generator().manual_seed(0)
+    batch = Batch(x=torch.rand(5, 1, 6, 6, generator=dice), text=torch.randint(9, (5, 4), generator=dice))
+    return Clip(CNN((1, 3), 4, hidden=0, image=(6, 6)), Seq2Vec(9, 4, width=6)), batch

@@ -7,8 +7,10 @@ from itertools import count, pairwise
 from math import prod
 from typing import Annotated, Literal, final
 
+import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.images import through
@@ -134,3 +136,9 @@ def _wrong(what: str, fix: str = "") -> BadInput:
 
 def _size(image: tuple[int, ...] | None) -> str:
     return "x".join(map(str, image or ()))
+
+
+def tiny() -> tuple[CNN, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return CNN((1, 3, 4), 5, hidden=6, image=(8, 6)), Batch(x=torch.rand(5, 1, 8, 6, generator=dice))

@@ -21,6 +21,7 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.positions import sinusoidal
@@ -194,3 +195,9 @@ def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, sche
     """
     channels, _, _ = quarters(shape, "diffusion.images")
     return Diffusion(ImageDenoiser(channels, width), shape, steps, schedule, span=(0.0, 1.0), unit=0.5)
+
+
+def tiny() -> tuple[Diffusion, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return points(3, width=8, depth=1, steps=5), Batch(x=torch.randn(5, 3, generator=dice))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.directions import turned
@@ -114,3 +115,9 @@ def _outputs(layers: nn.ModuleList, x: Tensor, spans: Spans | None) -> list[Tens
         y, _ = layer(outputs[-1], spans=spans)
         outputs.append(y + outputs[-1] if j else y)
     return outputs
+
+
+def tiny() -> tuple[Elmo, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Elmo(11, 6, 1), Batch(x=torch.randint(11, (5, 7), generator=dice))

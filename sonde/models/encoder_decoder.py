@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, cast, final
 
+import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.block import Block, Style, style_of
@@ -140,3 +142,10 @@ def _share_distances(stack: Stack) -> None:
     tables = [block.mixer for block in stack.blocks if isinstance(getattr(block.mixer, "distance", None), RelativeBias)]
     for mixer in tables[1:]:
         mixer.distance = tables[0].distance  # type: ignore[union-attr]
+
+
+def tiny() -> tuple[EncoderDecoder, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    batch = Batch(source=torch.randint(11, (5, 4), generator=dice), x=torch.randint(11, (5, 7), generator=dice))
+    return EncoderDecoder(11, 8, 1, 2, 2.0), batch

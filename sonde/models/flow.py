@@ -25,6 +25,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from . import _shape
@@ -148,3 +149,9 @@ class Flow(nn.Module):
 
 def _backwards(steps: Iterable[nn.Module]) -> list[Coupling]:
     return [step for step in reversed(list(steps)) if isinstance(step, Coupling)]
+
+
+def tiny() -> tuple[Flow, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Flow((4,), steps=2, width=6, depth=1), Batch(x=torch.randn(5, 4, generator=dice))

@@ -15,6 +15,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ._shape import Shape, fits, noise, quarters
@@ -86,3 +87,9 @@ def images(shape: Shape = (1, 8, 8), latent: Count = 32, width: Count = 32) -> G
         nn.Linear(2 * width * high * wide, 1),
     )
     return GAN(generator, discriminator, latent, shape)
+
+
+def tiny() -> tuple[GAN, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return points(3, latent=2, width=6, depth=1), Batch(x=torch.randn(5, 3, generator=dice))

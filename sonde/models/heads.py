@@ -13,6 +13,8 @@ would round to log 0.  A pair is odd where activation and link together cannot r
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 
 from ..core import registry
 from ..core.errors import BadInput, nearest
+from ..core.options import options_of, resolve
 from ..nn.activations import Interval, about
 
 PROBABILITY, POSITIVE, REAL = Interval(0, 1), Interval(0, math.inf), Interval()
@@ -39,18 +42,18 @@ class Task:
     """What targets are, and the usual way to predict them."""
 
     activation: str
-    objectives: tuple[str, ...]
-    """likelihoods that fit the targets, the usual one first"""
+    objective: str
+    """the usual likelihood; others that declare this task fit its targets too"""
     predictions: Interval
     """where predictions should lie"""
 
 
 TASKS = {
-    "binary": Task("identity", ("bernoulli",), PROBABILITY),
-    "classes": Task("identity", ("categorical",), PROBABILITY),
-    "counts": Task("identity", ("poisson",), POSITIVE),
-    "positive": Task("softplus", ("gaussian", "laplace"), POSITIVE),
-    "real": Task("identity", ("gaussian", "laplace"), REAL),
+    "binary": Task("identity", "bernoulli", PROBABILITY),
+    "classes": Task("identity", "categorical", PROBABILITY),
+    "counts": Task("identity", "poisson", POSITIVE),
+    "positive": Task("softplus", "gaussian", POSITIVE),
+    "real": Task("identity", "gaussian", REAL),
 }
 
 
@@ -65,14 +68,13 @@ def _between_two(span: Interval) -> Interval:
     return _through(torch.sigmoid)(Interval(-width, width))
 
 
-LINKS: dict[str, tuple[str, Callable[[Interval], Interval]]] = {
-    "bernoulli": ("sigmoid", _through(torch.sigmoid)),
-    "categorical": ("softmax", _between_two),
-    "poisson": ("exponential", _through(torch.exp)),
-    "gaussian": ("", _through(torch.clone)),
-    "laplace": ("", _through(torch.clone)),
+LINKS: dict[str, Callable[[Interval], Interval]] = {
+    "identity": _through(torch.clone),
+    "sigmoid": _through(torch.sigmoid),
+    "softmax": _between_two,
+    "exponential": _through(torch.exp),
 }
-"""the function each likelihood puts on raw outputs, by name and as what it does to an interval"""
+"""links that a likelihood can declare by name, as what they do to an interval"""
 
 
 @final
@@ -91,8 +93,9 @@ class Head:
 
     def likelihood(self, **settings: Any) -> Any:
         """The objective itself, e.g. `head("classes", 3).likelihood(smoothing=0.1)`."""
-        kind = getattr(registry.load("objectives", self.objective), self.objective.title().replace("_", ""))
-        return kind(**({"classes": self.outputs} if self.objective == "categorical" else {}), **settings)
+        kind = objective_class(self.objective)
+        known = {"classes": self.outputs} if "classes" in inspect.signature(kind).parameters else {}
+        return kind(**{**known, **settings})
 
 
 def head(task: str, outputs: int = 1, activation: str | None = None, objective: str | None = None) -> Head:
@@ -100,7 +103,7 @@ def head(task: str, outputs: int = 1, activation: str | None = None, objective: 
     usual = _task(task)
     if not isinstance(outputs, int) or outputs < (2 if task == "classes" else 1):
         raise BadInput(f"task '{task}' cannot have {outputs!r} outputs", where="head", fix="give one output per class, two or more")
-    new_head = Head(outputs, activation or usual.activation, objective or usual.objectives[0])
+    new_head = Head(outputs, activation or usual.activation, objective or usual.objective)
     message = odd(task, new_head.activation, new_head.objective)
     if message:
         warnings.warn(message, OddPair, stacklevel=2)
@@ -109,17 +112,54 @@ def head(task: str, outputs: int = 1, activation: str | None = None, objective: 
 
 def odd(task: str, activation: str, objective: str) -> str:
     """What is odd about an output activation and a likelihood for a task, in one line; '' where nothing is."""
-    usual = _task(task)
-    if objective not in LINKS:
-        raise BadInput(f"no likelihood '{objective}' with a known link", where="head", fix=nearest(objective, LINKS))
-    if objective not in usual.objectives:
-        return f"'{objective}' is not a likelihood of {task} targets; use {' or '.join(usual.objectives)}"
-    name, link = LINKS[objective]
-    reach = link(about(activation).range)
+    usual, shown = _task(task), registry.label(objective)
+    if not registry.is_file(objective) and objective not in likelihoods():
+        raise BadInput(f"no likelihood '{objective}' with a known link", where="head", fix=nearest(objective, likelihoods()))
+    kind = objective_class(objective)
+    link: str | Callable[[Tensor], Tensor] = getattr(kind, "link", "identity")
+    if isinstance(link, str) and link not in LINKS:
+        raise BadInput(f"objective '{shown}' declares an unknown link '{link}'", where="head", fix=nearest(link, LINKS))
+    if task not in getattr(kind, "tasks", ()):
+        return f"'{shown}' is not a likelihood of {task} targets; use {' or '.join(fitting(task))}"
+    reach = (LINKS[link] if isinstance(link, str) else _through(link))(about(activation).range)
     if reach.low == usual.predictions.low and reach.high == usual.predictions.high:
         return ""
-    added = f" with the {name} that '{objective}' adds" if name else ""
+    name = link if isinstance(link, str) else getattr(link, "__name__", "link")
+    added = "" if name == "identity" else f" with the {name} that '{shown}' adds"
     return f"'{activation}'{added} predicts {reach}, and {task} targets need {usual.predictions}; use '{usual.activation}'"
+
+
+def fitting(task: str) -> list[str]:
+    """Likelihoods that declare to fit the targets of a task, the usual one first."""
+    usual = _task(task).objective
+    return [usual, *(name for name, tasks in likelihoods().items() if task in tasks and name != usual)]
+
+
+def objective_class(name: str) -> type:
+    """The class of an objective, by its name or the path of its file."""
+    return registry.class_of("objectives", name, Callable)  # type: ignore[arg-type]
+
+
+def objective_of(text: str, **more: Any) -> Any:
+    """An objective from its name or file and any options after it: 'laplace', 'gaussian variance=2', './huber.py delta=2'.
+
+    more: options for what the text does not say, left out where its class does not have them
+    """
+    name, options = registry.parse(text, "objective")
+    kind, owner = objective_class(name), f"objective '{registry.label(name)}'"
+    known = options_of(kind, owner) if "__init__" in vars(kind) else {}
+    return (
+        kind(**resolve(kind, {**{one: value for one, value in more.items() if one in known}, **options}, owner))
+        if known or options
+        else kind()
+    )
+
+
+@functools.cache
+def likelihoods() -> dict[str, tuple[str, ...]]:
+    """Name of each objective that declares which tasks it fits -> these tasks."""
+    declared = {name: getattr(objective_class(name), "tasks", ()) for name in registry.names("objectives")}
+    return {name: tasks for name, tasks in declared.items() if tasks}
 
 
 def _task(name: str) -> Task:

@@ -7,18 +7,18 @@ B batch, T time, D width.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core import registry
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..nn.block import FeedForward, Style, style_of
+from ..nn.block import Style, style_of
 from ..nn.mixers import Mixer, mixer
-from ..nn.mixers.attention import Attention, CrossAttention
 from ..nn.positions import Kind, Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -150,11 +150,12 @@ def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Sty
 def begin_small(stack: Stack) -> None:
     """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches.
 
-    Of attention and of the networks alone: other mixers begin in ways of their own, such as with a gate that forgets little.
+    Of parts that declare a `small_start`, which are attention and the networks: other mixers begin in ways of their own, such
+    as with a gate that forgets little.
     """
     branches = sum(1 + (block.cross is not None) + (block.ffn is not None) for block in stack.blocks)
     for branch in stack.modules():
-        if isinstance(branch, (Attention, CrossAttention, FeedForward)):
+        if getattr(branch, "small_start", False):
             for name, part in branch.named_children():
                 if isinstance(part, nn.Linear):
                     nn.init.normal_(part.weight, std=0.02 * branches**-0.5 if name in ("out", "down") else 0.02)
@@ -169,15 +170,15 @@ def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one th
 
 
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:
-    """A mixer from its name and any options after it: 'gla', 'gla heads=8 rank=4'; `more` options stand where the text has none."""
-    name, *words = text.split() or [""]
-    options: dict[str, Any] = dict(more)
-    for word in words:
-        option, equals, value = word.partition("=")
-        if not (option and equals and value):
-            raise BadInput(f"'{word}' after mixer '{name}' is no option", where=f"mixer '{text}'", fix=f"write '{name} heads=4'")
-        try:
-            options[option] = json.loads(value)
-        except ValueError:
-            options[option] = value
-    return mixer(name, width, **options)
+    """A mixer from its name or file and any options after it: 'gla', 'gla heads=8 rank=4', './fade.py heads=8'.
+
+    more: options for what the text does not say
+    """
+    name, options = registry.parse(text, "mixer")
+    return mixer(name, width, **{**more, **options})
+
+
+def tiny() -> tuple[LanguageModel, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return LanguageModel(11, 8, 2, "attention heads=2", 2.0), Batch(x=torch.randint(11, (5, 7), generator=dice))

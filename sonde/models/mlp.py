@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Annotated, Literal, final
 
+import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.activations import activation as make_activation
@@ -61,3 +63,9 @@ class MLP(nn.Module):
                 fix=f"set widths to start with {x.shape[1]}",
             )
         return self.layers(x)
+
+
+def tiny() -> tuple[MLP, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return MLP((4, 6, 3), "tanh"), Batch(x=torch.randn(5, 4, generator=dice))

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -240,3 +241,9 @@ def _joined(tokens: Tensor | Sequence[Tensor]) -> Tensor:
         raise BadInput("there is no text", where="Ngram", fix="give at least one document")
     gap = tokens[0].new_full((1,), NONE, dtype=torch.long)
     return torch.cat([part for document in tokens for part in (document.long(), gap)][:-1])
+
+
+def tiny() -> tuple[Ngram, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Ngram(torch.randint(5, (60,), generator=dice), 5, 2), Batch(x=torch.randint(5, (5, 7), generator=dice))

@@ -14,6 +14,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
@@ -65,3 +66,9 @@ class FeedForwardLM(nn.Module):
         x = torch.where((tokens >= 0).unsqueeze(-1), self.embedding(tokens.clamp_min(0)), 0)
         windows = x.unfold(1, self.order - 1, 1).transpose(2, 3)  # (B, T, K, D), the oldest first
         return self.hidden(windows.flatten(2)).tanh()
+
+
+def tiny() -> tuple[FeedForwardLM, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return FeedForwardLM(11, 3, 4, 6), Batch(x=torch.randint(11, (5, 7), generator=dice))

@@ -15,6 +15,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
@@ -117,3 +118,10 @@ def levels_of(x: Tensor, levels: int) -> Tensor:
 
 def _wrong(what: str, fix: str) -> BadInput:
     return BadInput(what, where="Pixels", fix=fix)
+
+
+def tiny() -> tuple[Pixels, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    batch = Batch(x=torch.randint(5, (5, 3, 4), generator=dice), label=torch.randint(2, (5,), generator=dice))
+    return Pixels((3, 4), 5, 2, 8, 1, "attention heads=2"), batch

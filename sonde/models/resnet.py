@@ -19,9 +19,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal, final, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.batch import Batch
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..nn.images import convolved, normalized, through
@@ -204,3 +206,9 @@ def _conv(into: int, out: int, side: int, stride: int = 1) -> nn.Conv2d:
 
 def _wrong(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="ResNet", fix=fix)
+
+
+def tiny() -> tuple[ResNet, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return ResNet((1, 1), 5, channels=1, width=4, large=False), Batch(x=torch.rand(5, 1, 8, 8, generator=dice))

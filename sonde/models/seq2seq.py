@@ -20,6 +20,7 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
@@ -168,3 +169,9 @@ class Seq2Seq(nn.Module):
         if context is not None and self.join is not None:
             h = torch.tanh(self.join(torch.cat([context, h], -1)))
         return self.head(self.dropout(h))
+
+
+def tiny() -> tuple[Seq2Seq, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return Seq2Seq(11, 8), Batch(source=torch.randint(11, (5, 4), generator=dice), x=torch.randint(11, (5, 7), generator=dice))

@@ -14,6 +14,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.images import through
@@ -134,3 +135,9 @@ def _wrong(what: str, fix: str) -> BadInput:
 
 def _size(size: tuple[int, int]) -> str:
     return "x".join(map(str, size))
+
+
+def tiny() -> tuple[UNet, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return UNet(1, 2, width=4, depth=2, padded=True), Batch(x=torch.rand(5, 1, 16, 12, generator=dice))

@@ -15,6 +15,7 @@ from typing import final
 import torch
 from torch import Generator, Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from .autoencoder import conv_decoder, conv_encoder, dense_decoder, dense_encoder
 
@@ -91,3 +92,9 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (32, 64), code
     variance: of Gaussian values; none makes them Bernoulli pixels
     """
     return VAE(conv_encoder(image, channels, 2 * code), conv_decoder(image, channels, code), code, variance)
+
+
+def tiny() -> tuple[VAE, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return dense((1, 4, 4), (6,), 2), Batch(x=torch.rand(5, 1, 4, 4, generator=dice))

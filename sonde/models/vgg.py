@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, final
 
+import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.images import through
@@ -87,3 +89,9 @@ class VGG(nn.Module):
 
 def _wrong(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="VGG", fix=fix)
+
+
+def tiny() -> tuple[VGG, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return VGG(11, 3, 1, hidden=8), Batch(x=torch.rand(2, 1, 32, 32, generator=dice))

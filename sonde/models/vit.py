@@ -13,6 +13,7 @@ from typing import Annotated, Literal, final
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.block import Style, style_of
@@ -136,3 +137,9 @@ def _wrong(what: str, fix: str) -> BadInput:
 
 def _size(image: tuple[int, ...]) -> str:
     return "x".join(map(str, image))
+
+
+def tiny() -> tuple[ViT, Batch]:
+    """A small working instance with input."""
+    dice = torch.Generator().manual_seed(0)
+    return ViT((8, 6), 2, 8, 1, 2, 5, 1, 2.0), Batch(x=torch.rand(5, 1, 8, 6, generator=dice))

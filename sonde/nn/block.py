@@ -95,6 +95,8 @@ class FeedForward(nn.Module):
     bias: add a number to each output
     """
 
+    small_start = True
+
     def __init__(
         self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: Activation = "swiglu", bias: bool = False
     ) -> None:

@@ -86,6 +86,7 @@ class Fourier(nn.Module):
     x is (B, H, L, d); every head has its own W, (F, d).
     """
 
+    no_decay = ("sigma",)
     directions: Tensor
 
     def __init__(self, heads: int, width: int, count: int = 64) -> None:

@@ -20,6 +20,9 @@ class Bernoulli(Likelihood):
     """y is 0 or 1 (or a probability in between); output = log(p / (1 - p)), the logit.  Drops nothing."""
 
     name = "bernoulli"
+    tasks = ("binary",)
+    link = "sigmoid"
+    repeatable = True
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         return F.binary_cross_entropy_with_logits(*align(output, y, self.name), reduction=reduction)

@@ -31,6 +31,9 @@ class Categorical(Likelihood):
     """
 
     name = "categorical"
+    tasks = ("classes",)
+    link = "softmax"
+    repeatable = True
 
     def __init__(self, classes: int | None = None, smoothing: float = 0.0, weights: Sequence[float] | None = None) -> None:
         if not 0 <= smoothing < 1:

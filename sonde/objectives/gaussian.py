@@ -26,6 +26,9 @@ class Gaussian(Likelihood):
     """
 
     name = "gaussian"
+    tasks = ("real", "positive")
+    link = "identity"
+    repeatable = True
 
     def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
         self.variance = None if variance == "learned" else positive(variance, "variance")

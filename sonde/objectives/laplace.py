@@ -25,6 +25,9 @@ class Laplace(Likelihood):
     """
 
     name = "laplace"
+    tasks = ("real", "positive")
+    link = "identity"
+    repeatable = True
 
     def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
         self.scale = None if scale == "learned" else positive(scale, "scale")

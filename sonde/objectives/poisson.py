@@ -20,6 +20,9 @@ class Poisson(Likelihood):
     """y is 0, 1, 2, ...; rate = exp(output), so the output is a log-rate.  Drops log(y!)."""
 
     name = "poisson"
+    tasks = ("counts",)
+    link = "exponential"
+    repeatable = True
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         return F.poisson_nll_loss(*align(output, y, self.name), log_input=True, full=False, reduction=reduction)

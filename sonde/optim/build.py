@@ -10,27 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import registry
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
+from . import known
 from ._mixed import MuonAdamW
 
-_REFUSED = {
-    "lbfgs": "it evaluates the loss several times per step, and a step here is one evaluation",
-    "sparseadam": "it takes sparse gradients only",
-    "newton": "it needs the loss as a function of the weights; in Python see sonde.optim.newton",
-    "descent": "a line search evaluates the loss several times per step; in Python see sonde.optim.line_search",
-}
-_SWITCHES = {"sgd": ("ema", True, "emasgd"), "adam": ("bias_correction", False, "rawadam")}
-"""options that torch lacks: the name, the setting that differs from torch, and the rule of ours that has it"""
-_FUSED = ("adam", "adamw", "sgd", "adagrad")
-"""torch has a one-pass kernel for these on a CPU"""
-_WHOLE = ("muon", "adafactor")
-"""rules in which entries of a tensor look at each other"""
-_SPARED = ("skip", "turn", "share", "now", "sigma")
-"""parameters of mixers that weigh or turn each channel by itself: like the gain of a norm, they are at home elsewhere than at 0"""
 _SHARE = Range(least=0, below=1)
 _RANGES = {"betas": _SHARE, "momentum": _SHARE, "alpha": _SHARE, "rho": _SHARE, "eps": Range(least=0), "dampening": Range(least=0, most=1)}
 
@@ -50,23 +37,27 @@ class Optimizer:
     @property
     def elementwise(self) -> bool:
         """True if no entry of a tensor looks at another, so parameters may share one flat buffer."""
-        return self.name not in _WHOLE and getattr(_rule(self.name), "elementwise", True)
+        return _declared(self.name, "elementwise", known.WHOLE, True)
 
-    def decays(self, name: str, parameter: Tensor) -> bool:
-        """Whether weight decay acts on a parameter: on weights of linear maps and embeddings.
+    @property
+    def linear_in_lr(self) -> bool:
+        """True if a step is proportional to the learning rate."""
+        return _declared(self.name, "linear_in_lr", known.LINEAR, False)
 
-        Not on biases and norms, which have fewer than two axes; nor, whatever their axes, on what is a logarithm by its
-        name (`log_rate`: 0 is a rate of one, not of none) or a weight of each channel by itself (`skip`).
+    def decays(self, name: str, parameter: Tensor, owner: nn.Module | None = None) -> bool:
+        """Whether weight decay acts on a parameter of a module: on weights of linear maps and embeddings.
+
+        Not on biases and norms, which have fewer than two axes; nor, whatever their axes, on parameters that their module
+        declares in `no_decay`, such as the logarithm of a rate (0 is a rate of one, not of none).
         """
-        own = name.rpartition(".")[2]
-        spared = parameter.ndim < 2 or own.startswith("log_") or own in _SPARED
+        spared = parameter.ndim < 2 or name.rpartition(".")[2] in getattr(owner, "no_decay", ())
         return self.weight_decay > 0 and (self.decay_all or not spared)
 
     def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
         """The torch optimizer for groups `{"params": [...], "weight_decay": ..., "names": [...]}`."""
         rule = _rule(self.name)
         options = dict(self.options)
-        if self.name in _FUSED and all(p.is_floating_point() for group in groups for p in group["params"]):
+        if self.name in known.FUSED and all(p.is_floating_point() for group in groups for p in group["params"]):
             options.setdefault("fused", not options.get("foreach"))
         return rule(groups, lr=self.lr, **options)
 
@@ -77,13 +68,13 @@ def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     Weight decay is 0 unless given, also where torch has another default, and leaves biases and norms alone, and the rates
     and channel weights of mixers (see `Optimizer.decays`).
     """
-    if str(name) in _REFUSED:
-        raise BadInput(f"optimizer '{name}' cannot be used: {_REFUSED[name]}", fix="'adamw' is a good start")
+    if str(name) in known.REFUSED:
+        raise BadInput(f"optimizer '{name}' cannot be used: {known.REFUSED[name]}", fix="'adamw' is a good start")
     name, options = _switched(name, options)
-    known = _options(_rule(name)) + [switch for rule, (switch, _, _) in _SWITCHES.items() if rule == name]
+    settable = _options(_rule(name)) + ([_switches()[name][0]] if name in _switches() else [])
     for option in options:
-        if option not in known:
-            raise BadInput(f"optimizer '{name}' has no option '{option}'", fix=nearest(option, known))
+        if option not in settable:
+            raise BadInput(f"optimizer '{name}' has no option '{option}'", fix=nearest(option, settable))
     _number("lr", lr, Range(above=0), name)
     _number("weight_decay", weight_decay, Range(least=0), name)
     if weight_decay and "weight_decay" not in inspect.signature(_torch_rule(name)).parameters:
@@ -101,13 +92,27 @@ def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     except BadInput:
         raise
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise BadInput(f"optimizer '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(known)}") from error
+        raise BadInput(f"optimizer '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(settable)}") from error
     return settings
+
+
+@functools.cache
+def _switches() -> dict[str, tuple[str, bool, str]]:
+    """Options that a rule of torch lacks and one of ours has: rule of torch -> option, its setting for ours, and our rule."""
+    declared = {name: getattr(_torch_rule(name), "also", None) for name in registry.names("optim.rules")}
+    return {also[0]: (*also[1:], name) for name, also in declared.items() if also}
+
+
+def _declared(name: str, what: str, torchs: Sequence[str], usual: bool) -> bool:
+    """What a rule of ours declares by an attribute of its class; of torch's rules, those listed differ from the usual."""
+    if name in _torch_rules():
+        return usual != (name in torchs)
+    return bool(getattr(_rule(name), what, usual))
 
 
 def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The rule a switch stands for: 'emasgd' for 'sgd' with ema=True, 'rawadam' for 'adam' with bias_correction=False."""
-    switch, setting, other = _SWITCHES.get(str(name), ("", None, ""))
+    switch, setting, other = _switches().get(str(name), ("", None, ""))
     if switch not in options:
         return name, options
     if not isinstance(options[switch], bool):
@@ -118,7 +123,7 @@ def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def names() -> list[str]:
     """Names that `optimizer` takes."""
-    return sorted({*_torch_rules(), *registry.names("optim.rules")} - set(_REFUSED))
+    return sorted({*_torch_rules(), *registry.names("optim.rules")} - set(known.REFUSED))
 
 
 @functools.cache
@@ -133,8 +138,7 @@ def _torch_rule(name: str) -> type:
         raise BadInput(f"no optimizer '{name}'", fix=nearest(name, names()))
     if name in _torch_rules():
         return _torch_rules()[name]
-    kinds = vars(registry.load("optim.rules", name)).values()
-    return next(kind for kind in kinds if inspect.isclass(kind) and kind.__module__ == f"sonde.optim.rules.{name}")
+    return registry.class_of("optim.rules", name, torch.optim.Optimizer)
 
 
 def _rule(name: str) -> Callable[..., torch.optim.Optimizer]:

@@ -34,7 +34,7 @@ IN_USE = 0.1
 
 def recipe(
     kind: Literal["plain", "sparse", "contractive", "denoising"] = "plain",
-    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    data: str = "digits",
     code: Annotated[int, Range(1, 8192)] | None = None,
     hidden: Annotated[tuple[int, ...], Range(1, 8192)] = (),
     network: Literal["dense", "tied", "convolutional"] = "dense",
@@ -53,7 +53,8 @@ def recipe(
 
     kind: sparse puts a price on what the code uses, contractive on how much it moves with x; denoising reads pictures with
         noise and is judged by the clean ones
-    data: digits come with scikit-learn; the others need a data folder or a connection
+    data: gray pictures by name, or a file of your own (./mine.py);
+        digits come with scikit-learn; the others need a data folder or a connection
     code: numbers of the code, by default 16; a sparse one may have more than there are pixels, by default 128
     hidden: widths of dense layers before the code, or channels of convolutions; the decoder goes back the same way
     network: tied uses the weights of the encoder, transposed, in the decoder

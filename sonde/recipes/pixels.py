@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ MOST = 500
 
 
 def recipe(
-    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    data: str = "digits",
     levels: Annotated[int, Range(2, 256)] | None = None,
     mixer: str = "attention",
     width: Annotated[int, Range(1, 4096)] = 64,
@@ -43,7 +43,8 @@ def recipe(
 ) -> Recipe:
     """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
 
-    data: digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
+    data: gray pictures by name, or a file of your own (./mine.py);
+        digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
     levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
     mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
     width: numbers per pixel inside

@@ -30,7 +30,7 @@ from .tools.stacked import first_layers, greedy, layer
 
 
 def recipe(
-    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    data: str = "digits",
     widths: Annotated[tuple[int, ...], Range(1, 8192)] = (100, 100, 100, 100, 100),
     activation: Literal["relu", "sigmoid", "tanh"] = "relu",
     noise: Annotated[float, Range(least=0)] = 0.5,
@@ -46,7 +46,8 @@ def recipe(
     Each layer is that of an auto-encoder, which rebuilds what the layers before it say.  At the end the same network is trained
     from random weights, with the same labels and steps, for comparison.
 
-    data: digits come with scikit-learn; the others need a data folder or a connection
+    data: gray pictures by name, or a file of your own (./mine.py);
+        digits come with scikit-learn; the others need a data folder or a connection
     widths: of the hidden layers
     activation: after each of them
     noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none

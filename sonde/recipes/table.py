@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
+from ..models.heads import objective_of
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.parts import dense
@@ -17,6 +18,7 @@ def recipe(
     data: Path,
     target: str,
     task: Literal["auto", "classes", "values", "counts"] = "auto",
+    objective: str = "auto",
     ignore: tuple[str, ...] = (),
     hidden: Annotated[tuple[int, ...], Range(1, 65536)] = (64, 64),
     dropout: Annotated[float, Range(least=0, below=1)] = 0.1,
@@ -30,6 +32,7 @@ def recipe(
     data: CSV, TSV or Parquet file, one row per example
     target: column to predict
     task: what the target is; auto takes texts and few whole numbers as classes
+    objective: by name or from a file of your own, options may follow: "laplace", "./huber.py delta=2"; auto suits the target
     ignore: columns to leave out
     hidden: widths of the hidden layers
     dropout: share of hidden values set to 0 while training
@@ -39,11 +42,11 @@ def recipe(
     patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
     dataset = load(data, target=target, task=task, ignore=ignore)
-    model, objective = dense(dataset, hidden, dropout)
+    model, usual = dense(dataset, hidden, dropout)
     return Recipe(
         model=model,
         data=dataset,
-        objective=objective,
+        objective=usual if objective == "auto" else objective_of(objective, classes=len(dataset.classes)),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
         batch_size=batch_size,

@@ -32,7 +32,7 @@ DRAWS = 20
 
 
 def recipe(
-    data: Literal["digits", "mnist", "fashion_mnist"] = "digits",
+    data: str = "digits",
     code: Annotated[int, Range(1, 1024)] = 8,
     hidden: Annotated[tuple[int, ...], Range(1, 8192)] = (256,),
     network: Literal["dense", "convolutional"] = "dense",
@@ -48,7 +48,8 @@ def recipe(
     A gray pixel is black or white with its gray value as chance: drawn anew in each training batch, once for the test part, so that
     a likelihood of black and white pixels is one.
 
-    data: digits come with scikit-learn; the others need a data folder or a connection
+    data: gray pictures by name, or a file of your own (./mine.py);
+        digits come with scikit-learn; the others need a data folder or a connection
     code: numbers of a code
     hidden: widths of dense layers, or channels of convolutions, between a picture and its code
     network: dense layers or convolutions

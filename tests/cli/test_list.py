@@ -8,11 +8,12 @@ from sonde.cli import _catalog
 from sonde.cli.main import main
 from sonde.core import registry
 from sonde.data import catalog
+from sonde.models.published import PUBLISHED
 from sonde.optim import build, initialize, schedules
 
 AUTHORITIES = {
     "recipes": lambda: registry.names("recipes"),
-    "models": lambda: registry.names("models"),
+    "models": lambda: [*registry.names("models"), *PUBLISHED],
     "mixers": lambda: registry.names("nn.mixers"),
     "objectives": lambda: registry.names("objectives"),
     "lenses": lambda: registry.names("lenses"),
@@ -31,6 +32,12 @@ def test_lists_are_complete_and_say_what_things_are(kind: str, capsys: pytest.Ca
     assert main(["list", kind]) == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in entries)
+
+
+@pytest.mark.parametrize("name", [*registry.names("models"), "gpt2", "vit_b32", "resnet18"])
+def test_what_is_listed_as_a_model_is_explained(name: str, capsys: pytest.CaptureFixture) -> None:
+    assert name in _catalog.entries("models") and main(["explain", name]) == 0
+    assert "parameters" in capsys.readouterr().out or name == "ngram"
 
 
 def test_the_overview_names_everything(capsys: pytest.CaptureFixture) -> None:

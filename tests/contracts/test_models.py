@@ -1,4 +1,4 @@
-"""What every model of sequences promises: no leak, padding that changes nothing, going on like one pass, and loading what was saved.
+"""What every model in the registry promises, and what every model of sequences does: no leak, padding that changes nothing, going on.
 
 A model stands in MAKERS, whatever it reads; what it is asked follows from its `reads`, `causal` and `advance`.
 """
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sonde.core import registry
 from sonde.core.batch import Batch, ask
 from sonde.core.tensors import decode, encode
 from sonde.models import bert, elmo, encoder_decoder, language_model, ngram, nnlm, seq2seq, topologies
@@ -26,6 +27,7 @@ from sonde.models.seq2seq import Lookup, Seq2Seq
 from sonde.models.topologies import Seq2Vec, Tagger, Vec2Seq, Vec2Vec
 from sonde.nn.block import STYLES
 from sonde.nn.spans import Spans
+from sonde.testing import models as checks
 
 V, D, B, T, S, F = 11, 12, 3, 7, 5, 4
 LENGTHS = {T: torch.tensor([7, 1, 4]), S: torch.tensor([2, 5, 3])}
@@ -182,3 +184,23 @@ def test_saved_and_loaded_it_says_the_same(name: str) -> None:
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
     for actual, wanted in zip(outputs(ask(again, drawn(first))), outputs(ask(first, drawn(first))), strict=True):
         assert torch.equal(actual, wanted)
+
+
+# The registry ---------------------------------------------------------------------------------------------------------
+
+
+def test_registry_holds_models_of_every_kind() -> None:
+    assert {"mlp", "cnn", "resnet", "unet", "vit", "vgg", "language_model", "vae", "ngram"} <= set(registry.names("models"))
+    assert not {"heads", "published", "fine_tune"} & set(registry.names("models"))
+
+
+@pytest.mark.parametrize("name", registry.names("models"))
+def test_the_file_of_a_model_keeps_the_contract(name: str) -> None:
+    checks.declares_what_it_is(registry.load("models", name))
+
+
+@pytest.mark.parametrize("name", registry.names("models"))
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_keeps_the_contract(check: Callable[[checks.Make], None], name: str) -> None:
+    with torch.enable_grad():
+        check(checks.fresh(registry.load("models", name)))

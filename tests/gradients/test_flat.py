@@ -16,7 +16,7 @@ def network(seed: int = 0, norm: bool = True) -> nn.Sequential:
 
 def test_values_and_gradients_equal_those_of_a_plain_model():
     plain, flattened = network(), network()
-    flat = Flat(flattened, lambda name, p: p.ndim >= 2)
+    flat = Flat(flattened, lambda name, p, owner: p.ndim >= 2)
     x, y = torch.randn(11, 3, 6, 8), torch.randint(7, (11,))
     for model in (plain, flattened):
         nn.functional.cross_entropy(model(x), y).backward()
@@ -29,7 +29,7 @@ def test_values_and_gradients_equal_those_of_a_plain_model():
 def test_one_update_of_the_buffer_is_the_update_of_every_parameter():
     # Without a norm: a bias in front of one has a gradient of pure rounding, which Adam would blow up.
     plain, flattened = network(1, norm=False), network(1, norm=False)
-    flat = Flat(flattened, lambda name, p: p.ndim >= 2)
+    flat = Flat(flattened, lambda name, p, owner: p.ndim >= 2)
     settings = {"lr": 0.03, "betas": (0.8, 0.95)}
     decay = [p for p in plain.parameters() if p.ndim >= 2], [p for p in plain.parameters() if p.ndim < 2]
     reference = torch.optim.AdamW([{"params": decay[0], "weight_decay": 0.1}, {"params": decay[1], "weight_decay": 0.0}], **settings)
@@ -69,7 +69,7 @@ def test_strides_are_kept_even_where_one_channel_hides_them():
 
 def test_split_names_every_part_of_a_group():
     model = network()
-    flat = Flat(model, lambda name, p: p.ndim >= 2)
+    flat = Flat(model, lambda name, p, owner: p.ndim >= 2)
     for group, (begin, end) in enumerate(flat.bounds):
         for name, part in flat.split(group, flat.values[begin:end]):
             assert torch.equal(part, model.get_parameter(name))

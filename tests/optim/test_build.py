@@ -12,6 +12,7 @@ from torch import nn
 
 from sonde.core import registry
 from sonde.core.errors import BadInput
+from sonde.gradients.flat import owner
 from sonde.optim.build import names, optimizer
 
 THEIRS = {
@@ -95,7 +96,7 @@ def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
     spared = {}
     for name in registry.names("nn.mixers"):
         model = nn.ModuleDict({"mixer": registry.load("nn.mixers", name).tiny()})
-        wide = {n.removeprefix("mixer."): rule.decays(n, p) for n, p in model.named_parameters() if p.ndim >= 2}
+        wide = {n.removeprefix("mixer."): rule.decays(n, p, owner(model, n)) for n, p in model.named_parameters() if p.ndim >= 2}
         assert all(decays for n, decays in wide.items() if n.endswith("weight")), name
         spared[name] = {n for n, decays in wide.items() if not decays}
     assert spared.pop("mamba") == {"log_rate", "skip"}
@@ -103,7 +104,8 @@ def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
     assert spared.pop("rwkv6") == {"share", "now"}
     assert spared.pop("gated_rfa") == {"phi.sigma"}
     everything = optimizer("adamw", lr=1e-3, weight_decay=0.1, decay_all=True)
-    assert everything.decays("mixer.log_rate", torch.zeros(1, 5, 3))
+    mamba = registry.load("nn.mixers", "mamba").tiny()
+    assert everything.decays("mixer.log_rate", mamba.log_rate, mamba) and not rule.decays("mixer.log_rate", mamba.log_rate, mamba)
 
 
 def test_decay_acts_on_weights_by_other_names():

@@ -15,12 +15,14 @@ from .._options import by_name, option, parse
 
 if TYPE_CHECKING:
     from ...core.reading import Reading
+    from ...nn.mixers import Mixer
 
-USAGE = "mixers [NAME ...] [--forms FORM ...] [--lengths N ...] [--out FILE.png]"
+USAGE = "mixers [NAME | FILE.py ...] [--forms FORM ...] [--lengths N ...] [--out FILE.png]"
 EXAMPLES = (
     "sonde bench mixers",
     "sonde bench mixers gla mamba2 attention --lengths 256 1024 4096 16384",
     "sonde bench mixers mamba --forms fused scan --backward",
+    "sonde bench mixers ./fade.py gla               a mixer of your own beside one of ours",
 )
 LENGTHS = (128, 512, 2048)
 
@@ -43,14 +45,14 @@ def run(words: list[str]) -> int:
     values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
         raise BadInput(f"sonde bench cannot measure {plain[0][:40] if plain else 'nothing'}", fix="write: sonde bench mixers")
-    names = [registry.check("nn.mixers", name) for name in plain[1:]] or registry.names("nn.mixers")
+    texts = [_known(text) for text in plain[1:]] or registry.names("nn.mixers")
+    names = [registry.label(registry.parse(text, "mixer")[0]) for text in texts]
     for name, example in (("lengths", "--lengths 128 512 2048"), ("forms", "--forms fused chunk")):
         if values[name] == ():
             raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")
     import torch
 
     from ...lenses.tools.mixers import COLUMNS, Row, cells, readings, sweep
-    from ...nn.mixers import mixer
     from ...nn.recurrence import FORMS
 
     for form in values["forms"] or ():
@@ -60,7 +62,7 @@ def run(words: list[str]) -> int:
         torch.set_num_threads(values["threads"])
     lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
-    mixers = {name: mixer(name, values["width"], **({"max_len": lengths[-1]} if name == "linformer" else {})) for name in names}
+    mixers = {name: _made(text, values["width"], lengths[-1]) for name, text in zip(names, texts, strict=True)}
     able = {form for one in mixers.values() for form in one.forms()}
     if values["forms"] and not able & set(values["forms"]):
         request = ", ".join(values["forms"])
@@ -83,6 +85,22 @@ def run(words: list[str]) -> int:
         if rows:
             _conclude(readings(rows, values["batch"], setting), values["out"])
     return 0
+
+
+def _known(text: str) -> str:
+    """A mixer as it was typed, whose name is in the registry where it is not a file."""
+    name, _ = registry.parse(text, "mixer")
+    if not registry.is_file(name):
+        registry.check("nn.mixers", name)
+    return text
+
+
+def _made(text: str, width: int, length: int) -> Mixer:
+    """A mixer that reads sequences of this length."""
+    from ...nn.mixers import length_options, mixer, mixer_class
+
+    name, options = registry.parse(text, "mixer")
+    return mixer(name, width, **{**length_options(mixer_class(name), length), **options})
 
 
 def _line(cells: Sequence[Any], names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core import registry
@@ -25,6 +26,8 @@ EXAMPLES = (
 )
 STEPS = 1024
 """length of a sequence where nothing says another"""
+SIDE = 252
+"""of an image where nothing says another: one that halves four times without padding, too"""
 
 
 def options() -> list[Option]:
@@ -57,6 +60,10 @@ def run(words: list[str]) -> int:
             f"--input of sonde explain must be sizes of one example, not '{' '.join(map(str, size))}'", fix="such as --input 3 32 32"
         )
     model, example = _recipe(thing, flags, size) if thing.owner.startswith("recipe") else _model(thing, flags, size)
+    if hasattr(model, "buffers") and next(model.parameters(), None) is None:
+        tables = sum(x.numel() for x in model.buffers())
+        print(f"{thing.owner}, {type(model).__name__}: no weights to learn by gradients; its tables hold {tables:,} numbers")
+        return 0
     from rich.console import Console
 
     from ...report.explain import explain_model
@@ -70,7 +77,9 @@ def run(words: list[str]) -> int:
 
 def _find(name: str) -> _names.Named:
     """A recipe, a model, a mixer or a published model; the first of them that has the name."""
-    if name.endswith(".py") or name in registry.names("recipes"):
+    if registry.is_file(name):
+        return _of_file(name)
+    if name in registry.names("recipes"):
         return _names.recipe(name)
     if name in registry.names("models"):
         return _names.model(name)
@@ -82,6 +91,23 @@ def _find(name: str) -> _names.Named:
         return _names.Named(name, f"published model '{name}'", "", {}, lambda: lambda: published(name))
     known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in registry.names(kind))]
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
+
+
+def _of_file(name: str) -> _names.Named:
+    """What a user's file defines: a recipe, else a mixer, else a model."""
+    from torch import nn
+
+    from ...nn.mixers import Mixer
+
+    module = registry.load_file(Path(_names.checked(name)))
+    if hasattr(module, "recipe"):
+        return _names.recipe(name)
+    for base, find in ((Mixer, _names.mixer), (nn.Module, _names.model)):
+        if registry.classes_in(module, base):
+            return find(name)
+    raise BadInput(
+        f"{Path(name).name} defines no recipe, mixer or model", fix="write: def recipe(...) -> Recipe, or a class for one of these"
+    )
 
 
 def _recipe(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None) -> tuple[Any, Any]:
@@ -122,9 +148,12 @@ def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[i
 def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None) -> tuple[nn.Module, Any]:
     import torch
 
-    if size and "max_len" in thing.options:  # a mixer with a table of lines for each place is made long enough
-        overrides = {"max_len": size[0], **overrides}
-    make = thing.load()
+    make: Any = thing.load()
+    parts = [name for name, option in thing.options.items() if option.required and name not in overrides]
+    if parts and not registry.is_file(thing.target) and not hasattr(make, "mix"):
+        return _tiny(thing, overrides, size, parts)
+    if size and (limit := getattr(make, "length_option", "")):
+        overrides = {limit: size[0], **overrides}
     values = resolve(make, overrides, thing.owner)
     try:
         with torch.device("meta"):
@@ -134,6 +163,16 @@ def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...]
             f"{thing.owner} cannot be built with these options: {str(error).splitlines()[0]}", fix="give smaller sizes"
         ) from error
     return model, _example(model, size or _input_size(model, thing.owner))
+
+
+def _tiny(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None, parts: list[str]) -> tuple[nn.Module, Any]:
+    """The small instance of a model that is built from parts, which no command line can give."""
+    if overrides or size:
+        fix = f"write: sonde explain {thing.target}, which explains a small one"
+        raise BadInput(f"{thing.owner} is built from parts ({', '.join(parts)}) and takes no options here", fix=fix)
+    print(f"notice: {thing.owner} is built from parts ({', '.join(parts)}); explained is a small one", file=sys.stderr)
+    model, batch = registry.load("models", thing.target).tiny()
+    return model, batch[:1]
 
 
 def _example(model: Any, size: tuple[int, ...]) -> Any:
@@ -167,8 +206,13 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
     kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)
     if isinstance(model, Mixer) or kind is nn.Embedding:
         return (min([STEPS, *(part.places for part in model.modules() if isinstance(part, Positions) and part.places)]),)
+    if isinstance(shape := getattr(model, "shape", None), tuple):
+        return shape
     if kind is nn.Linear:
         return (first.in_features,)
     if first is not None and getattr(model, "image", None):
         return (first.in_channels, *model.image)
+    if first is not None and owner.startswith("model") and not hasattr(model, "image"):
+        print(f"notice: {owner} takes inputs of any size; explained for {SIDE} x {SIDE}, --input gives another", file=sys.stderr)
+        return (first.in_channels, SIDE, SIDE)
     raise BadInput(f"{owner} takes inputs of any size", fix="give one with --input, such as --input 3 32 32")

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from ...core import registry
 from ...core.errors import BadInput
 from ...core.options import Option, Range
 from .. import _names
 from .._options import by_name, flag, leading, option, parse, usable
 
-USAGE = "RUN [LENS] [--split PART] [--first N] [--option value ...]"
+USAGE = "RUN [LENS | FILE.py] [--split PART] [--first N] [--option value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
     "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
+    "sonde look digits_cnn-001 ./my_lens.py  a lens of your own",
     "sonde look - mistakes --help            the options of a lens",
 )
 
@@ -62,5 +64,5 @@ def _show(path: Path, lens: str, flags: dict) -> int:
     (path / "figures").mkdir(exist_ok=True)
     whole = len(run.data.splits[split])
     heading = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
-    print(heading, *map(text, readings), draw(readings, path / "figures" / f"{lens}.png"), sep="\n\n")
+    print(heading, *map(text, readings), draw(readings, path / "figures" / f"{registry.label(lens)}.png"), sep="\n\n")
     return 0

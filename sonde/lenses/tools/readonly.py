@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core import registry
@@ -119,9 +121,12 @@ def predictions(subject: Subject) -> Any:
 
 
 def need(lens: str, subject: Subject, **options: Any) -> None:
-    """Stop with one line where an option is wrong, or where a lens does not apply: why, and which lenses do."""
-    name = lens.rsplit(".", 1)[-1]
-    module = registry.load("lenses", name)
+    """Stop with one line where an option is wrong, or where a lens does not apply: why, and which lenses do.
+
+    lens: the `__name__` of the module of the lens, which may be a user's own file
+    """
+    module = sys.modules[lens]
+    name = Path(str(module.__file__)).stem
     known = options_of(module.read, f"lens '{name}'")
     for option, value in options.items():
         known[option].check(value)

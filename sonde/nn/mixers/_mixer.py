@@ -5,7 +5,6 @@ Feeding a sequence at once, in pieces of any length, or token by token gives the
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -21,7 +20,16 @@ from ._states import Marks, marks, mistaken
 
 
 class Mixer(nn.Module, ABC):
-    """Moves information along a sequence.  A member writes `mix` and says which `forms` it has."""
+    """Moves information along a sequence.  A member writes `mix` and says which `forms` it has.
+
+    The attributes below are what a mixer declares about itself for the rest of the system; a member sets those that differ.
+    One more may be there, the method
+
+        decode(program, part, x, y, add) -> Memory
+
+    which adds the operations of one token to a program of the decoding kernel (see `kernels.states`); a mixer without it is
+    decoded by its own `forward`.
+    """
 
     width: int
     causal: bool = True
@@ -30,6 +38,13 @@ class Mixer(nn.Module, ABC):
     """how it is computed; `use` sets it"""
     grows: tuple[str, ...] = ()
     """tensors of the state that hold something for each token read, along axis 2"""
+    no_decay: tuple[str, ...] = ()
+    """its own parameters on which weight decay does not act, such as rates kept as logarithms: 0 is not where they are at home;
+    parameters of fewer than two axes need not be named.  Any other module may declare this too"""
+    length_option: str = ""
+    """the option that says how long a sequence may be, where a mixer has a limit"""
+    small_start: bool = False
+    """in models in the style of GPT-2 its linear maps begin small, like those of the feed-forward networks"""
     _kept: Marks | None = None
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
@@ -131,12 +146,17 @@ def _made_equal(x: Tensor, weight: Tensor) -> bool:
 
 
 def mixer(name: str, width: int, *, form: str = "auto", **options: Any) -> Mixer:
-    """A new mixer by name; further options are those of its class."""
-    module = registry.load("nn.mixers", name)
-    wanted = name.replace("_", "")
-    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, Mixer)]
-    make = next((kind for kind in kinds if kind.__name__.lower() == wanted), None)
-    if make is None:
-        raise BadInput(f"nn/mixers/{name}.py has no class of its name", fix=f"name it like {name.title().replace('_', '')}")
-    new_mixer: Mixer = make(**resolve(make, {"width": width, **options}, f"mixer '{name}'"))
+    """A new mixer by name, or from a user's own file by its path; further options are those of its class."""
+    make, owner = mixer_class(name), f"mixer '{registry.label(name)}'"
+    new_mixer: Mixer = make(**resolve(make, {"width": width, **options}, owner))
     return new_mixer if form == "auto" else new_mixer.use(form)
+
+
+def mixer_class(name: str) -> type[Mixer]:
+    """The class of a mixer, by its name or the path of its file."""
+    return registry.class_of("nn.mixers", name, Mixer)
+
+
+def length_options(kind: type[Mixer], length: int) -> dict[str, int]:
+    """Options with which a mixer of this class reads sequences of such a length; none where it has no limit."""
+    return {kind.length_option: length} if kind.length_option else {}

@@ -22,6 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from ...core.errors import BadInput
 from ...core.options import Range
 from ...kernels.attend import attend as fused
+from ...kernels.decode import Program, Vectors
+from ...kernels.states import Memory, Rooms, linear, unfit
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
@@ -179,6 +181,7 @@ class Attention(Mixer):
     """
 
     grows = ("k", "v")
+    small_start = True
 
     def __init__(  # noqa: PLR0913  the choices in which published attention layers differ
         self,
@@ -245,6 +248,20 @@ class Attention(Mixer):
         q, k = qk.split((H, G), 1)
         return q, k, v
 
+    def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
+        """y = add + attention of x."""
+        if not self.causal or self.positions == "relative":
+            raise unfit("attention looks at later tokens" if not self.causal else "attention has learned numbers for distances")
+        H, G, d = self.heads, self.groups, self.each
+        qkv, mixed = program.shared("qkv", (H + 2 * G) * d), program.shared("mixed", H * d)
+        turns = program.angles(d, self.base) if self.positions == "rotary" else None
+        slopes = self.distance.get_buffer("slopes").to(program.dtype) if isinstance(self.distance, Alibi) else None
+        program.linear(x, qkv, *linear(self.qkv))
+        scale = d**-0.5 if self.scale is None else self.scale
+        memory = Rooms(program, part, program.attend(qkv, mixed, (H, G, d), scale, angles=turns, slopes=slopes))
+        program.linear(mixed, y, *linear(self.out), add=add)
+        return memory
+
     @staticmethod
     def _places(start: Tensor | None, x: Tensor) -> Tensor:
         time = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
@@ -263,6 +280,8 @@ class CrossAttention(nn.Module):
     bias: add a number to each query, key, value and output
     each: width of one head; none is width / heads
     """
+
+    small_start = True
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class GatedDeltaNet(Recurrent):
     taps: tokens the short convolution looks at
     """
 
+    no_decay = ("log_rate",)
+
     def __init__(
         self,
         width: Width = 64,

@@ -33,6 +33,8 @@ class Linformer(Mixer):
     projection: learned, or random and fixed: Gaussian, which keeps inner products on average (Johnson and Lindenstrauss)
     """
 
+    causal = False
+    length_option = "max_len"
     E: Tensor
     F: Tensor
 
@@ -46,7 +48,7 @@ class Linformer(Mixer):
     ) -> None:
         super().__init__()
         divides(width, heads, "Linformer")
-        self.width, self.heads, self.max_len, self.causal = width, heads, max_len, False
+        self.width, self.heads, self.max_len = width, heads, max_len
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         for name in ("E", "F"):
             table = torch.randn(max_len, rows) * rows**-0.5

@@ -44,6 +44,8 @@ class Mamba(Recurrent):
     taps: tokens the short convolution looks at
     """
 
+    no_decay = ("log_rate", "skip")
+
     def __init__(self, width: Width = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4) -> None:
         super().__init__()
         inner = width * expand

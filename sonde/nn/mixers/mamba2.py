@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from ...core.errors import BadInput
 from ...core.options import Range
+from ...kernels.decode import Program, Vectors
+from ...kernels.states import Memory, Renewed, linear
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
@@ -47,6 +49,8 @@ class Mamba2(Recurrent):
     least: no time step is shorter
     most: no time step is longer; none is no limit
     """
+
+    no_decay = ("log_rate", "skip")
 
     def __init__(
         self,
@@ -82,6 +86,23 @@ class Mamba2(Recurrent):
         log_gamma = -a * full(self.log_rate).exp().unsqueeze(1)
         o, after = self.recur(rule(q, k, v, log_gamma, a, self.skip), state, lengths)
         return self.out(self.norm(merge(o).to(gate.dtype) * F.silu(gate))), {**after, "tail": tail}
+
+    def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
+        """y = add + a Mamba-2 layer of x."""
+        H, G, (inner, keys, _) = self.heads, self.groups, self.sizes
+        channels, sizes = sum(self.sizes), (H, G, keys // G, inner // H)
+        into, vkq, mixed, gated = (
+            *(program.shared(name, n) for name, n in (("into", inner + channels + H), ("vkq", channels), ("mixed", inner))),
+            program.own("gated", inner),
+        )
+        program.linear(x, into, *linear(self.into))
+        conv = program.convolve(program.later(into, inner), vkq, self.conv.weight, self.conv.bias)
+        limits = (self.least, float("inf") if self.most is None else self.most)
+        step = program.later(into, inner + channels)
+        recur = program.recur(vkq, step, mixed, sizes, (self.step_bias, self.log_rate, self.skip), limits)
+        program.norm(mixed, gated, inner, self.norm.weight, None, self.norm.eps or 0.0, gate=into)
+        program.linear(gated, y, *linear(self.out), add=add)
+        return Renewed(program, part, {"S0": (recur, (H, *sizes[2:])), "tail": (conv, (self.conv.taps - 1, channels))})
 
 
 def tiny() -> Mamba2:

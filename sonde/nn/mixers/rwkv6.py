@@ -46,6 +46,8 @@ class RWKV6(Recurrent):
     bonus: what the weight of the present token multiplies; the published model weighs its keys
     """
 
+    no_decay = ("share", "now")
+
     def __init__(self, width: Width = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: Side = "key") -> None:
         super().__init__()
         self.width, self.heads, self.bonus = width, heads, bonus

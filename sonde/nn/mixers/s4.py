@@ -43,6 +43,8 @@ class S4(Recurrent):
     kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """
 
+    no_decay = ("log_step", "log_rate", "turn", "skip")
+
     def __init__(
         self, width: Width = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex"
     ) -> None:

@@ -21,6 +21,9 @@ from ._rule import Rule
 class EmaSGD(Rule):
     """Also `optimizer("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
 
+    linear_in_lr = True
+    also = ("sgd", "ema", True)
+
     def __init__(self, params, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

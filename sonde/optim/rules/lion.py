@@ -19,6 +19,8 @@ from ._rule import Rule
 class Lion(Rule):
     """One state tensor per parameter, half of Adam's; ask for a third to a tenth of Adam's learning rate."""
 
+    linear_in_lr = True
+
     def __init__(self, params, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 

@@ -21,6 +21,9 @@ from ._rule import Rule
 class RawAdam(Rule):
     """Also `optimizer("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
 
+    linear_in_lr = True
+    also = ("adam", "bias_correction", False)
+
     def __init__(
         self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
     ) -> None:

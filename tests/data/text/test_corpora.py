@@ -14,7 +14,7 @@ from sonde.data.text import words
 from sonde.data.text.corpora import novel_texts
 from sonde.data.toys import translated
 
-REAL = catalog.MODULES["text.corpora"] + catalog.MODULES["series"]
+REAL = [name for name in catalog.names() if catalog.function(name).__module__ in ("sonde.data.text.corpora", "sonde.data.series")]
 needs = pytest.mark.skipif(fetch.find("sentiment/sst2.train.tsv") is None, reason="no data folder with the real texts")
 
 

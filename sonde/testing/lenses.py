@@ -1,0 +1,176 @@
+"""What every lens promises: it works on its tiny subject, leaves no trace, and gives readings that survive JSON and can be drawn."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core import registry
+from ..core.errors import BadInput
+from ..core.options import options_of
+from ..core.reading import Reading, Subject
+from ..report.draw import draw, svg
+from ._contract import Plugin, function, load, require, run, stem
+
+LOOKING = ("self", "lens", "split", "first")
+"""arguments of `Run.look`, which options of a lens may not be called like"""
+
+
+def check_lens(plugin: Plugin) -> None:
+    """Check a lens, given by name, by the path of its file or as a module; `tiny()` in it returns a small `Subject`."""
+    module = load("lenses", plugin)
+    run(stem(module), CHECKS, module)
+
+
+def look(module: ModuleType, subject: Subject) -> list[Reading]:
+    """What a lens shows of a subject, always a list."""
+    readings = function(module, "read")(subject)
+    readings = readings if isinstance(readings, list) else [readings]
+    wrong = [type(one).__name__ for one in readings if not isinstance(one, Reading)]
+    require(not wrong, f"read returns {', '.join(wrong)}, not Reading")
+    return readings
+
+
+def tiny(module: ModuleType) -> Subject:
+    """The small subject of a lens."""
+    subject = function(module, "tiny")()
+    require(isinstance(subject, Subject), f"tiny() returns {type(subject).__name__}, not Subject")
+    return subject
+
+
+def declares_what_it_is(module: ModuleType) -> None:
+    """Its file has a docstring and the functions read(subject, ...), why_not(subject) and tiny(); options are explained."""
+    require(bool(module.__doc__), "the file has no docstring")
+    read = function(module, "read")
+    function(module, "why_not")
+    known = options_of(read, f"lens '{stem(module)}'")
+    require(next(iter(known), "") == "subject", "the first argument of read is not 'subject'")
+    for name, option in list(known.items())[1:]:
+        require(name not in LOOKING, f"its option '{name}' is an argument of looking itself; give it another name")
+        require(not option.required, f"its option '{name}' has no default")
+        require(bool(option.help), f"its option '{name}' has no line 'name: text' in the docstring of read")
+
+
+def state_of(model: Any) -> dict[str, Any]:
+    """Everything a lens could disturb, as plain values."""
+    if model is None:
+        return {"random": random_states()}
+    return {
+        "random states": random_states(),
+        "weights and buffers": {name: tensor.clone() for name, tensor in model.state_dict().items()},
+        "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()},
+        "training modes": {name: module.training for name, module in model.named_modules()},
+        "hooks": {name: (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for name, m in model.named_modules()},
+        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
+    }
+
+
+def random_states() -> tuple[Any, ...]:
+    """States of the generators of torch, NumPy and Python."""
+    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two nested values are equal, tensors bit for bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    return bool(a == b)
+
+
+def leaves_no_trace(module: ModuleType) -> None:
+    """It leaves model, gradients, modes, hooks, batch and random states as they were."""
+    for training, gradients in ((True, True), (False, False), (True, False)):
+        subject = tiny(module)
+        model = subject.model
+        if model is not None:
+            model.train(training)
+            if training and (first := next(model.children(), None)) is not None:
+                first.eval()  # a module in a mode of its own must keep it
+            if gradients:
+                for parameter in model.parameters():
+                    parameter.grad = torch.ones_like(parameter)
+        grads = [] if model is None else [p.grad for p in model.parameters()]
+        fields = {} if subject.batch is None else {field: subject.batch.get(field).clone() for field in subject.batch}
+        before = state_of(model)
+        look(module, subject)
+        after = state_of(model)
+        changed = [what for what in before if not same(before[what], after[what])]
+        require(not changed, f"it changes {', '.join(changed)} of the model")
+        kept = model is None or all(old is p.grad for old, p in zip(grads, model.parameters(), strict=True))
+        require(kept, "it puts other tensors in the place of gradients")
+        require(subject.batch is None or same(fields, dict(subject.batch.fields)), "it changes the batch")
+
+
+def tiny_touches_no_random_state(module: ModuleType) -> None:
+    """Making its tiny subject draws nothing from a global generator."""
+    before = random_states()
+    tiny(module)
+    require(before == random_states(), "a global random state moved; see `untouched`")
+
+
+def says_the_same_twice(module: ModuleType) -> None:
+    """It says the same twice, also of a model in training mode."""
+    subject = tiny(module)
+    if subject.model is not None:
+        subject.model.train()
+    first, second = ([each.to_json() for each in look(module, subject)] for _ in range(2))
+    require(first == second, "two readings of one subject differ")
+
+
+def readings_survive_json_and_are_drawn(module: ModuleType) -> None:
+    """Its readings have a title and values, go to JSON and back, and can be drawn."""
+    with tempfile.TemporaryDirectory() as folder:
+        for index, reading in enumerate(look(module, tiny(module))):
+            again = Reading.from_json(reading.to_json())
+            require(again.to_json() == reading.to_json(), f"'{reading.title}' is another after JSON and back")
+            require(bool(reading.title) and bool(reading.values), "a reading has no title or no values")
+            path = draw(again, Path(folder) / f"{index}.png")
+            drawn = path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 1500
+            require(drawn, f"the picture of '{reading.title}' is empty")
+            light, dark = svg(reading)
+            require(light.startswith(b"<?xml"), f"'{reading.title}' has no SVG picture")
+            require(light != dark or reading.kind == "images", f"'{reading.title}' looks the same in light and dark")
+
+
+def refuses_in_one_line(module: ModuleType) -> None:
+    """Where there is nothing to look at it says so in one line: call `need(__name__, subject)` first."""
+    try:
+        look(module, Subject(None, None))
+    except BadInput as refusal:
+        expected = f"lens '{stem(module)}' does not apply: "
+        require(str(refusal).startswith(expected) and "\n" not in str(refusal), f"it says: {refusal}")
+    else:
+        raise AssertionError("it reads a subject without model, batch and metrics")
+
+
+def works_where_it_does_not_refuse(module: ModuleType) -> None:
+    """It works on every kind of subject for which `why_not` has no reason."""
+    kinds: dict[str, Subject] = {}
+    for other in [module, *(registry.load("lenses", name) for name in registry.names("lenses"))]:
+        subject = tiny(other)
+        kinds.setdefault(f"{subject.model} {subject.batch} {subject.objective is None} {len(subject.metrics)}", subject)
+    fit = [subject for subject in kinds.values() if not function(module, "why_not")(subject)]
+    require(bool(fit), "it refuses even its tiny subject")
+    for subject in fit:
+        look(module, replace(subject))
+
+
+CHECKS: tuple[Callable[[ModuleType], None], ...] = (
+    declares_what_it_is,
+    leaves_no_trace,
+    tiny_touches_no_random_state,
+    says_the_same_twice,
+    readings_survive_json_and_are_drawn,
+    refuses_in_one_line,
+    works_where_it_does_not_refuse,
+)

@@ -1,0 +1,98 @@
+"""What every recipe promises: options with type and help, a model that can be counted, and two steps that are the same again."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..core.batch import Batch, Source
+from ..core.options import options_of, resolve
+from ..core.recipe import Recipe
+from ._contract import Plugin, function, load, require, run, stem
+
+FEW = 100
+"""examples of an evaluation: two steps need no more"""
+
+
+def check_recipe(plugin: Plugin, **options: Any) -> None:
+    """Check a recipe, given by name, by the path of its file or as a module; `options` are those it has no default for."""
+    module = load("recipes", plugin)
+    run(stem(module), [options_have_type_and_help], module)
+    run(stem(module), CHECKS, partial(build, module, **options))
+
+
+def build(module: ModuleType, **options: Any) -> Recipe:
+    """The recipe with its options checked."""
+    make = function(module, "recipe")
+    recipe = make(**resolve(make, options, f"recipe '{stem(module)}'"))
+    require(isinstance(recipe, Recipe), f"it returns {type(recipe).__name__}, not Recipe")
+    return recipe
+
+
+def options_have_type_and_help(module: ModuleType) -> None:
+    """Every option has a type, a line of help and a default of that type."""
+    make = function(module, "recipe")
+    require(bool(module.__doc__) and bool(inspect.getdoc(make)), "the file or the function has no docstring")
+    hints = inspect.get_annotations(make, eval_str=True)
+    for option in options_of(make, stem(module)).values():
+        require(option.name in hints, f"option '{option.name}' has no type")
+        require(bool(option.help) or option.name == "seed", f"option '{option.name}' has no help line")
+        require(option.required or option.check(option.default) == option.default, f"the default of '{option.name}' is not of its type")
+
+
+def its_model_is_counted_without_memory(make: Callable[[], Recipe]) -> None:
+    """Its model can be built on the meta device, where it costs no memory."""
+    recipe = make()
+    with torch.device("meta"):
+        model = recipe.build_model()
+    require(sum(p.numel() for p in model.parameters()) > 0, "the model has no parameters")
+
+
+def two_steps_are_finite_and_the_same_again(make: Callable[[], Recipe]) -> None:
+    """Two training steps have finite losses, and come out the same again."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = (rows(make, Path(folder) / place) for place in ("first", "second"))
+    losses = [row["loss"] for row in first if "loss" in row]
+    require(len(losses) == 2 and all(math.isfinite(loss) for loss in losses), f"the losses are {losses}")
+    require(second == first, "the same recipe with the same seed gave other metrics")
+
+
+def rows(make: Callable[[], Recipe], place: Path) -> list[dict[str, Any]]:
+    """The metrics of two steps."""
+    from ..api.training import train
+
+    short = make().replace(steps=2, epochs=None, log_every=1, evaluate_every=2)
+    data = short.build_data()
+    kept: dict[str, Any] = {part: Few(source) for part, source in data.splits.items() if part != "train"}
+    return train(short.replace(data=dataclasses.replace(data, **kept)), run=place, seed=3, threads=1, quiet=True).metrics
+
+
+class Few:
+    """The first examples of a source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return min(FEW, len(self.source))
+
+    def __getitem__(self, indices: Any) -> Batch:
+        return self.source[indices]
+
+    def fingerprint(self) -> str:
+        return self.source.fingerprint()
+
+
+CHECKS: tuple[Callable[[Callable[[], Recipe]], None], ...] = (
+    its_model_is_counted_without_memory,
+    two_steps_are_finite_and_the_same_again,
+)
