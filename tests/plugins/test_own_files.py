@@ -175,7 +175,7 @@ def test_an_objective(folder: Path) -> None:
     assert objective_of("./far.py power=2").power == 2 and objective_of("far.py", classes=3).power == 1
     assert odd("real", "identity", "./far.py") == "" and "'far' is not a likelihood of binary" in odd("binary", "identity", "./far.py")
     assert type(head("real", 1, objective="./far.py").likelihood()).__name__ == "Far"
-    run = sonde.train("table", file="table.csv", target="b", objective="./far.py power=1.5", epochs=1, run="run", quiet=True)
+    run = sonde.train("table", data="table.csv", target="b", objective="./far.py power=1.5", epochs=1, run="run", quiet=True)
     assert run.recipe.objective.power == 1.5
 
 
