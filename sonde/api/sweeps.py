@@ -101,15 +101,21 @@ class Sweep:
         return path
 
     def reading(self) -> Any:
-        from ..core.reading import Reading
+        from ..core.reading import Bars
 
         name = self.monitor
         good = [row for row in self.rows if not row.failures]
         varied = self._varied()
         labels = ["  ".join(f"{option} {_say(row.setting[option])}" for option in varied) or "all" for row in good]
-        extra = {"labels": labels, "dots": {name: [row.metrics.get(name, []) for row in good]}}
         note = "Mean over seeds, best first; a dot is one seed."
-        return Reading(self.folder.name, "bars", {name: [row.mean(name) for row in good]}, ["setting"], note, extra)
+        return Bars(
+            self.folder.name,
+            {name: [row.mean(name) for row in good]},
+            ["setting"],
+            note,
+            labels=labels,
+            dots={name: [row.metrics.get(name, []) for row in good]},
+        )
 
     def _varied(self) -> list[str]:
         """Options that take more than one value."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data import augment, fetch
@@ -104,7 +104,7 @@ def photographs(exhibit: Exhibit) -> str:
         "numbers": [*(sum(p.numel() for p in make().parameters()) for _, make in nets.values()), None, None],
         "test accuracy": [*(spread(values, ".1%") for values in scores.values()), f"{near:.1%}", f"{linear:.1%}"],
     }
-    exhibit.show(Reading(name, "table", table, note=f"{len(plain)} seeds; images of 16 x 16."))
+    exhibit.show(Table(name, table, note=f"{len(plain)} seeds; images of 16 x 16."))
     summary = ", ".join(f"{key} {spread(values, '.1%')}" for key, values in scores.items())
     return f"{name}, 60 steps (4 convolutions: 120): {summary}, linear {linear:.1%}; `cifar_cnn` and `cifar_resnet` train for longer"
 
@@ -155,7 +155,7 @@ def three_classes(exhibit: Exhibit) -> str:
     )
     accuracy = [spread(dense, ".1%"), spread(shared, ".1%"), "not trained", "not trained"]
     table = {"network": list(sizes), "numbers": list(sizes.values()), "test accuracy": accuracy}
-    exhibit.show(Reading("Three kinds of picture", "table", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
+    exhibit.show(Table("Three kinds of picture", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
     few, many = sizes["CNN, 24 x 24 gray"], sizes["MLP, 24 x 24 gray"]
     return f"CNN {spread(shared, '.1%')} with {few:,} numbers, MLP {spread(dense, '.1%')} with {many:,}"
 
@@ -189,7 +189,7 @@ def prices(exhibit: Exhibit) -> str:
     exhibit.above("learned features less hand-made ones: test accuracy", [value - by_hand for value in cnn_scores], 0.04)
     kinds = ["row and column sums, by hand", "64 pixels", "learned by a CNN"]
     table = {"features": kinds, "test accuracy": [f"{by_hand:.1%}", f"{raw:.1%}", spread(cnn_scores, ".1%")]}
-    exhibit.show(Reading("A linear classifier of digits, on three kinds of features", "table", table))
+    exhibit.show(Table("A linear classifier of digits, on three kinds of features", table))
     return f"no price below 0 (a line: {np.mean(below):.0%}); hand-made features {by_hand:.1%}, learned {spread(cnn_scores, '.1%')}"
 
 

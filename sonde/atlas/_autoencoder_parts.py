@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Plane, Reading
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load
@@ -225,5 +225,4 @@ def _picture(seed: int, points: Points, models: dict[str, Any], gaps: dict[str, 
         panels["density of the flow"] = _density(models["flow"], reach, cells)
     middle = (edges[1:] + edges[:-1]) / 2
     note = f"Each panel but the last counts {many:,} points; all families have learned from the same {len(points.train):,}."
-    extra = {"x": middle, "y": middle, "levels": [0.02, 0.1, 0.2, 0.3, 0.4]}
-    return Reading("Four families of generative models", "plane", panels, ["x1", "x2"], note, extra)
+    return Plane("Four families of generative models", panels, ["x1", "x2"], note, x=middle, y=middle, levels=[0.02, 0.1, 0.2, 0.3, 0.4])

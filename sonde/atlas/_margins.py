@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..core.errors import DataUnusable
 from ..core.files import replace_file
-from ..core.reading import Reading
+from ..core.reading import Bars, Reading
 from .exhibit import FOLDER, Finding, Result
 from .index import rows
 
@@ -144,12 +144,13 @@ def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most
         f"; {far} numbers are further than {most:g} away." if far else "."
     )
     labels = [margin.name for margin in near]
-    return Reading(
+    return Bars(
         f"{row} over seeds",
-        "bars",
         {column: [margin.margin for margin in near]},
         note=note,
-        extra={"labels": labels, "label_width": 72, "dots": {column: dots}},
+        labels=labels,
+        label_width=72,
+        dots={column: dots},
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading, Subject
+from ..core.reading import Heat, Lines, Reading, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
@@ -184,9 +184,8 @@ def act_06(exhibit: Exhibit) -> str:
     exhibit.above("s_i (1 - s_i) on the diagonal alone misses by", missed, 0.02)
     exhibit.expect("rows of the Jacobian sum to 0, because the outputs sum to 1", measured.sum(1), torch.zeros(6, 5), within=1e-9)
     labels = [f"class {i}" for i in range(5)]
-    extra = {"rows": labels, "columns": labels}
     heat = {"ds_i / dz_j": measured[0].round(decimals=3)}
-    exhibit.show(Reading("Jacobian of softmax", "heat", heat, axes=["output", "score"], extra=extra))
+    exhibit.show(Heat("Jacobian of softmax", heat, axes=["output", "score"], rows=labels, columns=labels))
     return f"Jacobian right to {gap:.0e}; the diagonal alone is off by {missed:.2f}"
 
 
@@ -214,8 +213,7 @@ def act_07(exhibit: Exhibit) -> str:
     exhibit.below("slope of the sigmoid at 10", slopes["sigmoid"], 5e-5)
     exhibit.below("slope of tanh at 10", slopes["tanh"], 1e-8)
     exhibit.expect("slope of ReLU at 10", slopes["relu"], 1.0)
-    extra = {"x": list(range(1, depth + 1)), "log": ["y"]}
-    exhibit.show(Reading("Gradient norm by layer", "lines", shown, axes=["layer"], extra=extra))
+    exhibit.show(Lines("Gradient norm by layer", shown, axes=["layer"], x=list(range(1, depth + 1)), log=["y"]))
     sigmoid, relu = spread(ratios["sigmoid"], ".1e"), spread(ratios["relu"], ".2f")
     return f"first / last: sigmoid {sigmoid}, ReLU {relu}; {10 ** min(less):.0e} times less"
 
@@ -248,7 +246,7 @@ def act_08(exhibit: Exhibit) -> str:
     exhibit.expect("a wrong range is noticed", measure(wrong).inside, False)
     exhibit.above("a wrong derivative is noticed, by a gap of", measure(wrong).gap, 0.5)
     exhibit.refuses("a name of Sonde's own is not overwritten", lambda: register(activations.relu))
-    exhibit.show(Reading("Activations", "table", columns))
+    exhibit.show(Table("Activations", columns))
     for title, members in PICTURES.items():
         shown = {name: (activation(name) if name in names() else mish().module) for name in members}
         reading = _curves(title, shown, reach=4)
@@ -335,7 +333,7 @@ def _heads(exhibit: Exhibit) -> None:
         "it adds": [_added(task.objective).replace("identity", "nothing") for _, task in usual],
         "predictions in": [str(task.predictions) for _, task in usual],
     }
-    exhibit.show(Reading("Output and loss by task", "table", columns, note="Odd, for example: " + "; ".join(texts[:3]) + "."))
+    exhibit.show(Table("Output and loss by task", columns, note="Odd, for example: " + "; ".join(texts[:3]) + "."))
 
 
 def _added(likelihood: str) -> str:
@@ -386,7 +384,7 @@ def _slopes(title: str, modules: dict[str, nn.Module], reach: float = 6) -> Read
 
 def _drawn(title: str, functions: dict[str, Callable[[Tensor], Tensor]], reach: float) -> Reading:
     a = torch.linspace(-reach, reach, 241).double()
-    return Reading(title, "lines", {name: f(a) for name, f in functions.items()}, axes=["a"], extra={"x": a})
+    return Lines(title, {name: f(a) for name, f in functions.items()}, axes=["a"], x=a)
 
 
 def _hidden_gradient(name: str, seed: int) -> float:

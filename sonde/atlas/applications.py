@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Bars, Images, Lines, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load
@@ -90,7 +90,7 @@ def app_04(exhibit: Exhibit) -> str:
     simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["metrics"]["test/accuracy"] for run in runs]
     exhibit.ordered("test accuracy, over a bag of words that cannot place 'not'", accuracy, simple)
     columns = {"sentence": SENTENCES, "words": batch.lengths, "positive": [f"{p:.3f}" for p in probabilities[0, :, 1].tolist()]}
-    exhibit.show(Reading("What a bidirectional RNN says", "table", columns))
+    exhibit.show(Table("What a bidirectional RNN says", columns))
     judged = f"4 words {spread(bad)} negative, 9 words {spread(good)} positive"
     return f"{judged}; test accuracy {spread(accuracy)}, bag of words {simple:.3f}"
 
@@ -131,7 +131,7 @@ def translation(exhibit: Exhibit) -> list[float]:
         "sentence": [words.decode(row[: n - 1]) for row, n in zip(test.source[:4], test.lengths[:4])],
         "translated": [words.decode(row[(row != end) & (row != pad)]) for row in translations[0][:4]],
     }
-    exhibit.show(Reading("Translation: from held-out sentences", "table", lines))
+    exhibit.show(Table("Translation: from held-out sentences", lines))
     exhibit.above("translation: held-out sentences without a mistake", right, 0.85)
     return right
 
@@ -149,7 +149,7 @@ def captions(exhibit: Exhibit) -> list[float]:
         samples = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
     right = [_same(one, test.y, 0) for one in samples]
     named = [" ".join(WORDS[i] for i in row if i > 2) for row in samples[0][:6].tolist()]
-    exhibit.show(Reading("Captions of held-out pictures", "images", {"picture": pixels[1400:1406]}, extra={"labels": named}))
+    exhibit.show(Images("Captions of held-out pictures", {"picture": pixels[1400:1406]}, labels=named))
     exhibit.above("captions: held-out pictures without a mistake", right, 0.87)
     return right
 
@@ -182,7 +182,7 @@ def series(exhibit: Exhibit) -> list[float]:
     ratio = [error / last for error in forecast]
     exhibit.below("series: error of the forecast, in errors of the last sample", ratio, 0.3)
     lines = {"sound": test.y[0, :, 0], "forecast": outputs[0][0, :, 0]}
-    exhibit.show(Reading("A held-out sound and the forecast of each next sample", "lines", lines, axes=["sample"]))
+    exhibit.show(Lines("A held-out sound and the forecast of each next sample", lines, axes=["sample"]))
     return ratio
 
 
@@ -255,7 +255,7 @@ def app_06(exhibit: Exhibit) -> str:
     exhibit.below("loss, in that of signs drawn evenly", loss, 0.15)
     bars = {"corpus": intervals(*corpus), **{f"seed {seed}": intervals(*tunes) for seed, tunes in zip(exhibit.seeds(3), drawn)}}
     steps = [str(step) for step in range(-12, 13)]
-    exhibit.show(Reading("Steps from note to note, in semitones", "bars", bars, axes=["semitones"], extra={"labels": steps}))
+    exhibit.show(Bars("Steps from note to note, in semitones", bars, axes=["semitones"], labels=steps))
     summary = f"intervals {spread(near)} from the corpus, {far[0]:.2f} in random order"
     return f"{spread([len(tune) for tune in played], '.0f')} notes in tune.mid; {summary}"
 

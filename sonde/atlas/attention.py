@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Data
 from ..core.live import Live
-from ..core.reading import Reading
+from ..core.reading import Heat, Lines, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
@@ -90,9 +90,7 @@ def att_01(exhibit: Exhibit) -> str:
     exhibit.expect("values times 3: output times 3", attend(q_, k_, 3 * values)[0, 0], 3 * attend(q_, k_, values)[0, 0].numpy(), 1e-12)
     some = _draw(exhibit, 16, N, D, part=4)
     exhibit.above("tokens times 3: distance from output times 3, over its size (E-29)", _apart(layer(3 * some)[0], 3 * layer(some)[0]), 0.1)
-    exhibit.show(
-        Reading("Weights of attention for two inputs", "heat", {"first": first, "second": second}, axes=["token", "token it looks at"])
-    )
+    exhibit.show(Heat("Weights of attention for two inputs", {"first": first, "second": second}, axes=["token", "token it looks at"]))
     return f"two inputs, two weight matrices, {float((first - second).abs().max()):.2f} apart; linear in V, not in X"
 
 
@@ -117,9 +115,7 @@ def att_02(exhibit: Exhibit) -> str:
     whole = _softmax(q @ k.T) @ v
     exhibit.expect("the matrix form gives the same", out, whole, 1e-12)
     for name, rows in {"queries": q, "keys": k, "values": v, "weights": weights, "outputs": out}.items():
-        exhibit.show(
-            Reading(f"Trace: {name}", "table", {f"{i + 1}": [f"{number:.4f}" for number in rows[:, i]] for i in range(rows.shape[1])})
-        )
+        exhibit.show(Table(f"Trace: {name}", {f"{i + 1}": [f"{number:.4f}" for number in rows[:, i]] for i in range(rows.shape[1])}))
     return f"N=3, D=4: weights positive, rows sum to 1; layer, loops and matrix form agree to {gap:.1e}"
 
 
@@ -184,7 +180,7 @@ def att_04(exhibit: Exhibit) -> str:
             table[name].append(value)
     cosine = scores(queries / queries.norm(dim=-1, keepdim=True), keys, last, scale=1.0)[0, 0, 0]
     exhibit.expect("cosine score of the match", cosine.max(), 1.0, 1e-12)
-    exhibit.show(Reading("Weights by the kind of score", "table", table, note="the query equals key 3"))
+    exhibit.show(Table("Weights by the kind of score", table, note="the query equals key 3"))
     return f"an exact match returns its value to {error:.1e} at scale 1000; dot, cosine, general and additive scores"
 
 
@@ -219,9 +215,7 @@ def att_05(exhibit: Exhibit) -> str:
     leak = float(torch.tensor([2.0, 0.0]).double().softmax(0)[1])  # the masked score set to 0, as printed
     exhibit.expect("weight that leaks where the score is set to 0 (E-08)", leak, 0.119203, 1e-6)
     exhibit.expect("weight of the same key behind the mask", right.softmax(-1)[0, 0, 0, 1], 0.0)
-    exhibit.show(
-        Reading("Causal weights", "heat", {f"head {h + 1}": layer.weights(x)[0, h].detach() for h in range(2)}, axes=["query", "key"])
-    )
+    exhibit.show(Heat("Causal weights", {f"head {h + 1}": layer.weights(x)[0, h].detach() for h in range(2)}, axes=["query", "key"]))
     return f"padding and future weigh exactly 0; 'score = 0' leaks {leak:.3f}"
 
 
@@ -298,7 +292,7 @@ def att_08(exhibit: Exhibit) -> str:
         bool(torch.equal(run(later, source)[:, :-1], run(x, source)[:, :-1])),
         True,
     )
-    exhibit.show(Reading("Cross-attention", "heat", {f"head {h + 1}": weights[h] for h in range(2)}, axes=["target", "source"]))
+    exhibit.show(Heat("Cross-attention", {f"head {h + 1}": weights[h] for h in range(2)}, axes=["target", "source"]))
     return f"weights {T} x {S}; the source is seen, the target's future is not"
 
 
@@ -313,7 +307,7 @@ def att_09(exhibit: Exhibit) -> str:
     exhibit.expect("110, which the printed list lacks (E-05), is there", "110" in words, True)
     changes = (bits.diff(dim=0) != 0).sum(0)
     exhibit.expect("changes of each bit, the lowest first", changes, [7, 3, 1])
-    exhibit.show(Reading("Binary positions", "heat", {"bit": bits.flip(1).T}, axes=["bit", "position"]))
+    exhibit.show(Heat("Binary positions", {"bit": bits.flip(1).T}, axes=["bit", "position"]))
     return f"all of 000 .. 111; bits change {', '.join(map(str, changes.tolist()))} times"
 
 
@@ -330,8 +324,8 @@ def att_10(exhibit: Exhibit) -> str:
     exhibit.above("turning points of the first wave less those of the last", turns[0] - turns[-1], 10)
     far = sinusoidal(torch.tensor([20000, 20001]), d)
     exhibit.above("positions 20000 and 20001 differ (E-37) by", (far[0] - far[1]).abs().max(), 0.1)
-    exhibit.show(Reading("Sinusoidal positions", "heat", {"code": code.T}, axes=["channel", "position"]))
-    exhibit.show(Reading("Channels 6 to 9", "lines", {f"channel {j}": code[:, j] for j in range(6, 10)}, axes=["position", "value"]))
+    exhibit.show(Heat("Sinusoidal positions", {"code": code.T}, axes=["channel", "position"]))
+    exhibit.show(Lines("Channels 6 to 9", {f"channel {j}": code[:, j] for j in range(6, 10)}, axes=["position", "value"]))
     summary = ", ".join(f"{value:.6f}" for value in one.tolist())
     return f"d=4, i=1: {summary} (off by {gap:.0e}); {turns[0]} turns on the left, {turns[-1]} on the right"
 
@@ -349,7 +343,7 @@ def att_11(exhibit: Exhibit) -> str:
     exhibit.expect("norm^2 of every row", here.square().sum(1), np.full(50, d / 2), 1e-12)
     products = here @ here.T
     exhibit.expect("P_s . P_t depends on s - t only", products[1:, 1:], products[:-1, :-1].numpy(), 1e-12)
-    exhibit.show(Reading("P_s . P_t", "heat", {"product": products}, axes=["s", "t"]))
+    exhibit.show(Heat("P_s . P_t", {"product": products}, axes=["s", "t"]))
     return f"one {d} x {d} rotation moves every P_t by {f} places, to {gap:.1e}"
 
 
@@ -511,7 +505,7 @@ def att_15(exhibit: Exhibit) -> str:
     gap = exhibit.expect("log-probabilities in one pass and step by step", torch.cat(pieces, 1), whole.numpy(), 1e-10)
     row = int(((test.lengths == LONGEST + 1) & (test.source[:, 0] == REVERSE)).int().argmax())
     looks = _looks(model, test[row : row + 1])
-    exhibit.show(Reading("Where the decoder looks, reverse", "heat", looks, axes=["target", "source"], note="last block"))
+    exhibit.show(Heat("Where the decoder looks, reverse", looks, axes=["target", "source"], note="last block"))
     return f"{', '.join(parts)} of whole rows; cached decoding within {gap:.0e} of one pass"
 
 
@@ -548,10 +542,10 @@ def att_16(exhibit: Exhibit) -> str:
     }
     exhibit.expect("power of N in the FLOPs between pairs", power["FLOPs"], 2.0, 0.05)
     exhibit.expect("power of N in the most bytes alive at once, weights written out", power["memory"], 2.0, 0.1)
-    exhibit.show(Reading("Longest chain of operations", "lines", depths, axes=["tokens", "operations"], extra={"x": [8, 16, 32]}))
+    exhibit.show(Lines("Longest chain of operations", depths, axes=["tokens", "operations"], x=[8, 16, 32]))
     bytes_ = {"weights written out": list(memory), "fused kernel, which keeps no weights": fused}
     for name, lines in (("FLOPs", {"between pairs": flops}), ("bytes", bytes_), ("seconds", {"weights written out": list(seconds)})):
-        exhibit.show(Reading(f"Attention: {name}", "lines", lines, axes=["tokens", name], extra={"x": lengths, "log": ["x", "y"]}))
+        exhibit.show(Lines(f"Attention: {name}", lines, axes=["tokens", name], x=lengths, log=["x", "y"]))
     summary = ", ".join(f"{name} N^{power[name]:.2f}" for name in ("FLOPs", "memory", "time"))
     chain = f"chain of {depths['attention'][0]} operations at any length; an RNN adds {growth:.0f} a token"
     return f"{chain}; {summary} (memory of the fused kernel N^{power['fused']:.2f})"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading
+from ..core.reading import Bars, Images, Lines, Reading, Scatter
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data import augment
@@ -159,9 +159,16 @@ def _show_ranks(exhibit: Exhibit) -> None:
     ranks = (1, 3, 8, 20, 70)
     shares = [float((s[:K] ** 2).sum() / (s**2).sum()) for K in ranks]
     pictures = {"rank": [_truncated(U, s, V, K).clip(0, 1) for K in ranks]}
-    labels = {"labels": [f"rank {K}" for K in ranks], "details": [f"{share:.1%}" for share in shares]}
     note = "Truncated singular value decompositions of a photograph of 70 x 106 pixels, with their share of the squared norm."
-    exhibit.show(Reading("The best picture of each rank", "images", pictures, note=note, extra=labels))
+    exhibit.show(
+        Images(
+            "The best picture of each rank",
+            pictures,
+            note=note,
+            labels=[f"rank {K}" for K in ranks],
+            details=[f"{share:.1%}" for share in shares],
+        )
+    )
 
 
 def ae_03(exhibit: Exhibit) -> str:
@@ -231,20 +238,17 @@ def ae_04(exhibit: Exhibit) -> str:
         codes, curves = [model.encode(x)[:, 0] for model in models], [model(x) for model in models]
     values = {f"seed {seed}": (code - code.min()) / (code.max() - code.min()) for seed, code in zip(exhibit.seeds(3), codes)}
     note = "The code goes round the circle and runs back where it is cut open; only what lies there comes back wrong. PCA gives a cosine."
-    exhibit.show(
-        Reading("The code of each point of a circle", "lines", values, ["angle", "code, from least to largest"], note, {"x": angle})
-    )
+    exhibit.show(Lines("The code of each point of a circle", values, ["angle", "code, from least to largest"], note, x=angle))
     rings = {"circle": x[::12], "PCA": flat[::12], "auto-encoder": torch.cat([curve[::6] for curve in curves])}
     spots = torch.cat(list(rings.values()))
     groups = [name for name, places in rings.items() for _ in places]
     exhibit.show(
-        Reading(
+        Scatter(
             "What comes back from one number",
-            "scatter",
             {"x": spots[:, 0], "y": spots[:, 1]},
             ["x", "y"],
             f"{len(models)} seeds of the auto-encoder.",
-            {"groups": groups},
+            groups=groups,
         )
     )
     return f"loss {spread(ratios, '.3f')} of that of PCA"
@@ -279,7 +283,7 @@ def ae_05(exhibit: Exhibit) -> str:
         "error / mean digit": [float(np.mean(rows[f][1])) for f in factors],
     }
     note = f"Tied, ReLU, 64 pixels into 128 numbers; mean of {len(models)} seeds on the test digits."
-    exhibit.show(Reading("What a price on the code does", "lines", lines, ["lambda", "share"], note, {"x": factors}))
+    exhibit.show(Lines("What a price on the code does", lines, ["lambda", "share"], note, x=factors))
     with torch.no_grad():
         sheets = [test[:12], *(rows[factor][2](test[:12]) for factor in factors)]
     lambdas = ", ".join(f"{factor:g}" for factor in factors)
@@ -419,7 +423,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
     exhibit.below("what is left to log p(x) at 1000 codes, in nats", abs(bounds[-1]), 0.02)
     note = f"Posterior with e times the true variance; 1 code is the ELBO, {-bounds[0]:.2f} nats below log p(x)."
     lines = {"weighted bound": bounds, "log p(x)": [0.0] * len(steps)}
-    exhibit.show(Reading("More codes, tighter bound", "lines", lines, ["codes", "nats above log p(x)"], note, {"x": steps, "log": ["x"]}))
+    exhibit.show(Lines("More codes, tighter bound", lines, ["codes", "nats above log p(x)"], note, x=steps, log=["x"]))
     return gap
 
 
@@ -542,12 +546,12 @@ def ae_09(exhibit: Exhibit) -> str:
     bars = {"test accuracy": [float(np.mean(values)) for values in scores.values()]}
     note = f"Three sigmoid layers, the only kind checked; 50 labeled digits, 5 of each class; bars are means, dots the {len(gains)} seeds."
     exhibit.show(
-        Reading(
+        Bars(
             "Layers learned without labels",
-            "bars",
             bars,
             note=note,
-            extra={"labels": list(scores), "dots": {"test accuracy": list(scores.values())}},
+            labels=list(scores),
+            dots={"test accuracy": list(scores.values())},
         )
     )
     ours, plain = (spread(scores[name], ".1%") for name in ("pre-trained", "random"))
@@ -625,7 +629,7 @@ def _off_rate(model: AutoEncoder, x: Tensor, rate: float) -> float:
 
 def _sheet(title: str, rows: Sequence[Tensor], note: str) -> Reading:
     """Small pictures (N, H, W), twelve a row."""
-    return Reading(title, "images", {"pictures": torch.cat(list(rows)).clamp(0, 1)}, note=note, extra={"dense": True})
+    return Images(title, {"pictures": torch.cat(list(rows)).clamp(0, 1)}, note=note, dense=True)
 
 
 def ae_10(exhibit: Exhibit) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.reading import Reading
+from ..core.reading import Lines, Reading, Table
 from ..core.seeds import generator
 from ..gradients import modes
 from ..gradients.graph import trace
@@ -72,7 +72,7 @@ def calc_01(exhibit: Exhibit) -> str:
     exhibit.expect("product of numbers with a zero among them", trace(torch.prod, with_zero).backward()["x"], [6.0, 0.0, 0.0], EXACT)
     third = trace(torch.sin, places[0]).gradient().gradient().gradient()
     exhibit.expect("the results can be differentiated again: third derivative of sin", _run(third, places), -places.cos(), EXACT)
-    exhibit.show(Reading("Derivatives as they are printed", "table", table))
+    exhibit.show(Table("Derivatives as they are printed", table))
     return f"{len(RULES)} rules printed as on paper, at most {worst:.1g} from differences"
 
 
@@ -122,9 +122,7 @@ def calc_02(exhibit: Exhibit) -> str:
     exhibit.expect("x^T A x as a formula", printed, "A @ x + A.T @ x")
     exhibit.expect("x^T x as a formula", trace(lambda x: x @ x, x).gradient().expression(), "2*x")
     exhibit.expect("b^T x as a formula", trace(lambda x, b: b @ x, x, b).gradient("x").expression(), "b")
-    exhibit.show(
-        Reading("Gradient rules", "table", {"rule": list(rules), "gradient at x": [_short(wanted) for _, wanted in rules.values()]})
-    )
+    exhibit.show(Table("Gradient rules", {"rule": list(rules), "gradient at x": [_short(wanted) for _, wanted in rules.values()]}))
     return f"{len(rules)} rules at most {worst:.1g} off; grad x^T A x prints as {printed}"
 
 
@@ -218,7 +216,7 @@ def calc_03(exhibit: Exhibit) -> str:
     exhibit.expect(
         "Jacobian of softmax: s_i (delta_ij - s_j)", coupling, torch.diag(probability) - torch.outer(probability, probability), EXACT
     )
-    exhibit.show(Reading(f"Counted for N = {n}, D = {d}, M = {m}", "table", table))
+    exhibit.show(Table(f"Counted for N = {n}, D = {d}, M = {m}", table))
     return f"{len(cases)} operations count exactly; {n} x {d} by {d} x {m} takes {n * d * m} multiplications"
 
 
@@ -306,27 +304,25 @@ def calc_04(exhibit: Exhibit) -> str:
     exhibit.expect("linear attention grows like T", growth["linear attention"][-1] / growth["linear attention"][0], 64.0)
     exhibit.above("attention grows faster", growth["softmax attention"][-1] / growth["softmax attention"][0], 1000)
     exhibit.show(_overview(costs))
-    exhibit.show(Reading("FLOPs of one sequence", "lines", growth, ["length", "FLOPs"], extra={"x": list(lengths), "log": ["x", "y"]}))
+    exhibit.show(Lines("FLOPs of one sequence", growth, ["length", "FLOPs"], x=list(lengths), log=["x", "y"]))
     exhibit.show(
-        Reading(
+        Table(
             "One transformer block by hand",
-            "table",
             {"part": list(parts), "FLOPs": list(parts.values())},
-            extra={"total": {"FLOPs": sum(parts.values())}},
+            total={"FLOPs": sum(parts.values())},
         )
     )
     return f"{costs['CNN of CNN-12'].flops:,} FLOPs for CNN-12, {sum(parts.values()):,} for a block, as by hand"
 
 
 def _overview(costs: dict[str, Cost]) -> Reading:
-    return Reading(
+    return Table(
         "Whole networks, one example",
-        "table",
         {
             "network": list(costs),
             "parameters": [cost.parameters for cost in costs.values()],
             "FLOPs": [cost.flops for cost in costs.values()],
             "memory": [cost.memory for cost in costs.values()],
         },
-        extra={"formats": {"FLOPs": "si", "memory": "bytes"}},
+        formats={"FLOPs": "si", "memory": "bytes"},
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading, Subject
+from ..core.reading import Bars, Heat, Images, Lines, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load
@@ -56,7 +56,7 @@ def cnn_01(exhibit: Exhibit) -> str:
     variance = ((z - mean) ** 2 * convolution).sum() * step
     exhibit.expect("mass, mean and variance of f * g", [mass, mean, variance], [1.0, 1.0, 1.8], within=1e-6)
     lines = {"f, variance 0.5": first[::2], "g, variance 1.3": second[::2], "f * g": convolution[::2]}
-    exhibit.show(Reading("A bell smeared by a bell", "lines", lines, axes=["z"], extra={"x": z[::2]}))
+    exhibit.show(Lines("A bell smeared by a bell", lines, axes=["z"], x=z[::2]))
     return f"variance 0.5 + 1.3 = {variance:.6f}; commutative to {np.abs(turned - convolution).max():.0e}"
 
 
@@ -75,7 +75,7 @@ def cnn_02(exhibit: Exhibit) -> str:
     exhibit.expect("cross-correlation, valid places alone", row([7, 6, 5], padding=0), [34, 52])
     exhibit.expect("torch's layer does not turn its kernel", F.conv1d(x, torch.tensor([[[7.0, 6, 5]]]), padding=2).flatten(), plain)
     table = {"kernel": ["7 6 5", "5 6 7", "7 6 5"], "turned": ["no", "yes", "yes"], "result": [_told(plain), _told(plain), _told(turned)]}
-    exhibit.show(Reading("(1 2 3 4) and a kernel, at every place they touch", "table", table))
+    exhibit.show(Table("(1 2 3 4) and a kernel, at every place they touch", table))
     return f"without turning {_told(plain)}, with it {_told(turned)}"
 
 
@@ -134,7 +134,7 @@ def cnn_05(exhibit: Exhibit) -> str:
     dense = torch.randn(6, 6, generator=generator(exhibit.seed + 1, "cnn-05"))
     heat = {"dense": dense, "convolution": banded}
     for name, values in heat.items():
-        exhibit.show(Reading(f"Weights: {name}", "heat", {"weight": values}, axes=["output", "input"]))
+        exhibit.show(Heat(f"Weights: {name}", {"weight": values}, axes=["output", "input"]))
     return "36 dense weights, 16 not zero, 3 free"
 
 
@@ -180,7 +180,7 @@ def cnn_07(exhibit: Exhibit) -> str:
         table["formula"].append(_told(formula))
         table["measured"].append(_told(measured))
     exhibit.expect("kernel 3, stride 1", table["formula"][0], "3 5 7")
-    exhibit.show(Reading("Receptive fields", "table", table))
+    exhibit.show(Table("Receptive fields", table))
     example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", seed=exhibit.seed, n=10, size=48).train[:1].x))
     for reading in receptive_field.read(example):
         exhibit.show(reading)
@@ -207,9 +207,7 @@ def cnn_08(exhibit: Exhibit) -> str:
     dice = exhibit.generator("cnn-08")
     a, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 3, 7, 5), (4, 3, 3, 2)))
     exhibit.expect("3 channels to 4, with a layer of torch", correlate(a, b), F.conv2d(a, b), within=1e-12)
-    exhibit.show(
-        Reading("Each output, written out", "table", {"column 0": [row[0] for row in terms], "column 1": [row[1] for row in terms]})
-    )
+    exhibit.show(Table("Each output, written out", {"column 0": [row[0] for row in terms], "column 1": [row[1] for row in terms]}))
     return "19 25 / 37 43"
 
 
@@ -228,7 +226,7 @@ def cnn_09(exhibit: Exhibit) -> str:
     (gradient,) = torch.autograd.grad(F.conv2d(image, w), image, back.reshape(1, 1, 2, 2))
     exhibit.expect("C^T g is the gradient of torch's layer", (conv_matrix.T @ back).reshape(1, 1, 3, 3), gradient, within=1e-12)
     exhibit.expect("and its transposed convolution", F.conv_transpose2d(back.reshape(1, 1, 2, 2), w), gradient, within=1e-12)
-    exhibit.show(Reading("A convolution of 3 x 3 by 2 x 2 as a matrix", "heat", {"weight": conv_matrix}, axes=["output", "input"]))
+    exhibit.show(Heat("A convolution of 3 x 3 by 2 x 2 as a matrix", {"weight": conv_matrix}, axes=["output", "input"]))
     return "4 x 9 matrix, rows moved by 1, 3, 4; its transpose is the gradient"
 
 
@@ -296,9 +294,8 @@ def cnn_12(exhibit: Exhibit) -> str:
     exhibit.expect("outputs of a real image", list(model(torch.zeros(2, 1, 192, 256)).shape), [2, 6])
     exhibit.expect("output of 6 pixels, window 3, stride 2 (the division is rounded down)", _windows(6, 3, 2), 2)
     exhibit.show(
-        Reading(
+        Table(
             "The worked 192 x 256 network",
-            "table",
             {
                 "layer": [row.name for row in rows],
                 "channels x height x width": [by(row.output) for row in rows],
@@ -334,7 +331,7 @@ def cnn_16(exhibit: Exhibit) -> str:
     exhibit.above("parameters, in language models of 70 billion", whole / (70 * BILLION), 1)
     lines = {"language model, small": 7 * BILLION, **counted, "language model, large": 70 * BILLION}
     bars = {"parameters": list(lines.values())}
-    exhibit.show(Reading("Dense layers on an image, and language models", "bars", bars, axes=["network"], extra={"labels": list(lines)}))
+    exhibit.show(Bars("Dense layers on an image, and language models", bars, axes=["network"], labels=list(lines)))
     return f"{large:,} parameters; {large / (7 * BILLION):.1f} language models of 7B, {large / (70 * BILLION):.1f} of 70B"
 
 
@@ -392,11 +389,7 @@ def cnn_14(exhibit: Exhibit) -> str:
         turned = equivariance.errors(nn.Sequential(symmetric), batch, 1)["turn"]["0"]
     exhibit.below("a kernel that is itself the same when turned: error of turning", turned, 1e-12)
     bars = {"error": [*errors.values(), turned]}
-    exhibit.show(
-        Reading(
-            "Error of equivariance of one convolution", "bars", bars, axes=["change"], extra={"labels": [*errors, "turn, symmetric kernel"]}
-        )
-    )
+    exhibit.show(Bars("Error of equivariance of one convolution", bars, axes=["change"], labels=[*errors, "turn, symmetric kernel"]))
     return (
         f"shift {errors['shift around']:.0e}, turn {errors['turn']:.2f}, enlarge {errors['enlarge']:.2f}; "
         f"2 x 2 pooling keeps {partly:.0%} of outputs under a shift by 1 ({unlike:.0%} on noise)"
@@ -424,7 +417,7 @@ def cnn_15(exhibit: Exhibit) -> str:
     own = sum(p.numel() for p in layer.parameters())
     exhibit.expect("numbers of the dense layer with the same ends", dense, 216 * 40 + 40)
     exhibit.expect("numbers of the convolution", own, 2 * (25 * 3 + 1))
-    exhibit.show(Reading("Which inputs each output sees", "heat", {"weight": jacobian.flatten(0, 2)}, axes=["output", "input"]))
+    exhibit.show(Heat("Which inputs each output sees", {"weight": jacobian.flatten(0, 2)}, axes=["output", "input"]))
     return f"{side * side * depth} non-zeros for each of 40 outputs; dense over convolution {dense / own:.0f} to 1"
 
 
@@ -453,10 +446,10 @@ def cnn_17(exhibit: Exhibit) -> str:
     corners, fired = _corner_net()
     exhibit.expect("pictures at whose middle the two-layer net fires", fired, ["corner"])
     exhibit.expect("places of a square's outline where it fires", corners, [[4, 4]])
-    exhibit.show(Reading("Answer of a row of spots to a turned line", "lines", {"answer": tuned}, axes=["degrees"], extra={"x": turns}))
+    exhibit.show(Lines("Answer of a row of spots to a turned line", {"answer": tuned}, axes=["degrees"], x=turns))
     edges = correlate(picture, torch.stack([across, across.T])[:, None], padding=1)[0].abs()
     sheet = {"images": [picture[0, 0].clamp(0, 1), *(edge / edge.max() for edge in edges), blurred[0, 0].clamp(0, 1)]}
-    exhibit.show(Reading("A shape, its edges and its blur", "images", sheet, extra={"labels": ["image", "vertical", "horizontal", "blur"]}))
+    exhibit.show(Images("A shape, its edges and its blur", sheet, labels=["image", "vertical", "horizontal", "blur"]))
     return f"Sobel 4 and 0; spots in a row answer {line / away:.1f} times as much to their own line; corners found by two layers"
 
 

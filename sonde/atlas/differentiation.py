@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.reading import Reading
+from ..core.reading import Heat, Lines, Table
 from ..core.seeds import generator
 from ..gradients import modes
 from ..gradients.check import gradcheck
@@ -70,7 +70,7 @@ def diff_02(exhibit: Exhibit) -> str:
     exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: whole(x)[2], x), EXACT)
     wrong = modes.jacobian(stages[0], x).T @ modes.jacobian(torch.tanh, a @ x)
     exhibit.expect("in the wrong order the sizes do not even fit", list(wrong.shape) == list(product.shape), False)
-    exhibit.show(Reading("J = J4 J3 J2 J1", "heat", {"J": product}, axes=["output", "input"]))
+    exhibit.show(Heat("J = J4 J3 J2 J1", {"J": product}, axes=["output", "input"]))
     return f"product of 4 Jacobians, {gap:.1g} from the Jacobian of the composition"
 
 
@@ -146,7 +146,7 @@ def diff_03(exhibit: Exhibit) -> str:
     exhibit.expect("modes.jacobian, forward", modes.jacobian(f, x, "forward"), by_rows, EXACT)
     exhibit.expect("modes.jacobian, reverse", modes.jacobian(f, x, "reverse"), by_columns, EXACT)
     exhibit.expect("the walk over the graph is u^T J too", trace(f, x).backward(seed=u)["x"], u @ by_columns, EXACT)
-    exhibit.show(Reading("One Jacobian, by columns or by rows", "heat", {"J": by_columns}, ["output", "input"]))
+    exhibit.show(Heat("One Jacobian, by columns or by rows", {"J": by_columns}, ["output", "input"]))
     return f"{forward} columns and {reverse} rows give one 4 x 7 Jacobian, {gap:.1g} apart"
 
 
@@ -180,7 +180,7 @@ def diff_04(exhibit: Exhibit) -> str:
     exhibit.below("20 -> 15 -> 20: neither is much cheaper", max(square.forward, square.reverse) / min(square.forward, square.reverse), 1.2)
     layers, f = _chain((1000, 10, 10, 1), exhibit.seed)
     exhibit.expect("the plan is followed", list(modes.jacobian(f, _normal(exhibit.seed, "04 x", 1000)).shape), [1, 1000])
-    exhibit.show(Reading("Multiplications of a whole Jacobian", "table", table, note=f"{many}."))
+    exhibit.show(Table("Multiplications of a whole Jacobian", table, note=f"{many}."))
     gains = many.forward / many.reverse, few.reverse / few.forward
     return f"reverse {gains[0]:.0f} times cheaper for 1000 -> 1, forward {gains[1]:.0f} times for 1 -> 1000"
 
@@ -318,7 +318,7 @@ def diff_06(exhibit: Exhibit) -> str:
         "the message says what, where and what to do", all(w in message for w in ("depends on a value", "diff.py", "trace(f, x)")), True
     )
     ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
-    exhibit.show(Reading("What can be captured", "table", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
+    exhibit.show(Table("What can be captured", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
     return f"both ways {gap:.1g} from the formula; the branch is refused ahead of time"
 
 
@@ -348,7 +348,7 @@ def diff_07(exhibit: Exhibit) -> str:
     twice = torch.stack([slopes.backward(seed=row)["x"] for row in torch.eye(3, dtype=torch.float64).reshape(3, 1, 3)]).reshape(3, 3)
     exhibit.expect("gradient graph of a network, walked back again: its Hessian", twice, hessian, EXACT)
     lines = {"sin": places.sin(), "first": places.cos(), "third, from the graph": third}
-    exhibit.show(Reading("sin and its derivatives", "lines", lines, axes=["x", "value"], extra={"x": places.tolist()}))
+    exhibit.show(Lines("sin and its derivatives", lines, axes=["x", "value"], x=places.tolist()))
     return f"d3/dx3 sin = {formulas[-1]}, {gap:.1g} off at 25 places"
 
 
@@ -421,7 +421,7 @@ def diff_09(exhibit: Exhibit) -> str:
             if k:
                 delta = (dense[k].weight.detach().T @ delta) * slope(z[k - 1])
     table = {"layer": [f"{i + 1}" for i in range(3)], "z": [_short(v) for v in z], "a": [_short(v) for v in a[1:]]}
-    exhibit.show(Reading("Stored on the way forward", "table", table))
+    exhibit.show(Table("Stored on the way forward", table))
     return f"both losses {gap:.1g} from autograd; with cross-entropy the output delta is a - y"
 
 
@@ -478,12 +478,12 @@ def diff_10(exhibit: Exhibit) -> str:
         lambda: gradcheck(loss, theta, claim=lambda at: {**whole, "layers.dense1.bias": -whole["layers.dense1.bias"]}),
     )
     exhibit.show(
-        Reading(
+        Lines(
             "Products of matrices and vectors in one backward pass",
-            "lines",
             counted,
             ["depth", "products"],
-            extra={"x": list(depths), "log": ["x", "y"]},
+            x=list(depths),
+            log=["x", "y"],
         )
     )
     price = {
@@ -492,7 +492,7 @@ def diff_10(exhibit: Exhibit) -> str:
         "multiplications": [one.backward_multiplies, one.multiplies, two.multiplies],
         "largest relative error": [0.0, one.error, two.error],
     }
-    exhibit.show(Reading(f"A gradient with respect to {parameters} parameters", "table", price))
+    exhibit.show(Table(f"A gradient with respect to {parameters} parameters", price))
     ratio = one.multiplies / one.backward_multiplies
     saved = f"{counted['reused'][-1]} products against {counted['not reused'][-1]} at depth 32"
     return f"{saved}; naive way {ratio:.0f} times dearer, error {two.error:.1g}"

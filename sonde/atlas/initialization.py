@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Lines, Plane, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
@@ -42,7 +42,7 @@ def init_01(exhibit: Exhibit) -> str:
         rows.append((n_in, s, g, kind, float(o.var()), formula))
     columns = ("n_in", "s", "g", "inputs", "measured variance", "n_in s^2 g^2")
     table = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
-    exhibit.show(Reading("Variance of a linear unit", "table", table, note="4,000,000 outputs each."))
+    exhibit.show(Table("Variance of a linear unit", table, note="4,000,000 outputs each."))
     worst = max(abs(measured / formula - 1) for *_, measured, formula in rows)
     return f"variance n_in s^2 g^2 to within {worst:.1%} for three (n_in, s, g)"
 
@@ -97,9 +97,7 @@ def init_02(exhibit: Exhibit) -> str:
     law = [1 / (2 * layer) for layer in range(1, depth + 1)]
     drawn = {"linear": lines["identity"], "tanh": lines["tanh"], "1 / (2 depth)": law}
     note = f"Xavier, width {width}, mean of 3 seeds. One over the variance of the tanh net grows by {slope:.2f} per layer."
-    exhibit.show(
-        Reading("Variance by layer", "lines", drawn, axes=["layer"], note=note, extra={"x": list(range(1, depth + 1)), "log": ["y"]})
-    )
+    exhibit.show(Lines("Variance by layer", drawn, axes=["layer"], note=note, x=list(range(1, depth + 1)), log=["y"]))
     return f"linear net of 20 x 512 keeps {linear:.2f} of its variance; 1/variance of the tanh net grows by {slope:.2f} a layer"
 
 
@@ -197,7 +195,7 @@ def init_04(exhibit: Exhibit) -> str:
     exhibit.above("uniform: difference between hidden rows", [row[3] for row in solved], 0.1)
     columns = ("start", "seed", "steps", "rows differ by", "XOR right")
     table = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
-    exhibit.show(Reading("Hidden rows and XOR", "table", table, note="8 hidden units, Adam, all four corners in every batch."))
+    exhibit.show(Table("Hidden rows and XOR", table, note="8 hidden units, Adam, all four corners in every batch."))
     return f"constant start: rows differ by {same[3]:g}, XOR {unsolved[4]:.0%} right; bounded random start: 100 %, {len(solved)} seeds"
 
 
@@ -241,12 +239,22 @@ def init_05(exhibit: Exhibit) -> str:
     exhibit.expect("period of the spiral in steps, 2 pi / angle", period, 2 * math.pi / angle, within=1e-9)
     exhibit.expect("after one period: the same direction, shorter", spiral[12], [shrink**12, 0.0], within=1e-12)
     note = f"The same matrix {steps} times, median over 50 random {n} x {n} matrices scaled to the same radius."
-    exhibit.show(Reading("Norm of W^t x", "lines", lines, axes=["steps"], note=note, extra={"log": ["y"]}))
+    exhibit.show(Lines("Norm of W^t x", lines, axes=["steps"], note=note, log=["y"]))
     grid = torch.linspace(-1.1, 1.1, 45, dtype=torch.float64)
     distance = (grid[:, None].square() + grid.square()).sqrt()
-    extra = {"x": grid, "y": grid, "levels": [0.25, 0.5, 0.75, 1.0], "paths": {"W^t x": spiral}}
     caption = f"A rotation by {math.degrees(angle):.0f} degrees that shrinks by {shrink}; the circles are lengths."
-    exhibit.show(Reading("Complex eigenvalues: a spiral", "plane", {"length": distance}, axes=["x", "y"], note=caption, extra=extra))
+    exhibit.show(
+        Plane(
+            "Complex eigenvalues: a spiral",
+            {"length": distance},
+            axes=["x", "y"],
+            note=caption,
+            x=grid,
+            y=grid,
+            levels=[0.25, 0.5, 0.75, 1.0],
+            paths={"W^t x": spiral},
+        )
+    )
     norms = ", ".join(f"10^{power:.2f}" for power in powers.values())
     return f"product of 50 matrices of radius 0.9, 1.0, 1.1: norm {norms}; orthogonal 1; the rotation turns once in {period:.0f} steps"
 
@@ -285,7 +293,7 @@ def init_06(exhibit: Exhibit) -> str:
     # torch adds 1e-6 to the norm it divides by, we add 1e-12.
     exhibit.below("largest difference from torch.nn.utils.clip_grad_norm_", max(gaps), 2e-6)
     lines = {"clipped to 1": after, "as it was": lengths}
-    exhibit.show(Reading("Length of a gradient", "lines", lines, axes=["before"], extra={"x": lengths, "log": ["x", "y"]}))
+    exhibit.show(Lines("Length of a gradient", lines, axes=["before"], x=lengths, log=["x", "y"]))
     return f"(3,4) -> (0.6, 0.8); direction kept to 1e-12; torch's clip differs by {max(gaps):.1e}"
 
 
@@ -338,9 +346,8 @@ def init_07(exhibit: Exhibit) -> str:
     exhibit.show(flow.across("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in flows.items()}, note, back=True))
     table = {"layer": list(range(1, depth + 1)), **{name: runs[0].in_weights[0] for name, runs in flows.items()}}
     exhibit.show(
-        Reading(
+        Table(
             "Norm of the gradient in the weights of each layer",
-            "table",
             table,
             note="The same for a run of your own: `sonde look RUN flow`.",
         )
@@ -350,6 +357,6 @@ def init_07(exhibit: Exhibit) -> str:
         "mean": [np.mean(values) for values in each.values()],
         "deviation": [np.std(values, ddof=1) for values in each.values()],
     }
-    exhibit.show(Reading("First over last gradient, power of ten", "table", spread, note="3 seeds; the pictures show the first."))
+    exhibit.show(Table("First over last gradient, power of ten", spread, note="3 seeds; the pictures show the first."))
     gained = ", ".join(f"{name} {power:+.0f} +/- {np.std(each[name], ddof=1):.1f}" for name, power in powers.items())
     return f"first/last gradient of 50 layers, 3 seeds: 10^{bare:.0f} with sigmoid and N(0, 0.01); {gained}"

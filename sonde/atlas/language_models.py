@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core import registry
 from ..core.batch import Batch, Data, ask
-from ..core.reading import Reading, Subject
+from ..core.reading import Heat, Lines, Subject, Table
 from ..core.seeds import generator
 from ..data.corrupt import hide, joined, masking, restored, span_corruption, span_numbers
 from ..data.sequences import in_context
@@ -148,7 +148,7 @@ def lm_02(exhibit: Exhibit) -> str:
     grams = {n: Ngram(long, 7, n, "kneser-ney").log_probs(contexts).view(7, 49, 7) for n in (3, 4)}
     exhibit.expect("a trigram model ignores older words (E-46): spread", (grams[3] - grams[3][:1]).abs().max(), 0.0)
     exhibit.above("a 4-gram model does not: spread, mean of 49 pairs", (grams[4] - grams[4][:1]).abs().amax((0, 2)).mean(), 0.3)
-    exhibit.show(Reading("After two words that never stood together", "table", table))
+    exhibit.show(Table("After two words that never stood together", table))
     return "P(cat; the) = 2/3, P(sat; the cat) = 1/2 as by hand; every row of 4 smoothings adds up to 1"
 
 
@@ -173,7 +173,7 @@ def lm_03(exhibit: Exhibit) -> str:
     exhibit.above("perplexity of the FF-NNLM less that of the language itself", [one - floor for one in neural], -0.1)
     perplexities = {"FF-NNLM": spread(neural), "bigram, unsmoothed": f"{bigram:.2f}", "trigram, unsmoothed": f"{trigram:.2f}"}
     perplexities["the language itself"] = f"{floor:.2f}"
-    exhibit.show(Reading("Held-out perplexity", "table", {"model": list(perplexities), "perplexity": list(perplexities.values())}))
+    exhibit.show(Table("Held-out perplexity", {"model": list(perplexities), "perplexity": list(perplexities.values())}))
     return f"{size(model):,} parameters as counted; perplexity {spread(neural)}, unsmoothed bigram {bigram:.1f}"
 
 
@@ -205,7 +205,7 @@ def lm_04(exhibit: Exhibit) -> str:
     exhibit.expect("another opening word moves the logits of the window of 3 by", max(moved[near]), 0.0)
     exhibit.above("and those of the RNN by", moved["RNN"], 1.0)
     shown = {"closing words right": [spread(some, ".1%") for some in closing.values()], "perplexity": [*map(spread, perplexity.values())]}
-    exhibit.show(Reading("Words that close what was opened", "table", {"model": list(makes), **shown}))
+    exhibit.show(Table("Words that close what was opened", {"model": list(makes), **shown}))
     summary = f"RNN {spread(closing['RNN'], '.1%')}, window of 3 {spread(closing[near], '.1%')}"
     return f"closing words: {summary} (chance {1 / toy.BRACKETS:.1%})"
 
@@ -271,7 +271,7 @@ def lm_06(exhibit: Exhibit) -> str:
     )
     exhibit.refuses("a causal model of such blocks", lambda: LanguageModel(V, 16, 1, "linformer"))
     exhibit.expect("tokens that GPT goes on with", generate(models["GPT"].float(), x, 4).shape[1], 4)
-    exhibit.show(Reading("Does output t change with token s?", "heat", seen, axes=["output t", "token s"]))
+    exhibit.show(Heat("Does output t change with token s?", seen, axes=["output t", "token s"]))
     return f"of {T * (T - 1) // 2} later places BERT sees {int(seen['BERT'].triu(1).sum())}, GPT and LSTM none; generate() refuses BERT"
 
 
@@ -311,7 +311,7 @@ def lm_07(exhibit: Exhibit) -> str:
             else "embeddings"
         )
         parts[part] += p.numel()
-    exhibit.show(Reading("BERT-large", "table", {"part": list(parts), "parameters": [f"{n:,}" for n in parts.values()]}))
+    exhibit.show(Table("BERT-large", {"part": list(parts), "parameters": [f"{n:,}" for n in parts.values()]}))
     return f"large {number:,} ({number / 340e6 - 1:+.1%} of 340M), {whole:,} with heads; base {size(base, *heads):,}"
 
 
@@ -411,7 +411,7 @@ def lm_09(exhibit: Exhibit) -> str:
     causal = Categorical().counts(WindowSource(seven[0], 6)[:])["nll"]
     exhibit.expect("terms from 7 tokens: masked, causal", [masked, causal], [2.0, 6.0])
     efficiency = {"task": ["masked, 2 of 7", "causal"], "terms": [masked, causal], "per token": [f"{masked / 7:.2f}", f"{causal / 7:.2f}"]}
-    exhibit.show(Reading("Terms of loss from 7 tokens", "table", efficiency))
+    exhibit.show(Table("Terms of loss from 7 tokens", efficiency))
     return f"two targets: some, tastes; from 7 tokens {masked:.0f} terms masked ({masked / 7:.0%}), {causal:.0f} causal ({causal / 7:.0%})"
 
 
@@ -441,7 +441,7 @@ def lm_10(exhibit: Exhibit) -> str:
         exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.03)
         table["pre-trained"].append(spread(known, ".0%"))
         table["from scratch"].append(spread(blank, ".0%"))
-    exhibit.show(Reading(f"Topics of 1000 sentences from {len(few)} labels", "table", table))
+    exhibit.show(Table(f"Topics of 1000 sentences from {len(few)} labels", table))
     summary = ", ".join(f"{ours} against {theirs}" for ours, theirs in zip(table["pre-trained"], table["from scratch"]))
     return f"NSP {spread(share, '.1%')}; pre-trained against scratch: {summary}"
 
@@ -477,7 +477,7 @@ def lm_11(exhibit: Exhibit) -> str:
     exhibit.above("possible neighbors in text it goes on with, with the mask", share["masked"], 0.98)
     exhibit.below("without it", share["no mask"], 0.7)
     shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
-    exhibit.show(Reading("With and without the mask", "table", {"model": list(loss), **shown}))
+    exhibit.show(Table("With and without the mask", {"model": list(loss), **shown}))
     parts = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
     return f"one pass = prefixes to {gap:.0e}; {'; '.join(parts)}"
 
@@ -528,7 +528,7 @@ def lm_12(exhibit: Exhibit) -> str:
     chance = real([tokenizer.decode(letters)])
     exhibit.above("words of three letters or more that exist", shares, 0.6)
     exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
-    exhibit.show(Reading("What it writes", "table", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
+    exhibit.show(Table("What it writes", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
     return f"{spread(shares, '.0%')} of words exist, {chance:.0%} of random letters: '{samples[0][0][:40]}'"
 
 
@@ -577,7 +577,7 @@ def lm_13(exhibit: Exhibit) -> str:
     exhibit.above("unlabeled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
     exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
     shares = {name: spread(some, ".0%") for name, some in right.items()}
-    exhibit.show(Reading(f"Topics from {len(labeled)} labels", "table", {"way": list(shares), "right": list(shares.values())}))
+    exhibit.show(Table(f"Topics from {len(labeled)} labels", {"way": list(shares), "right": list(shares.values())}))
     return f"{len(labeled)} labels: " + "; ".join(f"{name}: {share}" for name, share in shares.items())
 
 
@@ -602,7 +602,7 @@ def lm_14(exhibit: Exhibit) -> str:
             column.append(value)
     exhibit.expect("kinds of model among them", sorted(kinds), ["LanguageModel"])
     exhibit.below("GPT-3: distance from 175 billion", abs(wanted["gpt3"] / 175e9 - 1), 0.005)
-    exhibit.show(Reading("GPT-2 and GPT-3", "table", table, note="GPT-4's size was not published."))
+    exhibit.show(Table("GPT-2 and GPT-3", table, note="GPT-4's size was not published."))
     return "GPT-2 124,439,808 to 1,557,611,200, GPT-3 174,604,259,328, all one class, none of it allocated"
 
 
@@ -650,7 +650,7 @@ def lm_15(exhibit: Exhibit) -> str:
     gaps = [max(abs(share - chance) for share, chance in zip(one, expected)) for one in right]
     exhibit.below("accuracy, furthest from the chance that the key was shown", gaps, 0.08)
     curves = {"models": np.mean(right, 0), "key shown, or a guess": expected}
-    exhibit.show(Reading("Accuracy by shots", "lines", curves, axes=["shots", "right"], extra={"x": shots}))
+    exhibit.show(Lines("Accuracy by shots", curves, axes=["shots", "right"], x=shots))
     summary = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
     return f"prompt as in the notes; right after shots {summary}, within {max(gaps):.2f} of what was shown; weights unchanged"
 
@@ -675,7 +675,7 @@ def lm_16(exhibit: Exhibit) -> str:
         Batch(x=tokenizer.encode(prompts[0] + " " + prompts[1]).long().unsqueeze(0)), exhibit.generator("shown")
     )
     texts = {name: " ".join(tokenizer.tokens[token] for token in shown.fields[name][0].tolist()) for name in ("source", "y")}
-    exhibit.show(Reading("A corrupted span", "table", {"input": [texts["source"]], "target": [texts["y"]]}))
+    exhibit.show(Table("A corrupted span", {"input": [texts["source"]], "target": [texts["y"]]}))
 
     data = Data(pairs(prompts, answers, tokenizer, tokenizer), name="tasks by prefix")
     models = toy.of_each_seed(
@@ -691,7 +691,7 @@ def lm_16(exhibit: Exhibit) -> str:
     same = [f"{task} : film very good play" for task in share]
     both = translate(models[0], same, (tokenizer, tokenizer), 6)
     exhibit.expect("one text, two prefixes", both, ["positive", "play good very film"])
-    exhibit.show(Reading("One model, two tasks", "table", {"asked": [*same, *tests[:4]], "answered": [*both, *outputs[0][:4]]}))
+    exhibit.show(Table("One model, two tasks", {"asked": [*same, *tests[:4]], "answered": [*both, *outputs[0][:4]]}))
     return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())
 
 
@@ -720,7 +720,7 @@ def lm_17(exhibit: Exhibit) -> str:
     exhibit.expect("cross-attention: rows add up to", rows.sum(-1), np.ones(rows.shape[:-1]), within=1e-2)
     for reading in readings:
         exhibit.show(reading)
-    exhibit.show(Reading("Translations", "table", {"English": sources[:5], "translated": translations[:5], "reference": wanted[:5]}))
+    exhibit.show(Table("Translations", {"English": sources[:5], "translated": translations[:5], "reference": wanted[:5]}))
     return f"{spread(share, '.1%')} of {len(wanted)} new sentences translated without a mistake"
 
 
@@ -779,7 +779,7 @@ def lm_18(exhibit: Exhibit) -> str:
         exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
     shares = {name: spread(some, ".0%") for name, some in right.items()}
     table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": list(shares.values())}
-    exhibit.show(Reading(f"Topics named from {len(few)} examples", "table", table))
+    exhibit.show(Table(f"Topics named from {len(few)} examples", table))
     return "; ".join(f"{name} {counts[name]:,}: {share}" for name, share in shares.items())
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..core import registry
 from ..core.live import Live
-from ..core.reading import Reading
+from ..core.reading import Bars, Heat, Lines, Table
 from ..core.seeds import generator
 from ..lenses.tools.mixers import mixing
 from ..nn.features import feature
@@ -121,7 +121,7 @@ def in_forms(exhibit: Exhibit, rule: Callable[[], Rule], wanted: Array, within: 
         table["form"].append(form)
         table["largest difference"].append(gap)
     kinds = ", then ".join(steps.name for steps, _ in watch.seen)
-    exhibit.show(Reading(f"Forms of the recurrence ({kinds})", "table", table, note=f"{len(wanted)} steps, float64; of the largest output"))
+    exhibit.show(Table(f"Forms of the recurrence ({kinds})", table, note=f"{len(wanted)} steps, float64; of the largest output"))
     return output(rule())
 
 
@@ -160,7 +160,7 @@ def lin_01(exhibit: Exhibit) -> str:
     slopes = {name: math.log2(row[-1] / row[0]) / math.log2(lengths[-1] / lengths[0]) for name, row in counts.items()}
     exhibit.expect("power of N in the FLOPs of full attention", slopes["full attention"], 2.0, 0.05)
     exhibit.expect("power of N in the FLOPs of a window", slopes["window of 64"], 1.0, 0.05)
-    exhibit.show(Reading("FLOPs between tokens", "lines", counts, axes=["tokens", "FLOPs"], extra={"x": lengths, "log": ["x", "y"]}))
+    exhibit.show(Lines("FLOPs between tokens", counts, axes=["tokens", "FLOPs"], x=lengths, log=["x", "y"]))
     recall, chance = _hash_recall(exhibit.seed)
     exhibit.above("share of the largest-score pairs that meet in a bucket", recall, 0.9)
     exhibit.below("share of all pairs that do", chance, 0.5)
@@ -232,9 +232,7 @@ def lin_02(exhibit: Exhibit) -> str:
     slopes = [math.log2(row[-1] / row[0]) / math.log2(lengths[-1] / lengths[0]) for row in counts.values()]
     exhibit.expect("power of N in the FLOPs of pairs", slopes[0], 2.0, 1e-9)
     exhibit.expect("power of N in the FLOPs of sums", slopes[1], 1.0, 1e-9)
-    exhibit.show(
-        Reading("FLOPs of both bracketings", "lines", counts, axes=["positions", "FLOPs"], extra={"x": lengths, "log": ["x", "y"]})
-    )
+    exhibit.show(Lines("FLOPs of both bracketings", counts, axes=["positions", "FLOPs"], x=lengths, log=["x", "y"]))
     pairs_last, sums_last = (row[-1] for row in counts.values())
     return (
         f"equal to {gap:.1e}; FLOPs grow as N^{slopes[0]:.0f} and N^{slopes[1]:.0f}, {pairs_last / sums_last:.0f} times fewer at N = 1024"
@@ -275,9 +273,8 @@ def lin_03(exhibit: Exhibit) -> str:
     exhibit.expect("the error falls with every doubling of the rows", all(a > b for a, b in zip(errors, errors[1:])), True)
     exhibit.refuses("a sequence longer than the tables", lambda: linformer.Linformer(width, heads=2, max_len=8)(torch.zeros(1, 9, width)))
     exhibit.refuses("a causal form", lambda: linformer.Linformer(width, heads=2).use("step"))
-    extra = {"x": rows, "log": ["x", "y"]}
     exhibit.show(
-        Reading("Error of inner products kept by a random projection", "lines", {"error": errors}, axes=["rows", "error"], extra=extra)
+        Lines("Error of inner products kept by a random projection", {"error": errors}, axes=["rows", "error"], x=rows, log=["x", "y"])
     )
     return f"identity projection is softmax attention to {gap:.1e}; the error falls as rows^{slope:.2f}"
 
@@ -321,9 +318,7 @@ def lin_04(exhibit: Exhibit) -> str:
     exhibit.expect(
         "earlier outputs when only the last token grows", layer(louder)[0][:, :-1].detach(), layer(x)[0][:, :-1].detach().numpy(), 1e-12
     )
-    exhibit.show(
-        Reading("Relative error of exp(q.k)", "lines", {"error": errors}, axes=["features", "error"], extra={"x": sizes, "log": ["x", "y"]})
-    )
+    exhibit.show(Lines("Relative error of exp(q.k)", {"error": errors}, axes=["features", "error"], x=sizes, log=["x", "y"]))
     return f"the error falls as M^{slope:.2f}, no negative weight, no leak; within {off:.1%} of softmax attention with 4096 features"
 
 
@@ -348,7 +343,7 @@ def lin_05(exhibit: Exhibit) -> str:
     with watching() as calm:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
     exhibit.expect("vanishing denominators with elu + 1", calm.guarded, 0)
-    exhibit.show(Reading("Weights of normalized linear attention", "heat", {"weight": weights}, axes=["query", "key"]))
+    exhibit.show(Heat("Weights of normalized linear attention", {"weight": weights}, axes=["query", "key"]))
     summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
     return f"equal to explicit weights to {gap:.1e}; {summary}"
 
@@ -548,9 +543,8 @@ def lin_06(exhibit: Exhibit) -> str:
     exhibit.expect("rows of the table", len(rows), 17)
     exhibit.expect("classes among them", sorted({kind.split(":")[0] for kind in table["kind"]}), ["delta", "hadamard", "separable"])
     exhibit.show(
-        Reading(
+        Table(
             "One engine, seventeen recurrences",
-            "table",
             table,
             note=f"{L} steps, keys of {K}, values of {V}, float64; of the largest output",
         )
@@ -653,7 +647,7 @@ def lin_11(exhibit: Exhibit) -> str:
     )
     none = torch.full((1, 1, L), -math.inf, dtype=torch.float64)
     exhibit.expect("a gate of zero returns v_t", output(gated_rfa.rule(head(q), head(k), head(x.v), none)), x.v.numpy(), 1e-12)
-    exhibit.show(Reading("Weights of gated RFA with a constant gate of 0.8", "heat", {"weight": lags}, axes=["query", "key"]))
+    exhibit.show(Heat("Weights of gated RFA with a constant gate of 0.8", {"weight": lags}, axes=["query", "key"]))
     return f"weights g^(t-j) to {gap:.1e}; g = 0 returns v_t"
 
 
@@ -666,7 +660,7 @@ def lin_12(exhibit: Exhibit) -> str:
     kernel = (C * B * np.exp(-a[:, None] * np.exp(A)) ** lags[:, None, None]).sum(-1)  # (L, V)
     convolved = np.stack([np.convolve(kernel[:, c], v[:, c])[:L] for c in range(V)], 1) + d * v
     gap = exhibit.expect("causal convolution with sum_n C exp(-a e^A)^lag B", convolved, out, 1e-10)
-    exhibit.show(Reading("The kernel of each channel", "lines", {f"channel {c}": kernel[:, c] for c in range(V)}, axes=["lag", "weight"]))
+    exhibit.show(Lines("The kernel of each channel", {f"channel {c}": kernel[:, c] for c in range(V)}, axes=["lag", "weight"]))
     return f"recurrence, convolution and FFT agree to {gap:.1e}"
 
 
@@ -704,7 +698,7 @@ def lin_15(exhibit: Exhibit) -> str:
     exhibit.expect(
         "gammas of four heads as published", retnet.log_gammas(4).exp(), np.array([31 / 32, 63 / 64, 127 / 128, 255 / 256]), 1e-12
     )
-    exhibit.show(Reading("The decay matrix of RetNet", "heat", {"gamma^(t-j)": D}, axes=["query", "key"]))
+    exhibit.show(Heat("The decay matrix of RetNet", {"gamma^(t-j)": D}, axes=["query", "key"]))
     return f"(Q K^T o D) V to {gap:.1e}"
 
 
@@ -741,7 +735,7 @@ def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], options: di
             done = exhibit.train(variant, f"{recipe}-{name.replace(' ', '-')}-{seed}", seed=seed)
             scores[name].append([row for row in done.metrics if "valid/accuracy" in row][-1]["valid/accuracy"])
     bars = {f"seed {seed}": [scores[name][number] for name in mixers] for number, seed in enumerate(seeds)}
-    exhibit.show(Reading(f"Accuracy after training: {recipe}", "bars", bars, axes=["mixer"], extra={"labels": list(mixers)}))
+    exhibit.show(Bars(f"Accuracy after training: {recipe}", bars, axes=["mixer"], labels=list(mixers)))
     return scores
 
 
@@ -843,7 +837,7 @@ def lin_21(exhibit: Exhibit) -> str:
     constant = torch.full((1, 1, L), math.log(0.9), dtype=torch.float64)
     same = output(mamba2.rule(head(x.q), head(x.k), head(x.v), constant))
     exhibit.expect("constant gamma is RetNet", same, output(table_rows(exhibit.seed)["retnet"].rule(x)), 1e-12)
-    exhibit.show(Reading("The decay matrix of Mamba-2", "heat", {"product of gammas": D}, axes=["query", "key"]))
+    exhibit.show(Heat("The decay matrix of Mamba-2", {"product of gammas": D}, axes=["query", "key"]))
     return f"(Q K^T o D) V to {gap:.1e}; constant gamma is RetNet"
 
 
@@ -887,7 +881,7 @@ def lin_24(exhibit: Exhibit) -> str:
         exhibit.below(f"{name}: largest difference of {', '.join(gaps)} from step by step", max(gaps.values()), 1e-10)
         for key, value in zip(table, (name, ", then ".join(s.name for s, _ in watch.seen), ", ".join(both), max(gaps.values()))):
             table[key].append(value)
-    exhibit.show(Reading("Which forms each recurrence has", "table", table))
+    exhibit.show(Table("Which forms each recurrence has", table))
     exhibit.expect("matmul form of Mamba", "parallel" in mixer("mamba", 16).forms(), False)
     exhibit.expect("convolution of S4", "convolution" in mixer("s4", 16).forms(), True)
     exhibit.expect("passes of GSA and ABC", [len(_seen(rows[name], x)) for name in ("gsa", "abc", "gla")], [2, 2, 1])
@@ -903,8 +897,7 @@ def lin_24(exhibit: Exhibit) -> str:
     exhibit.expect(
         "rounds of the tree, at most twice that", all(t <= max(2 * d - 1, 0) for t, d in zip(rounds["tree"], rounds["ceil(log2 L)"])), True
     )
-    extra = {"x": lengths, "log": ["x"]}
-    exhibit.show(Reading("Rounds that wait for one another", "lines", rounds, axes=["steps", "rounds"], extra=extra))
+    exhibit.show(Lines("Rounds that wait for one another", rounds, axes=["steps", "rounds"], x=lengths, log=["x"]))
     worst = max(table["largest difference between forms"])
     return f"forms of {len(table['row'])} rows agree to {worst:.1e}; a scan of 1024 steps takes {rounds['shallow'][-1]} rounds"
 
@@ -949,7 +942,7 @@ def lin_25(exhibit: Exhibit) -> str:
     steps = [_shape(n, heads=4, width=64) for n in lengths]
     work = {form: [flops(s, form) / 1e9 for s in steps] for form in ("parallel", "step", "chunk", "scan")}
     columns = {f"GFLOP, {n:,} steps": [row[i] for row in work.values()] for i, n in enumerate(lengths)}
-    exhibit.show(Reading("FLOPs of a layer with a head gate (4 heads of 64)", "table", {"form": list(work), **columns}))
+    exhibit.show(Table("FLOPs of a layer with a head gate (4 heads of 64)", {"form": list(work), **columns}))
     # What torch counts when the forms run, without memory: products alone, so somewhat less than all arithmetic.
     for form, power in (("parallel", 2), ("chunk", 1), ("scan", 1)):
         few, more = (_counted(s, form) for s in steps[1:3])
@@ -1001,7 +994,7 @@ def _memory(exhibit: Exhibit) -> None:
     states = 4 * heads * width * width
     exhibit.above("a scan over 512 steps, in bytes of all 512 states", peaks["scan over every step"][-1] / (512 * states), 1.0)
     exhibit.below("step by step, the same", peaks["step"][-1] / (512 * states), 0.2)
-    exhibit.show(Reading("Memory of each form", "lines", peaks, axes=["steps", "bytes"], extra={"x": lengths, "log": ["x", "y"]}))
+    exhibit.show(Lines("Memory of each form", peaks, axes=["steps", "bytes"], x=lengths, log=["x", "y"]))
 
 
 def _each_step(steps: Steps) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import grad, hessian
 
 from ..core.batch import Batch
-from ..core.reading import Reading, Subject
+from ..core.reading import Lines, Plane, Subject, Table
 from ..core.seeds import generator
 from ..data.synthetic import blobs, rings
 from ..estimators import bayes, least_squares, logistic
@@ -85,13 +85,15 @@ def fn_02(exhibit: Exhibit) -> str:
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     planes = {"a x1 + b x2 + c": fit.predict(grid), "a x1 + b x2 + d x1 x2 + c": bent.predict(_with_product(grid))}
     exhibit.show(
-        Reading(
+        Plane(
             "The best fit to exclusive-or",
-            "plane",
             {name: values.reshape(61, 61).round(12) for name, values in planes.items()},
             ["x1", "x2"],
             "Left: 0.5 everywhere. Right: the product bends the plane through all four corners.",
-            {"x": side, "y": side, "levels": [0.25, 0.5, 0.75], "points": {"target 0": corners[[0, 3]], "target 1": corners[[1, 2]]}},
+            x=side,
+            y=side,
+            levels=[0.25, 0.5, 0.75],
+            points={"target 0": corners[[0, 3]], "target 1": corners[[1, 2]]},
         )
     )
     return f"0.5 at all four corners, mean squared error {error:.4g}"
@@ -131,25 +133,26 @@ def fn_03(exhibit: Exhibit) -> str:
     at = np.linspace(0, 3, 2)
     errors = np.stack([y.numpy(), noisy.predict(x[:, None]), np.full(23, np.nan)], 1).ravel()
     exhibit.show(
-        Reading(
+        Lines(
             "A line and its errors",
-            "lines",
             {"fit": noisy.predict(at[:, None]), "error": errors},
             ["x", "y"],
             f"The sum of squared errors is smallest at phi0 = {formula[0]:.3f}, phi1 = {formula[1]:.3f}.",
-            {"x": {"fit": at, "error": np.repeat(x.numpy(), 3)}},
+            x={"fit": at, "error": np.repeat(x.numpy(), 3)},
         )
     )
     side0, side1 = np.linspace(-2, 4, 61), np.linspace(-0.5, 4.5, 61)
     bowl = [[float(_loss(torch.tensor([p, q], dtype=F64))) for p in side0] for q in side1]
     exhibit.show(
-        Reading(
+        Plane(
             "Mean squared error over the two weights",
-            "plane",
             {"loss": bowl},
             ["phi0", "phi1"],
             "One bowl, one lowest point.",
-            {"x": side0, "y": side1, "levels": [0.1, 0.5, 2, 5, 10, 20], "points": {"minimum": [line]}},
+            x=side0,
+            y=side1,
+            levels=[0.1, 0.5, 2, 5, 10, 20],
+            points={"minimum": [line]},
         )
     )
     return f"fit ({line[0]:.3g}, {line[1]:.3g}), gradient at (0, 0) is (-6, {float(_slope(start)[1]):.4f})"
@@ -179,13 +182,16 @@ def fn_04(exhibit: Exhibit) -> str:
     side0, side1 = np.linspace(-2.5, 4.5, 61), np.linspace(-0.8, 4.8, 61)
     arrows = torch.cat([points, 0.12 * gradients], 1)[::10]
     exhibit.show(
-        Reading(
+        Plane(
             "Gradients on a line of equal loss",
-            "plane",
             {"loss": [[float(_loss(torch.tensor([p, q], dtype=F64))) for p in side0] for q in side1]},
             ["phi0", "phi1"],
             "Every arrow leaves the ellipse at a right angle to it.",
-            {"x": side0, "y": side1, "levels": [0.2, 0.6, 1.5, 4, 10], "arrows": arrows, "points": {"minimum": [lowest]}},
+            x=side0,
+            y=side1,
+            levels=[0.2, 0.6, 1.5, 4, 10],
+            arrows=arrows,
+            points={"minimum": [lowest]},
         )
     )
     return f"largest |gradient . tangent| {float(crossed):.1e} at 100 points"
@@ -239,18 +245,15 @@ def fn_05(exhibit: Exhibit) -> str:
     side0, side1 = np.linspace(-0.5, 3.5, 61), np.linspace(-0.5, 4.5, 61)
     slow = descend(_loss, start, 0.2 * limit, 1e-16)
     exhibit.show(
-        Reading(
+        Plane(
             "Gradient descent on the bowl",
-            "plane",
             {"loss": [[float(_loss(torch.tensor([p, q], dtype=F64))) for p in side0] for q in side1]},
             ["phi0", "phi1"],
             f"{slow.steps} steps at 0.2 and {descent.steps} at 0.9 of the largest stable rate 2 / lambda_max = {limit:.3f}.",
-            {
-                "x": side0,
-                "y": side1,
-                "levels": [0.05, 0.3, 1, 3, 8, 20],
-                "paths": {"0.9 of the limit": torch.stack(descent.path[:60]), "0.2 of the limit": torch.stack(slow.path[:120])},
-            },
+            x=side0,
+            y=side1,
+            levels=[0.05, 0.3, 1, 3, 8, 20],
+            paths={"0.9 of the limit": torch.stack(descent.path[:60]), "0.2 of the limit": torch.stack(slow.path[:120])},
         )
     )
     return f"converged in {descent.steps} steps; 1.01 times the limit {limit:.4f} diverges"
@@ -279,7 +282,7 @@ def fn_06(exhibit: Exhibit) -> str:
     for name, weights in others.items():
         exhibit.expect(f"by {name}", weights, independent, within=1e-10)
     columns = {"weight": [f"w{i}" for i in range(6)], "cholesky": fit.coef_, **others, "SciPy gelsd": independent}
-    exhibit.show(Reading("Four ways to the same weights", "table", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
+    exhibit.show(Table("Four ways to the same weights", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
     return f"equal to SciPy to {np.abs(fit.coef_ - independent).max():.0e}, |X^T residual| {across:.0e}"
 
 
@@ -316,13 +319,13 @@ def fn_07(exhibit: Exhibit) -> str:
     slopes = [_log_slope(widths, in_width), _log_slope(heights, in_height)]
     scale = [in_width[0] * (width / widths[0]) ** 2 for width in widths]
     exhibit.show(
-        Reading(
+        Lines(
             "Time for 12 000 rows",
-            "lines",
             {"X^T X": in_width, "whole solution": whole, "slope 2": scale},
             ["features D", "seconds"],
             f"Slope {slopes[0]:.2f} in D and {slopes[1]:.2f} in N; best of several, processor time.",
-            {"x": widths, "log": ["x", "y"]},
+            x=widths,
+            log=["x", "y"],
         )
     )
     return (
@@ -381,13 +384,13 @@ def fn_08(exhibit: Exhibit) -> str:
     path = np.array([least_squares.Ridge(alpha=a).fit(doubled, y).coef_ for a in alphas])
     names = ("w0", "w1", "w2", "w3", "copy of w0")
     exhibit.show(
-        Reading(
+        Lines(
             "Ridge weights against the penalty",
-            "lines",
             {name: path[:, i] for i, name in enumerate(names)},
             ["lambda", "weight"],
             "Two equal columns share one weight; least squares could not say how.",
-            {"x": alphas, "log": ["x"]},
+            x=alphas,
+            log=["x"],
         )
     )
     return f"least squares: rank 4 of 5; ridge: {ridge.coef_[0]:.4f} for both copies; MAP equal to {np.abs(answer - lowest).max():.0e}"
@@ -421,13 +424,15 @@ def fn_09(exhibit: Exhibit) -> str:
     side = np.linspace(-2.6, 2.6, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
-        Reading(
+        Plane(
             "One linear classifier, two sets of features",
-            "plane",
             {"on x1, x2": line.predict(grid).reshape(121, 121), "on r, theta": ring.predict(grid).reshape(121, 121)},
             ["x1", "x2"],
             f"Accuracy on new points {np.mean(flat):.0%} and {np.mean(bent):.0%}.",
-            {"x": side, "y": side, "classes": ["inner", "outer"], "points": {"inner ring": x[y == 0][:120], "outer ring": x[y == 1][:120]}},
+            x=side,
+            y=side,
+            classes=["inner", "outer"],
+            points={"inner ring": x[y == 0][:120], "outer ring": x[y == 1][:120]},
         )
     )
     return f"{spread(flat, '.1%')} on (x1, x2), {np.mean(bent):.0%} on (r, theta)"
@@ -473,24 +478,25 @@ def fn_10(exhibit: Exhibit) -> str:
     side = np.linspace(-3, 3, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
-        Reading(
+        Plane(
             "Probability of the second class",
-            "plane",
             {"p": newton.predict_proba(grid)[:, 1].reshape(121, 121)},
             ["x1", "x2"],
             f"The line p = 0.5: {best[0]:.2f} + {best[1]:.2f} x1 {best[2]:+.2f} x2 = 0.",
-            {"x": side, "y": side, "levels": [0.1, 0.3, 0.5, 0.7, 0.9], "points": {"class 0": x[y == 0], "class 1": x[y == 1]}},
+            x=side,
+            y=side,
+            levels=[0.1, 0.3, 0.5, 0.7, 0.9],
+            points={"class 0": x[y == 0], "class 1": x[y == 1]},
         )
     )
     lowest = float(loss(torch.from_numpy(best)))
     exhibit.show(
-        Reading(
+        Lines(
             "Above the minimum",
-            "lines",
             {"all rows": np.array(full[:400]) - lowest, "four at a time": np.array(noisy) - lowest},
             ["epoch", "loss - lowest"],
             f"Newton needs {int(newton.n_iter_[0])} steps.",
-            {"log": ["y"]},
+            log=["y"],
         )
     )
     far = [float((weights - torch.from_numpy(best)).abs().max()) for weights in (w, few)]
@@ -527,18 +533,15 @@ def fn_11(exhibit: Exhibit) -> str:
     side = np.linspace(-6, 6, 121)
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
-        Reading(
+        Plane(
             "Three classes, three ways",
-            "plane",
             {name: model.predict(grid).reshape(121, 121) for name, model in models.items()},
             ["x1", "x2"],
             "They differ only far from the data, where nobody knows.",
-            {
-                "x": side,
-                "y": side,
-                "classes": ["first", "second", "third"],
-                "points": {f"cloud {k + 1}": test_x[test_y == k][:60] for k in range(3)},
-            },
+            x=side,
+            y=side,
+            classes=["first", "second", "third"],
+            points={f"cloud {k + 1}": test_x[test_y == k][:60] for k in range(3)},
         )
     )
     return ", ".join(f"{name} {spread(values, '.1%')}" for name, values in scores.items())

@@ -16,7 +16,7 @@ from torch import distributions as D
 from torch.distributions import constraints
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading
+from ..core.reading import Bars, Heat, Lines, Plane, Table
 from ..core.recipe import Recipe
 from ..data.tensors import TensorSource
 from ..objectives import penalized
@@ -93,12 +93,10 @@ def loss_01(exhibit: Exhibit) -> str:
     exhibit.expect("best chance by the sum, and by the product in exact fractions", int(sums.argmax()), best)
     # The chances lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbor of the share of ones.
     exhibit.expect("best chance is next to the share of ones", best + 1 in (ones // 20, -(-ones // 20)), True)
-    exhibit.show(Reading("Losses made from distributions", "table", table, note="9 targets each; mean cost in nats"))
+    exhibit.show(Table("Losses made from distributions", table, note="9 targets each; mean cost in nats"))
     shown = {"log-likelihood": sums}
     note = f"The product is {float(products.max()):g} at every chance; the best one is {float(chances[best]):.2f} with {ones} ones."
-    exhibit.show(
-        Reading("The sum of logarithms keeps the maximum", "lines", shown, axes=["chance of a one"], note=note, extra={"x": chances})
-    )
+    exhibit.show(Lines("The sum of logarithms keeps the maximum", shown, axes=["chance of a one"], note=note, x=chances))
     worst = max(table["largest difference"])
     return (
         f"{len(cases)} likelihoods within {worst:.0e} of scipy.stats; product 0, log-sum {float(sums.max()):.1f} with the same best chance"
@@ -140,10 +138,8 @@ def loss_02(exhibit: Exhibit) -> str:
         values = torch.tensor([_loss_at(Gaussian(variance=s * s), design, y, exact + t * (away - exact))[0] for t in shifts.tolist()])
         drawn[f"s = {s}"] = values + float(Gaussian(variance=s * s).constant(y).mean())
     note = "Mean NLL along a line through the least-squares solution, which is at 0 for every s."
-    exhibit.show(
-        Reading("One minimum, whatever the variance", "lines", drawn, axes=["step away from least squares"], note=note, extra={"x": shifts})
-    )
-    exhibit.show(Reading("Fixed standard deviations", "table", table))
+    exhibit.show(Lines("One minimum, whatever the variance", drawn, axes=["step away from least squares"], note=note, x=shifts))
+    exhibit.show(Table("Fixed standard deviations", table))
     worst = max(table["distance of the minimizers"])
     return f"minimizers for s = 0.1 to 3 within {worst:.0e} of least squares; slopes in proportion 1 / 2 s^2"
 
@@ -190,7 +186,7 @@ def loss_03(exhibit: Exhibit) -> str:
         "squared / 20": [cost(Gaussian(), c) / 10 for c in shown.tolist()],
     }
     note = "Targets 1, 2, 2.5, 4 and 30: the outlier draws the mean to 7.9 and leaves the median at 2.5."
-    exhibit.show(Reading("Loss of a constant prediction", "lines", curves, axes=["constant"], note=note, extra={"x": shown}))
+    exhibit.show(Lines("Loss of a constant prediction", curves, axes=["constant"], note=note, x=shown))
     return "best constant of 1, 2, 2.5, 4, 30: median 2.5 for MAE, mean 7.9 for MSE; MAE = Laplace NLL but for log 2b"
 
 
@@ -223,7 +219,7 @@ def loss_04(exhibit: Exhibit) -> str:
     chance = torch.cat([p, torch.tensor([0.0, 1.0]).double()])
     gap = exhibit.expect("gradient in the logit is p - y, also at +-1000", slope, chance - y_far, within=1e-12)
     curves = {"y = 1: -log p": Bernoulli().each(z, torch.ones_like(z)), "y = 0: -log(1 - p)": Bernoulli().each(z, torch.zeros_like(z))}
-    exhibit.show(Reading("Cost of a probability", "lines", curves, axes=["p"], extra={"x": p}))
+    exhibit.show(Lines("Cost of a probability", curves, axes=["p"], x=p))
     return f"-log 0.9 = {value:.5f}; 1000 at a logit of -1000, not infinity; gradient p - y to {gap:.0e}"
 
 
@@ -259,8 +255,15 @@ def loss_05(exhibit: Exhibit) -> str:
         exhibit.refuses(f"probabilities with {name}", partial(measures.probabilities, table, positive=True))
     exhibit.refuses("a label beyond the classes", lambda: Categorical()(nn.Identity(), Batch(x=z, y=y + 1)))
     heat = {"softmax - onehot": slope}
-    names = {"rows": [f"label {label}" for label in y.tolist()], "columns": [f"class {k}" for k in range(4)]}
-    exhibit.show(Reading("Gradient of the cross-entropy in the logits", "heat", heat, axes=["example", "logit"], extra=names))
+    exhibit.show(
+        Heat(
+            "Gradient of the cross-entropy in the logits",
+            heat,
+            axes=["example", "logit"],
+            rows=[f"label {label}" for label in y.tolist()],
+            columns=[f"class {k}" for k in range(4)],
+        )
+    )
     return (
         f"log K for K = {', '.join(map(str, sizes))}; gradient softmax - onehot to {gap:.0e}; tables that are no probabilities are refused"
     )
@@ -308,13 +311,20 @@ def loss_06(exhibit: Exhibit) -> str:
     path = torch.stack([share, (1 - share) / 2, (1 - share) / 2], 1)
     curves = {"KL(p, q)": measures.kl(P, path, "bits"), "KL(q, p)": measures.kl(P, path, "bits", "reverse")}
     note = "p = (1/2, 1/4, 1/4); q gives the first outcome the chance below and halves the rest."
-    exhibit.show(
-        Reading("Two directions of the divergence", "lines", curves, axes=["q of the first outcome"], note=note, extra={"x": share})
-    )
+    exhibit.show(Lines("Two directions of the divergence", curves, axes=["q of the first outcome"], note=note, x=share))
     grid = torch.linspace(0.02, 0.96, 48).double()
     plane = {"KL(p, q)": _triangle(grid, "forward"), "KL(q, p)": _triangle(grid, "reverse")}
-    place = {"x": grid, "y": grid, "levels": [0.02, 0.085, 0.2, 0.5, 1.0], "points": {"p": [[0.5, 0.25]], "uniform": [[1 / 3, 1 / 3]]}}
-    exhibit.show(Reading("Divergence from p over all q of three outcomes, bits", "plane", plane, axes=["q1", "q2"], extra=place))
+    exhibit.show(
+        Plane(
+            "Divergence from p over all q of three outcomes, bits",
+            plane,
+            axes=["q1", "q2"],
+            x=grid,
+            y=grid,
+            levels=[0.02, 0.085, 0.2, 0.5, 1.0],
+            points={"p": [[0.5, 0.25]], "uniform": [[1 / 3, 1 / 3]]},
+        )
+    )
     forward, reverse = float(measures.kl(P, UNIFORM, 2)), float(measures.kl(UNIFORM, P, 2))
     return f"KL {forward:.5f} and {reverse:.5f} bits in the two directions; gradients of KL and NLL agree to {gap:.0e}"
 
@@ -369,10 +379,11 @@ def loss_07(exhibit: Exhibit) -> str:
         "word": [letters[letter] for letter in symbols],
     }
     note = f"{len(sent)} bits for {len(text)} letters: {mean:.3f} a letter, entropy {floor:.3f}"
-    exhibit.show(Reading("Huffman's words for a sentence", "table", table, note=note))
+    exhibit.show(Table("Huffman's words for a sentence", table, note=note))
     bars = {"bits a symbol": [1.5, 1.5, wrong], "above the entropy": [0.0, 0.0, wrong - 1.5]}
-    named = {"labels": ["entropy of p", "Huffman's code for p", "ideal code for uniform"]}
-    exhibit.show(Reading("The price of the wrong code", "bars", bars, axes=["code"], extra=named))
+    exhibit.show(
+        Bars("The price of the wrong code", bars, axes=["code"], labels=["entropy of p", "Huffman's code for p", "ideal code for uniform"])
+    )
     sentence = f"a sentence at {mean:.3f} bits a letter, H {floor:.3f}"
     return f"Huffman 1.5 bits = H(p); uniform code {wrong:.5f}, {wrong - 1.5:.5f} = KL more; {sentence}"
 
@@ -441,10 +452,8 @@ def loss_08(exhibit: Exhibit) -> str:
     total = row["valid/nll"] + 0.05 * row["valid/l2"] + 0.01 * row["valid/l1"]
     exhibit.expect("a run reports valid/loss = nll + 0.05 l2 + 0.01 l1", row["valid/loss"], total, within=1e-12)
     lines = {f"w{i + 1}": [float(w[i]) for w in paths[1:]] for i in range(d)}
-    exhibit.show(
-        Reading("Weights under a growing penalty", "lines", lines, axes=["lambda"], extra={"x": list(penalties[1:]), "log": ["x"]})
-    )
-    exhibit.show(Reading("What is reported at the minimum", "table", table))
+    exhibit.show(Lines("Weights under a growing penalty", lines, axes=["lambda"], x=list(penalties[1:]), log=["x"]))
+    exhibit.show(Table("What is reported at the minimum", table))
     loss, nll, l2, l1 = (row[f"valid/{name}"] for name in ("loss", "nll", "l2", "l1"))
     return f"loss {loss:.4f} = {nll:.4f} + 0.05 * {l2:.3f} + 0.01 * {l1:.3f}; lambda 0 is the bare risk"
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Table
 from ..core.recipe import Recipe
 from ..data.order import Order
 from ..data.tensors import TensorSource
@@ -67,7 +67,7 @@ def misc_01(exhibit: Exhibit) -> str:
         "numbers": [_say(measured) for *_, measured, _ in trace],
     }
     note = f"XOR, batch of 2, learning rate {RATE}, net 2-2-1 with sigmoids"
-    exhibit.show(Reading("One step of training, traced", "table", columns, note=note))
+    exhibit.show(Table("One step of training, traced", columns, note=note))
     return f"{len(trace)} numbers and matrices of one step, largest difference to the formulas {worst:.1e}"
 
 

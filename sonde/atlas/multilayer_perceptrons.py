@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Data
 from ..core.errors import BadInput
-from ..core.reading import Reading, Subject
+from ..core.reading import Heat, Lines, Plane, Scatter, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load
@@ -61,7 +61,7 @@ def mlp_01(exhibit: Exhibit) -> str:
         special[name] = len(piecewise.pieces(piecewise.regions(net, -9, 9)))
         exhibit.expect(f"pieces with {name}", special[name], pieces)
     columns = {"three units": ["in general", *special], "pieces": [max(counts), *special.values()]}
-    exhibit.show(Reading("Pieces of a net with three units", "table", columns))
+    exhibit.show(Table("Pieces of a net with three units", columns))
     return f"10 parameters; {max(counts)} pieces at most in 200 nets, joints off by {wrong:.0e}"
 
 
@@ -89,7 +89,7 @@ def mlp_02(exhibit: Exhibit) -> str:
     panels = {"1 pre-activations": before, "2 clipped at 0": clipped, "3 scaled": clipped * scale}
     for title, lines in panels.items():
         named = {f"unit {d + 1}": lines[:, d] for d in range(3)}
-        exhibit.show(Reading(title, "lines", named, axes=["x"], extra={"x": x}))
+        exhibit.show(Lines(title, named, axes=["x"], x=x))
     note = f"unit 2 is off from {off[0][0]:g} to {off[-1][1]:g}"
     exhibit.show(replace(curve, title="4 summed", note=note))
     exhibit.show(replace(table, title="Regions"))
@@ -120,9 +120,9 @@ def mlp_03(exhibit: Exhibit) -> str:
         exhibit.expect(f"joints of the {output} output, at -th_d0/th_d1", measured, (-shifts / slopes).sort().values, within=1e-12)
     exhibit.above("the outputs themselves differ, by a power of 10 of", (y[:, 0] - y[:, 1]).abs().max().log10(), -1.0)
     lines = {"first output": y[:, 0], "second output": y[:, 1]}
-    exhibit.show(Reading("Two outputs of one hidden layer bend together", "lines", lines, axes=["x"], extra={"x": x}))
+    exhibit.show(Lines("Two outputs of one hidden layer bend together", lines, axes=["x"], x=x))
     columns = {"widths": ["-".join(map(str, widths)) for widths in counts], "parameters": list(counts.values())}
-    exhibit.show(Reading("Parameters", "table", columns))
+    exhibit.show(Table("Parameters", columns))
     summary = ", ".join(map(str, counts.values()))
     return f"{summary} parameters; both outputs bend at {', '.join(f'{joint:g}' for joint in joints[1].tolist())}"
 
@@ -159,7 +159,7 @@ def mlp_04(exhibit: Exhibit) -> str:
         "array": ["x", "W1", "b1", "hidden", "W2", "b2", "output"],
         "shape": [str(np.shape(a)) for a in (x, w1, b1, x @ w1.T, w2, b2, batch)],
     }
-    exhibit.show(Reading("Shapes of a batch of 7", "table", shapes))
+    exhibit.show(Table("Shapes of a batch of 7", shapes))
     return f"loop, matrix and batch agree to {max(gaps.values()):.0e}; a wrong shape is laid to dense1"
 
 
@@ -188,7 +188,7 @@ def mlp_05(exhibit: Exhibit) -> str:
     straight = np.linalg.lstsq(np.c_[x, np.ones(len(x))], bent(x).detach().numpy(), rcond=None)[1]
     exhibit.above("with a ReLU between them no single layer fits: squared error, as a power of 10", np.log10(straight.max()), -3.0)
     columns = {"hidden width": widths, "rank of W2 W1": ranks}
-    exhibit.show(Reading("A bottleneck stays a bottleneck", "table", columns))
+    exhibit.show(Table("A bottleneck stays a bottleneck", columns))
     return f"equal to {max(gaps):.0e}; ranks {', '.join(map(str, ranks))} for hidden widths 1 to 7"
 
 
@@ -225,8 +225,18 @@ def mlp_06(exhibit: Exhibit) -> str:
     with torch.no_grad():
         chance = solved(grid).softmax(1)[:, 1].reshape(80, 80)
     clouds = {f"class {c}": points.x[points.y == c][:60] for c in (0, 1)}
-    extra = {"x": line, "y": line, "levels": [0.1, 0.5, 0.9], "points": clouds, "colors": {"class 0": 1, "class 1": 0}}
-    exhibit.show(Reading("Chance of class 1, learned", "plane", {"chance": chance}, axes=["x1", "x2"], extra=extra))
+    exhibit.show(
+        Plane(
+            "Chance of class 1, learned",
+            {"chance": chance},
+            axes=["x1", "x2"],
+            x=line,
+            y=line,
+            levels=[0.1, 0.5, 0.9],
+            points=clouds,
+            colors={"class 0": 1, "class 1": 0},
+        )
+    )
     figures = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
     return f"as scikit-learn to {worst:.0e}; XOR accuracy {figures}"
 
@@ -272,15 +282,15 @@ def mlp_07(exhibit: Exhibit) -> str:
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
     note = "The theorem promises that good weights exist; it neither gives them nor says that training finds them."
-    exhibit.show(Reading("Built and trained", "table", columns, note=note))
-    exhibit.show(Reading("Sup error by width", "lines", built, axes=["width"], extra={"x": list(widths), "log": ["x", "y"]}))
+    exhibit.show(Table("Built and trained", columns, note=note))
+    exhibit.show(Lines("Sup error by width", built, axes=["width"], x=list(widths), log=["x", "y"]))
     with torch.no_grad():
         shown = {
             "sine": target[::40],
             "16 sigmoids": constructive.sigmoid_steps(f, 0.0, 1.0, 16)(x[::40, None])[:, 0],
             "8 ReLUs": constructive.interpolant(np.linspace(0, 1, 9), f(np.linspace(0, 1, 9)))(x[::40, None])[:, 0],
         }
-    exhibit.show(Reading("Written down, not trained", "lines", shown, axes=["x"], extra={"x": x[::40]}))
+    exhibit.show(Lines("Written down, not trained", shown, axes=["x"], x=x[::40]))
     return (
         f"sigmoids: {built['sigmoids'][1]:.1e} with {widths[1]} units, {built['sigmoids'][2]:.1e} with {widths[2]}; "
         f"16 ReLUs built {built['ReLUs'][0]:.3f}, trained {columns['trained and spread'][1]}"
@@ -343,9 +353,9 @@ def mlp_08(exhibit: Exhibit) -> str:
         "(2 r C)^2 / n": bounds,
         "fixed basis, n^(-2/5)": [errors[0] * (n / units[0]) ** -0.4 for n in units],
     }
-    exhibit.show(Reading("Squared error in five dimensions", "lines", lines, axes=["n"], extra={"x": units, "log": ["x", "y"]}))
+    exhibit.show(Lines("Squared error in five dimensions", lines, axes=["n"], x=units, log=["x", "y"]))
     columns = {"d": dimensions, "fixed units for an error of 0.01": needed}
-    exhibit.show(Reading("What fixed basis functions cost", "table", columns, note="learned units: c / 0.01 in every dimension"))
+    exhibit.show(Table("What fixed basis functions cost", columns, note="learned units: c / 0.01 in every dimension"))
     return f"slope {slope:.2f} with drawn units in d=5, {grids[5]:.2f} on a grid; error 0.01 takes {needed[-1]:.0e} fixed units in d=10"
 
 
@@ -384,17 +394,25 @@ def mlp_09(exhibit: Exhibit) -> str:
 
     places = np.linspace(-3, 3, 121)
     home = regions_lens.locate(regions, np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)).reshape(121, 121)
-    extra = {"x": places, "y": places, "classes": [r.pattern for r in regions], "outlines": [r.corners for r in regions]}
     missing = sorted({f"{i:03b}" for i in range(8)} - {region.pattern for region in regions})
     exhibit.expect("the one pattern of eight that no place has", missing, ["001"])
     note = f"Each region by the units that are on; no place has {', '.join(missing)}."
-    exhibit.show(Reading("Three lines, seven regions", "plane", {"regions": home}, axes=["x1", "x2"], note=note, extra=extra))
+    exhibit.show(
+        Plane(
+            "Three lines, seven regions",
+            {"regions": home},
+            axes=["x1", "x2"],
+            note=note,
+            x=places,
+            y=places,
+            classes=[r.pattern for r in regions],
+            outlines=[r.corners for r in regions],
+        )
+    )
     pictures = regions_lens.read(Subject(deep, Batch(x=torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))), margin=0.0)
     exhibit.show(replace(pictures[1], title=f"A random 2-8-8-1 net: {len(inside)} regions"))
     exhibit.show(replace(pictures[0], title="The function over them"))
-    exhibit.show(
-        Reading("Hyperplanes in general position", "table", dict(zip(("D_i", "D", "regions"), zip(*rows, strict=True), strict=True)))
-    )
+    exhibit.show(Table("Hyperplanes in general position", dict(zip(("D_i", "D", "regions"), zip(*rows, strict=True), strict=True))))
     return f"7 regions for three lines; a random 2-8-8-1 net has {len(inside)}, of which a grid of 160,801 points sees {len(seen)}"
 
 
@@ -451,9 +469,9 @@ def mlp_10(exhibit: Exhibit) -> str:
             float(v) - 2.5 * (times - 1) for v in constructive.folded(times)(torch.tensor(where).double()[:, None]).detach()[:, 0]
         ]
         places[f"{3**times} pieces"] = where
-    exhibit.show(Reading("Folding", "lines", lines, axes=["x"], note="one, two and three folds, set below each other", extra={"x": places}))
+    exhibit.show(Lines("Folding", lines, axes=["x"], note="one, two and three folds, set below each other", x=places))
     columns = {"folds": depths, "units": units, "pieces": counts, "shallow net, at most": [n + 1 for n in units]}
-    exhibit.show(Reading("Pieces multiply with depth", "table", columns))
+    exhibit.show(Table("Pieces multiply with depth", columns))
     return f"{', '.join(map(str, counts))} pieces for 1 to 6 folds; 6 units in one layer give {max(shallow)} at most"
 
 
@@ -480,7 +498,7 @@ def mlp_11(exhibit: Exhibit) -> str:
         middles.append(middle)
     free = piecewise.from_layers(_random_layers((1, 3, 3, 1), exhibit.seed))
     exhibit.expect("rank of the middle matrix of a net drawn freely", int(np.linalg.matrix_rank(piecewise.dense_layers(free)[1][0])), 3)
-    exhibit.show(Reading("Middle matrix of the merged zig-zags", "heat", {"W": middles[1]}, axes=["to", "from"]))
+    exhibit.show(Heat("Middle matrix of the merged zig-zags", {"W": middles[1]}, axes=["to", "from"]))
     return f"merged = composed to {worst:.0e}; rank {ranks[0]} in the middle, 3 for a net drawn freely"
 
 
@@ -501,14 +519,14 @@ def mlp_12(exhibit: Exhibit) -> str:
     growth = constructive.monomials(31, 31) / constructive.monomials(30, 30)
     exhibit.expect("order growing with D: one more dimension multiplies by 4", growth, 4.0, within=0.1)
     columns = {"D": inputs, "distinct monomials": distinct, "full tensors": full, "cells of a grid, 10 a side": [f"1e{d}" for d in inputs]}
-    exhibit.show(Reading("Coefficients of a polynomial of order 3", "table", columns))
+    exhibit.show(Table("Coefficients of a polynomial of order 3", columns))
     ds = list(range(1, 13))
     lines = {
         "order 3": [constructive.monomials(d, 3) for d in ds],
         "order D": [constructive.monomials(d, d) for d in ds],
         "grid, 10 a side": [10**d for d in ds],
     }
-    exhibit.show(Reading("Power law or exponential", "lines", lines, axes=["D"], extra={"x": ds, "log": ["y"]}))
+    exhibit.show(Lines("Power law or exponential", lines, axes=["D"], x=ds, log=["y"]))
     return (
         f"order 3: {', '.join(f'{n:,}' for n in distinct)} distinct, {', '.join(f'{n:,}' for n in full)} in full tensors; ~ D^{power:.2f}"
     )
@@ -535,7 +553,7 @@ def mlp_13(exhibit: Exhibit) -> str:
     exhibit.below("accuracy at D=6", accuracy[-1], 0.52)
     lines = {"cells with points": occupied, "accuracy": accuracy}
     note = f"{n:,} points, {side} cells a side; the class is the color of a chess board"
-    exhibit.show(Reading("A grid classifier runs out of points", "lines", lines, axes=["D"], note=note, extra={"x": dimensions}))
+    exhibit.show(Lines("A grid classifier runs out of points", lines, axes=["D"], note=note, x=dimensions))
     shares = ", ".join(f"{share:.3g}" for share in occupied)
     return f"occupied {shares} for D = 1 to 6; accuracy falls from {accuracy[0]:.2f} to {accuracy[-1]:.2f}"
 
@@ -587,7 +605,7 @@ def mlp_14(exhibit: Exhibit) -> str:
     )
     places = np.linspace(0.01, 13, 260)
     lines = {f"D = {d}": [math.exp(_radial_log_density(r, d, 1.0)) for r in places] for d in (1, 2, 10, 100)}
-    exhibit.show(Reading("Distance from the center of a Gaussian", "lines", lines, axes=["r / sigma"], extra={"x": places}))
+    exhibit.show(Lines("Distance from the center of a Gaussian", lines, axes=["r / sigma"], x=places))
     return f"D=100: norm {mean:.3f} +/- {std:.3f} sampled; log p falls by {-fall:.5f} at 0.1 from the mode"
 
 
@@ -612,10 +630,9 @@ def mlp_15(exhibit: Exhibit) -> str:
     quarter = (batch.y.flatten().argsort().argsort() * 4 // len(batch)).tolist()
     points = dict(zip("xyz", batch.x[::2].T, strict=True))
     names = ["1 innermost", "2", "3", "4 outermost"]
-    shown = {"groups": [names[q] for q in quarter[::2]], "view": [12, -72]}
-    exhibit.show(Reading("A Swiss roll", "scatter", points, axes=["x", "y", "z"], extra=shown))
+    exhibit.show(Scatter("A Swiss roll", points, axes=["x", "y", "z"], groups=[names[q] for q in quarter[::2]], view=[12, -72]))
     figures = {name: spread(values, ".2f") for name, values in estimates.items()}
-    exhibit.show(Reading("Intrinsic dimension", "table", {"points": list(figures), "mean and spread over seeds": list(figures.values())}))
+    exhibit.show(Table("Intrinsic dimension", {"points": list(figures), "mean and spread over seeds": list(figures.values())}))
     return "; ".join(f"{name}: {figure}" for name, figure in figures.items())
 
 
@@ -669,22 +686,15 @@ def mlp_16(exhibit: Exhibit) -> str:
     # On a straight boundary it misses a point in a thousand or none.
     exhibit.above("it is curved: share that a straight boundary gets wrong, as a power of 10", math.log10(max(missed, 1e-5)), -2.6)
 
-    square = {"x": line, "y": line}
     few = torch.arange(0, len(points), 13)
     space = {"x1": points[few, 0], "x2": points[few, 1]}
     levels = [0.0, 0.25, 0.5, 0.75, 1.0]
     bins = [f"{levels[i]:g} to {levels[i + 1]:g}" for i in torch.bucketize(chance[few], torch.tensor(levels[1:-1])).tolist()]
     readings = {
-        "step": Reading(
-            "Step output", "plane", {"y": step.reshape(side, side).T}, axes=["x1", "x2"], extra={**square, "classes": ["0", "1"]}
-        ),
-        "step in space": Reading(
-            "Step output in space", "scatter", {**space, "y": step[few]}, axes=["x1", "x2", "y"], extra={"groups": step[few].int()}
-        ),
-        "sigmoid": Reading("Probability", "plane", {"p": chance.reshape(side, side).T}, axes=["x1", "x2"], extra={**square, "levels": 9}),
-        "sigmoid in space": Reading(
-            "Probability in space", "scatter", {**space, "p": chance[few]}, axes=["x1", "x2", "p"], extra={"groups": bins}
-        ),
+        "step": Plane("Step output", {"y": step.reshape(side, side).T}, axes=["x1", "x2"], x=line, y=line, classes=["0", "1"]),
+        "step in space": Scatter("Step output in space", {**space, "y": step[few]}, axes=["x1", "x2", "y"], groups=step[few].int()),
+        "sigmoid": Plane("Probability", {"p": chance.reshape(side, side).T}, axes=["x1", "x2"], x=line, y=line, levels=9),
+        "sigmoid in space": Scatter("Probability in space", {**space, "p": chance[few]}, axes=["x1", "x2", "p"], groups=bins),
     }
     sizes = []
     for name, reading in readings.items():

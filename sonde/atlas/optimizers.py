@@ -16,7 +16,7 @@ from torch import Tensor
 from ..api.sweeps import sweep
 from ..core.batch import Batch, Data
 from ..core.errors import NumericalStop
-from ..core.reading import Reading
+from ..core.reading import Heat, Lines, Reading, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.order import Order
@@ -62,7 +62,7 @@ def opt_01(exhibit: Exhibit) -> str:
     exhibit.above("share of the loss left after 60 steps, rate too small, over that of a good rate", slow / good, 10)
     exhibit.above("share of the loss left after 60 steps, rate too large", wild, 10)
     note = "Rates over 2 / lambda_max: " + ", ".join(f"{word} {share:g}" for word, share in shares.items()) + "."
-    exhibit.show(Reading("Three learning rates", "lines", curves, axes=["step", "loss"], note=note, extra={"log": ["y"]}))
+    exhibit.show(Lines("Three learning rates", curves, axes=["step", "loss"], note=note, log=["y"]))
     ground = quadratic(10.0)
     paths = {
         f"eta = {rate:g}": _descend(torch.diag(_vector(1.0, 10.0)), _vector(*ground.start), rate, 25).path for rate in (0.02, 0.1, 0.19)
@@ -93,7 +93,7 @@ def opt_02(exhibit: Exhibit) -> str:
     exhibit.above("different rates in 8 steps: a line search gives a new one every time", len({round(rate, 9) for rate in rates}), 7)
     ground = rosenbrock()
     numbers = {"step": list(range(1, 9)), "rate": rates}
-    exhibit.show(Reading("A new rate at every step", "table", numbers, note="Six weights, condition number 200."))
+    exhibit.show(Table("A new rate at every step", numbers, note="Six weights, condition number 200."))
     paths = {}
     for name in ("exact", "armijo", "wolfe"):
         track = _go(ground.loss, _vector(*ground.start), partial(Descent, search=name), 60)
@@ -131,7 +131,7 @@ def opt_03(exhibit: Exhibit) -> str:
         "worst start": list(worst.values()),
         "highest of random starts": list(highest.values()),
     }
-    exhibit.show(Reading("Contraction of the loss per step", "table", table))
+    exhibit.show(Table("Contraction of the loss per step", table))
     ground = quadratic(10.0)
     track = _go(ground.loss, start, partial(Descent, search="exact"), 15)
     exhibit.show(_ways("Exact line search from the worst start", ground, {"descent": track.path}))
@@ -173,7 +173,7 @@ def opt_04(exhibit: Exhibit) -> str:
         ground = quadratic(condition)
         path = _descend(torch.diag(_vector(1.0, condition)), _vector(*ground.start), 2 / (1 + condition), 20).path
         exhibit.show(_ways(f"A {name} bowl, condition number {condition:g}: 20 steps", ground, {"descent": path}))
-    exhibit.show(Reading("Steps to a millionth of the loss", "table", {"k": list(counts), "steps": list(counts.values())}))
+    exhibit.show(Table("Steps to a millionth of the loss", {"k": list(counts), "steps": list(counts.values())}))
     return f"{', '.join(f'{steps} steps at k={k:g}' for k, steps in counts.items())}; near a minimum {measured:.4f} for mu {mu:.4f}"
 
 
@@ -202,8 +202,8 @@ def opt_05(exhibit: Exhibit) -> str:
     slope = float(np.polyfit(np.log(sizes), np.log(list(scaled.values())), 1)[0])
     exhibit.expect("slope of log variance against log B", slope, -1.0, within=0.05)
     lines = {"measured": list(variances.values()), "1/B": [variances[1] / size for size in sizes]}
-    exhibit.show(Reading("Variance of the batch gradient", "lines", lines, axes=["B"], extra={"x": list(sizes), "log": ["x", "y"]}))
-    exhibit.show(Reading("What the run log says", "table", {"B": list(logs), "regime": list(logs.values())}))
+    exhibit.show(Lines("Variance of the batch gradient", lines, axes=["B"], x=list(sizes), log=["x", "y"]))
+    exhibit.show(Table("What the run log says", {"B": list(logs), "regime": list(logs.values())}))
     return f"mean off by at most {worst:.1e}; variance ~ B^{slope:.2f}; the log says {'; '.join(logs.values())}"
 
 
@@ -249,7 +249,7 @@ def opt_06(exhibit: Exhibit) -> str:
     backwards = [again.at(step) for step in reversed(range(epochs * 3))][::-1]
     exhibit.expect("batches asked for backwards, by a fresh order", torch.cat(backwards), torch.cat([torch.cat(steps) for steps in passes]))
     index, batches = [torch.cat(steps) for steps in passes], ", ".join(str(len(indices)) for indices in passes[0])
-    exhibit.show(Reading("Order of the examples, epoch by epoch", "heat", {"index": index}, axes=["epoch", "draw"]))
+    exhibit.show(Heat("Order of the examples, epoch by epoch", {"index": index}, axes=["epoch", "draw"]))
     return f"{draws.min()} to {draws.max()} draws of each of {n} indices in an epoch; batches of {batches}"
 
 
@@ -339,9 +339,9 @@ def opt_08(exhibit: Exhibit) -> str:
     last = float(mean[-1]) * 2 * steps / noise**2
     exhibit.expect("1/t from rate 1: loss times 2 T / s^2 after 400 steps", last, 1.0, within=5 * math.sqrt(2 / seeds))  # standard errors
     shown = [0, 1, 2, 10, 79, 80, 200, 399]
-    exhibit.show(Reading("Loss on a noisy bowl, mean over 4000 seeds", "lines", curves, axes=["step", "loss"], extra={"log": ["y"]}))
+    exhibit.show(Lines("Loss on a noisy bowl, mean over 4000 seeds", curves, axes=["step", "loss"], log=["y"]))
     table = {"step": shown, **{name: [rate * factor(step, steps) for step in shown] for name, factor in factors.items()}}
-    exhibit.show(Reading("Learning rate", "table", table))
+    exhibit.show(Table("Learning rate", table))
     ends = ", ".join(f"{float(curves[name][-1]):.4f} with {name}" for name in ("1/t", "step decay"))
     return f"a constant rate hovers at {level['constant']:.4f}; {ends}"
 
@@ -415,7 +415,7 @@ def opt_09(exhibit: Exhibit) -> str:
         exhibit.below(f"steps to 1e-6 at k=100, {name} over descent", steps[name] / steps["descent"], 0.4)
     close = replace(ground, start=(1.0, 1.0), box=(-0.6, 1.2, -2.0, 2.0))
     exhibit.show(_ways("Condition number 100, the first 40 steps of each", close, paths))
-    exhibit.show(Reading("Steps to 1e-6", "table", {"rule": list(steps), "steps": list(steps.values())}))
+    exhibit.show(Table("Steps to 1e-6", {"rule": list(steps), "steps": list(steps.values())}))
     summary = ", ".join(f"{name} {count}" for name, count in steps.items())
     return f"paths equal to {worst:.1e} over 100 steps; steps at k=100: {summary}"
 
@@ -491,9 +491,7 @@ def opt_11(exhibit: Exhibit) -> str:
     for name, rate in (("sgd", 0.1), ("adagrad", 3.0), ("rmsprop", 0.3), ("adadelta", 30.0)):
         paths[name] = _go(ground.loss, _vector(*ground.start), partial(_built, name, rate=rate), 40).path
     exhibit.show(_ways("40 steps with four diagonal preconditioners", ground, paths))
-    exhibit.show(
-        Reading("AdaGrad under a constant gradient", "lines", {"step": moves}, axes=["t", "size"], extra={"x": list(range(1, 31))})
-    )
+    exhibit.show(Lines("AdaGrad under a constant gradient", {"step": moves}, axes=["t", "size"], x=list(range(1, 31))))
     return "largest difference over 100 steps: " + ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items())
 
 
@@ -545,7 +543,7 @@ def opt_12(exhibit: Exhibit) -> str:
         name: [float(step.abs().mean()) / alpha for step in path.diff(dim=0)[:60]]
         for name, path in (("corrected", theirs), ("not corrected", uncorrected))
     }
-    exhibit.show(Reading("Mean size of a step over alpha", "lines", sizes, axes=["step", "size"], extra={"x": list(range(1, 61))}))
+    exhibit.show(Lines("Mean size of a step over alpha", sizes, axes=["step", "size"], x=list(range(1, 61))))
     summary = f"first step {float(first.mean()) / alpha:.6f} alpha, uncorrected {float(raw.mean()) / alpha:.4f} alpha"
     return f"{summary}; 100 steps equal to {worst:.1e}"
 
@@ -575,7 +573,7 @@ def opt_13(exhibit: Exhibit) -> str:
     worst = exhibit.expect(
         "size of all moves of 100 steps over the rate, without decay", moves / 0.003, torch.ones_like(moves), within=1e-9
     )
-    exhibit.show(Reading("Three steps by hand", "table", {"gradient": [f"{a:g}, {b:g}" for a, b in gradients], **rows}))
+    exhibit.show(Table("Three steps by hand", {"gradient": [f"{a:g}, {b:g}" for a, b in gradients], **rows}))
     ground, paths = quadratic(10.0), {}
     for name, rate in (("lion", 0.3), ("sgd", 0.1), ("adam", 0.3)):
         paths[name] = _go(ground.loss, _vector(*ground.start), partial(_built, name, rate=rate), 45).path
@@ -627,14 +625,14 @@ def opt_14(exhibit: Exhibit) -> str:
     exhibit.above("share of 400 starts that batches of one end in the wide well", wide, 0.5)
     exhibit.below("share with the full batch", plain, 0.1)
     place = torch.linspace(-2.5, 3.5, 241).double()
-    exhibit.show(Reading("A sharp well and a wide one", "lines", {"loss": _wells(place)}, axes=["weight", "loss"], extra={"x": place}))
+    exhibit.show(Lines("A sharp well and a wide one", {"loss": _wells(place)}, axes=["weight", "loss"], x=place))
     exhibit.show(
-        Reading(
+        Lines(
             "Random Hessians that are positive definite",
-            "lines",
             {"share": shares, "2^-N": [0.5**n for n in sizes]},
             axes=["N", "share"],
-            extra={"x": list(sizes), "log": ["y"]},
+            x=list(sizes),
+            log=["y"],
         )
     )
     noisy = f"{spread(wide, '.1%')} with batches of one"
@@ -687,7 +685,7 @@ def opt_15(exhibit: Exhibit) -> str:
     races["small MLP"] = race(list(model.parameters()), loss, [entrant(name, rates[1:4]) for name in EVERYONE], 100, 0.06)
     for name, tracks in races.items():
         exhibit.expect(f"optimizers that ran on {name}", sorted(track.name for track in tracks), sorted(EVERYONE))
-        exhibit.show(Reading(f"Race on {name}", "table", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
+        exhibit.show(Table(f"Race on {name}", columns(tracks), note="AdamW without decay is Adam, and so is Muon on vectors."))
     flat = {name: {track.name: track.steps for track in tracks} for name, tracks in races.items()}
     exhibit.expect("Newton on the quadratic", flat["quadratic"]["damped_newton"], 1)
     mu, steps = ((10 - 1) / (10 + 1)) ** 2, flat["quadratic"]["exact"]
@@ -729,9 +727,8 @@ def opt_15(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name} sweep: ranked by {result.monitor}", figures, sorted(figures))
         settings = {option: [str(row.setting[option]) for row in result.rows] for option in result.rows[0].setting}
         exhibit.show(
-            Reading(
+            Table(
                 f"{name} sweep of xor".capitalize(),
-                "table",
                 {**settings, result.monitor: figures, "spread": [row.spread(result.monitor) for row in result.rows]},
             )
         )

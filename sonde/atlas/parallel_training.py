@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading
+from ..core.reading import Table
 from ..core.recipe import Callback, Recipe
 from ..core.seeds import generator
 from ..data.order import Order
@@ -83,7 +83,7 @@ def par_02(exhibit: Exhibit) -> str:
     sent = [half["sent"].tolist() for half in halves]
     exhibit.expect("bytes forward in each step: 5 examples of 7 hidden values of 8 bytes", sent[0], [280, 280, 280])
     exhibit.expect("bytes backward in each step", sent[1], [280, 280, 280])
-    exhibit.show(Reading("Bytes between the halves", "table", {"step": list(range(len(data))), "forward": sent[0], "backward": sent[1]}))
+    exhibit.show(Table("Bytes between the halves", {"step": list(range(len(data))), "forward": sent[0], "backward": sent[1]}))
     return f"largest difference {gap:.1e} after {len(data)} steps; {sent[0][0]} bytes forward and {sent[1][0]} back in each"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.reading import Reading
+from ..core.reading import Bars, Plane, Reading, Scatter, Table
 from ..core.seeds import generator
 from ..nn.threshold import ThresholdLayer, boolean, corners
 from .exhibit import Exhibit
@@ -75,7 +75,7 @@ def per_02(exhibit: Exhibit) -> str:
 
     history = np.array([update.weights for update in fitted.updates_])
     steps = {"epoch": [update.epoch for update in fitted.updates_], "input": [f"{x[update.row].astype(int)}" for update in fitted.updates_]}
-    exhibit.show(Reading("Corrections", "table", {**steps, "w1": history[:, 0], "w2": history[:, 1], "b": history[:, 2]}))
+    exhibit.show(Table("Corrections", {**steps, "w1": history[:, 0], "w2": history[:, 1], "b": history[:, 2]}))
     some = {f"after {k} corrections": _unit(history[k - 1]) for k in (2, 5, len(history))}
     exhibit.show(_regions("AND: where the perceptron answers +1", some, _corner_points(AND)))
     learned = f"w = {fitted.coef_[0]}, b = {fitted.intercept_[0]:g}"
@@ -103,8 +103,7 @@ def per_03(exhibit: Exhibit) -> str:
     exhibit.expect("corrections on two orthogonal rows, whose bound is 2", sum(tight.mistakes_), 2)
     note = f"The fullest use of the bound is {used.max():.0%}, the mean {used.mean():.1%}."
     points = {"(R / margin)^2": bounds, "corrections": corrections}
-    extra = {"log": ["x", "y"], "diagonal": True}
-    exhibit.show(Reading("Corrections and their bound", "scatter", points, axes=list(points), note=note, extra=extra))
+    exhibit.show(Scatter("Corrections and their bound", points, axes=list(points), note=note, log=["x", "y"], diagonal=True))
     return f"100 of 100 within the bound; at most {used.max():.0%} of it used, {max(corrections)} corrections in the hardest"
 
 
@@ -158,7 +157,7 @@ def per_05(exhibit: Exhibit) -> str:
     exhibit.expect("sum of h1 at (1, 1)", before[3, 0], 0.5)
     exhibit.expect("sums of both units at all inputs, by hand", before, [[-1.5, -0.5], [-0.5, 0.5], [-0.5, 0.5], [0.5, 1.5]])
     columns = {"x1": x[:, 0], "x2": x[:, 1], "sum of h1": before[:, 0], "h1": hidden(x)[:, 0], "h2": hidden(x)[:, 1], "y": net(x)[:, 0]}
-    exhibit.show(Reading("XOR, step by step", "table", columns))
+    exhibit.show(Table("XOR, step by step", columns))
     panels: dict[str, Any] = {"h1": lambda x: hidden(x)[:, :1], "h2": lambda x: hidden(x)[:, 1:], "y": net}
     exhibit.show(_regions("Two lines make a strip", panels, _corner_points(XOR)))
     return f"4 of 4 rows right; the sum of h1 at (1, 1) is {before[3, 0].item():g}"
@@ -181,9 +180,7 @@ def per_06(exhibit: Exhibit) -> str:
     exhibit.refuses("a table of three entries", lambda: boolean([0, 1, 1]))
     counts = {"functions": np.bincount(sizes)}
     note = "One hidden unit for each true row: of 8 rows, k are true in 8 over k functions."
-    exhibit.show(
-        Reading("All 256 functions of three inputs", "bars", counts, axes=["hidden units"], note=note, extra={"labels": list(range(9))})
-    )
+    exhibit.show(Bars("All 256 functions of three inputs", counts, axes=["hidden units"], note=note, labels=list(range(9))))
     return f"4 + 16 + 256 functions, {sum(wrong.values())} wrong; at most {max(sizes)} hidden units"
 
 
@@ -254,13 +251,11 @@ def per_08(exhibit: Exhibit) -> str:
     away = int((distances > half * (1 + 1e-9)).sum())
     exhibit.expect("changes that lie more than half a step of the grid from the line w.x + b = 0", away, 0)
 
-    flat = Reading(
-        "A random perceptron", "plane", {"output": table.T}, axes=["x1", "x2"], extra={"x": side, "y": side, "classes": ["0", "1"]}
-    )
+    flat = Plane("A random perceptron", {"output": table.T}, axes=["x1", "x2"], x=side, y=side, classes=["0", "1"])
     every = points[::7], z[::7, 0]
     values = {"x1": every[0][:, 0], "x2": every[0][:, 1], "output": every[1]}
     groups = [f"{value:g}" for value in every[1].tolist()]
-    space = Reading("The same in space", "scatter", values, axes=list(values), extra={"groups": groups, "view": [24, -64]})
+    space = Scatter("The same in space", values, axes=list(values), groups=groups, view=[24, -64])
     for name, reading in (("flat", flat), ("space", space)):
         written = draw(reading, exhibit.folder / f"{name}.png").read_bytes()
         exhibit.expect(f"the {name} picture is a PNG", written[:8], b"\x89PNG\r\n\x1a\n")
@@ -305,12 +300,23 @@ def per_09(exhibit: Exhibit) -> str:
     side = np.linspace(-4, 4, 81)
     z = widest.decision_function(np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)).reshape(81, 81)
     lines = {f"order {number}": _segment(plane) for number, plane in enumerate(directions[:4])}
-    extra = {"x": side, "y": side, "levels": [-1, 0, 1], "points": {"class 0": x[y == 0], "class 1": x[y == 1]}, "paths": lines}
     note = f"Contours: the SVM's plane and its margin of {best:.2f}. Perceptrons have {min(margins):.2f} to {max(margins):.2f}."
-    exhibit.show(Reading("Many planes separate these clouds", "plane", {"SVM": z}, axes=["x1", "x2"], note=note, extra=extra))
+    exhibit.show(
+        Plane(
+            "Many planes separate these clouds",
+            {"SVM": z},
+            axes=["x1", "x2"],
+            note=note,
+            x=side,
+            y=side,
+            levels=[-1, 0, 1],
+            points={"class 0": x[y == 0], "class 1": x[y == 1]},
+            paths=lines,
+        )
+    )
     shares = {"share of draws": solved}
     title = "XOR solved by a perceptron over random frozen units"
-    exhibit.show(Reading(title, "bars", shares, axes=["hidden units"], note=f"{draws} draws each.", extra={"labels": list(widths)}))
+    exhibit.show(Bars(title, shares, axes=["hidden units"], note=f"{draws} draws each.", labels=list(widths)))
     return (
         f"8 orders, margins {min(margins):.2f} to {max(margins):.2f}, SVM {best:.2f}; XOR over 32 frozen units in {solved[-1]:.0%} of draws"
     )
@@ -333,8 +339,7 @@ def _regions(
     side = torch.linspace(*span, 101).double()
     grid = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(-1, 2)
     values = {name: net(grid)[:, 0].reshape(101, 101) for name, net in nets.items()}
-    extra = {"x": side, "y": side, "classes": classes or ["0", "1"], "points": points}
-    return Reading(title, "plane", values, axes=["x1", "x2"], extra=extra)
+    return Plane(title, values, axes=["x1", "x2"], x=side, y=side, classes=classes or ["0", "1"], points=points)
 
 
 def _separable(seed: int) -> tuple[np.ndarray, np.ndarray, float, float]:

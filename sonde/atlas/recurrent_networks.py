@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch, ask
-from ..core.reading import Reading
+from ..core.reading import Bars, Heat, Lines, Reading
 from ..core.seeds import generator
 from ..estimators.reservoir import Reservoir
 from ..gradients.flat import Flat
@@ -92,7 +92,7 @@ def _shares(title: str, shares: dict[str, list[float]], axis: str) -> Reading:
     """Means over seeds as bars."""
     bars = {"mean share": [sum(values) / len(values) for values in shares.values()]}
     note = "Over seeds: " + ", ".join(f"{name} {spread(values, '.2f')}" for name, values in shares.items()) + "."
-    return Reading(title, "bars", bars, axes=[axis], note=note, extra={"labels": list(shares)})
+    return Bars(title, bars, axes=[axis], note=note, labels=list(shares))
 
 
 def rnn_01(exhibit: Exhibit) -> str:
@@ -226,7 +226,7 @@ def rnn_03(exhibit: Exhibit) -> str:
     exhibit.expect("Gaussian outputs against torch's density", nll, wanted, within=1e-9)
     labels = ["".join(map(str, row.tolist())) for row in every]
     bars = {"score": score(every).exp(), "sampled": shares}
-    exhibit.show(Reading("Probability of every sequence of three", "bars", bars, axes=["sequence"], extra={"labels": labels}))
+    exhibit.show(Bars("Probability of every sequence of three", bars, axes=["sequence"], labels=labels))
     return f"8 sequences have probability {float(score(every).exp().sum()):.12f}; samples within {float(far):.1f} standard errors"
 
 
@@ -257,7 +257,7 @@ def rnn_04(exhibit: Exhibit) -> str:
         states, _ = model.trunk(model.entry(x))
         read = torch.cat([states[:, -1, :8], states[:, 0, 8:]], -1) if pool == "last" else states.mean(1)
         exhibit.expect(f"softmax(W h), {pool} state", model(x).softmax(-1).detach(), model.head(read).softmax(-1).detach(), within=1e-12)
-    exhibit.show(Reading("Gradient of each state by each input", "heat", {"both directions": reach, "one": one}, axes=["state", "input"]))
+    exhibit.show(Heat("Gradient of each state by each input", {"both directions": reach, "one": one}, axes=["state", "input"]))
     return f"49 of 49 pairs reached, one direction {int((one > 0).sum())}; halves exchange to {gap:.0e}"
 
 
@@ -355,7 +355,7 @@ def rnn_06(exhibit: Exhibit) -> str:
     exhibit.expect(f"terms for {T} steps: T (T + 1) / 2", terms, 78)
     parts = [float(_part(model, batch.x[0], slopes, i).norm()) for i in range(T)]
     note = "How much of dL/dW_hh comes over paths of each length."
-    exhibit.show(Reading("Paths through time", "lines", {"norm": parts}, axes=["steps back"], note=note))
+    exhibit.show(Lines("Paths through time", {"norm": parts}, axes=["steps back"], note=note))
     return f"{terms} terms equal autograd to {max(gaps):.0e}"
 
 
@@ -401,7 +401,7 @@ def rnn_07(exhibit: Exhibit) -> str:
     exhibit.expect("growth of the full sum when T doubles", counts[200] / counts[100], 4.0, within=0.05)  # T (T + 1) / 2
     exhibit.expect("growth of the truncated one", cut[200] / cut[100], 2.0)
     lines = {"full": list(counts.values()), f"pieces of {K}": list(cut.values())}
-    exhibit.show(Reading("Terms of the explicit sum", "lines", lines, axes=["steps"], extra={"x": list(counts)}))
+    exhibit.show(Lines("Terms of the explicit sum", lines, axes=["steps"], x=list(counts)))
     return f"{terms} of {whole[1]} terms kept for K = {K}, T = {T}; K >= T gives the full gradient"
 
 
@@ -438,7 +438,7 @@ def rnn_08(exhibit: Exhibit) -> str:
     exhibit.expect("norm after clipping at 1", flat.grad.norm(), 1.0, within=1e-12)
     exhibit.expect("its direction is kept", F.cosine_similarity(before, flat.grad, dim=0), 1.0, within=1e-9)
     note = "log10 of the gradient of the last output by an input so many steps back; straight lines are exponentials."
-    exhibit.show(Reading("Influence against lag", "lines", curves, axes=["lag"], note=note))
+    exhibit.show(Lines("Influence against lag", curves, axes=["lag"], note=note))
     return (
         "rate per step "
         + ", ".join(f"{rate:.3f} for radius {radius:g}" for radius, rate in rates.items())
@@ -492,7 +492,7 @@ def rnn_09(exhibit: Exhibit) -> str:
         down -= step * (centered.T @ (centered @ down - target) + alpha * down)
     exhibit.expect("loss that gradient descent reaches", loss(down), loss(w), within=1e-6)
     show = {"y": y[3000:3150], "readout": model.predict(u)[3000:3150]}
-    exhibit.show(Reading("NARMA-10, unseen steps", "lines", show, axes=["step"]))
+    exhibit.show(Lines("NARMA-10, unseen steps", show, axes=["step"]))
     return f"NRMSE {narma:.3f} on NARMA-10, {forecast:.4f} on a sine going on by itself"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading
+from ..core.reading import Images, Lines, Plane, Reading, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
@@ -92,13 +92,22 @@ def reg_01(exhibit: Exhibit) -> str:
     note = f"Mean squared error over {SETS} data sets of 20 points, log axis. " + "; ".join(
         f"{d}: {diagnoses[d].regime}" for d in (1, 6, 15)
     )
-    extra = {"x": degrees, "log": ["y"], "colors": {"train": 0, "valid": 1, "noise": 6}}
-    exhibit.show(Reading("Error by degree of the polynomial", "lines", lines, axes=["degree"], note=note + ".", extra=extra))
+    exhibit.show(
+        Lines(
+            "Error by degree of the polynomial",
+            lines,
+            axes=["degree"],
+            note=note + ".",
+            x=degrees,
+            log=["y"],
+            colors={"train": 0, "valid": 1, "noise": 6},
+        )
+    )
     table = {"regime": [row[0] for row in rows], "remedy": [row[1] for row in rows]}
     for side, part in (("training", 0), ("validation", 1)):
         table[f"{side} before"] = [_spread(row[2][part]) for row in rows]
         table[f"{side} after"] = [_spread(row[3][part]) for row in rows]
-    exhibit.show(Reading("What each remedy moves", "table", table, note=f"Mean +/- deviation over {SETS} data sets."))
+    exhibit.show(Table("What each remedy moves", table, note=f"Mean +/- deviation over {SETS} data sets."))
     gained = " to ".join(_spread(errors[1]) for errors in rows[0][2:])
     return f"best degree {best} of 0..15; {len(rows)} remedies each move the right number; L2 takes the validation error from {gained}"
 
@@ -304,8 +313,17 @@ def _decay_paths() -> Reading:
     x, y = torch.linspace(-1, 2.5, 71), torch.linspace(-1, 1.5, 51)
     loss = 0.5 * ((x[None, :] - best[0]).square() * curvature[0] + (y[:, None] - best[1]).square() * curvature[1])
     note = "The loss without decay; all three have the same strength. In the loss, Adam divides the pull by the size of the gradients."
-    extra = {"x": x, "y": y, "levels": 12, "paths": paths, "points": {"minimum": [best.tolist()]}}
-    return Reading("Decay on a long bowl", "plane", {"loss": loss}, axes=["w1", "w2"], note=note, extra=extra)
+    return Plane(
+        "Decay on a long bowl",
+        {"loss": loss},
+        axes=["w1", "w2"],
+        note=note,
+        x=x,
+        y=y,
+        levels=12,
+        paths=paths,
+        points={"minimum": [best.tolist()]},
+    )
 
 
 def reg_03(exhibit: Exhibit) -> str:
@@ -354,7 +372,7 @@ def reg_03(exhibit: Exhibit) -> str:
     for name, table in (("L1", l1), ("L2", l2)):
         lines = {f"w{i + 1}": table[:, i] for i in range(8)}
         note = "Eight of sixteen weights." + (" Each reaches 0 and stays there." if name == "L1" else " None reaches 0.")
-        exhibit.show(Reading(f"Weights by strength of {name}", "lines", lines, axes=["strength"], note=note, extra={"x": strengths}))
+        exhibit.show(Lines(f"Weights by strength of {name}", lines, axes=["strength"], note=note, x=strengths))
     on_real = f"{int((real == 0).sum())} of 10 on diabetes, as scikit-learn"
     return f"soft threshold to 1e-12; {int(zeros[at])} of {d} weights exactly 0 under L1, 0 under L2; {on_real}"
 
@@ -408,9 +426,8 @@ def reg_04(exhibit: Exhibit) -> str:
     gap = (few - layer(x).detach()).norm(dim=1)
     exhibit.below("distance from the whole ensemble after 1024 draws, against one draw", float(gap[-1] / gap[0]), 0.3)
     lines = {"distance": gap, "1 / sqrt(draws)": [float(gap[0]) / math.sqrt(k) for k in (1, 4, 16, 64, 256, 1024)]}
-    extra = {"x": [1, 4, 16, 64, 256, 1024], "log": ["x", "y"]}
     note = "Average of so many sub-networks against one pass in evaluation mode."
-    exhibit.show(Reading("Dropout as an ensemble", "lines", lines, axes=["draws"], note=note, extra=extra))
+    exhibit.show(Lines("Dropout as an ensemble", lines, axes=["draws"], note=note, x=[1, 4, 16, 64, 256, 1024], log=["x", "y"]))
     return f"average of {2**n} sub-networks = one scaled pass to 1e-12; active {1 - p:.0%}; evaluation without a draw"
 
 
@@ -431,7 +448,7 @@ def reg_05(exhibit: Exhibit) -> str:
     exhibit.expect("validation loss at each check", traces[2], [0.5 * (0.5 - 0.9**step) ** 2 for step in range(1, 13)], within=1e-6)
     note = f"stopped at step {stops[2]}, the weights of step {kept[2]} are kept"
     drawn = {"loss": traces[2], "step": list(range(1, 13))}
-    exhibit.show(Reading("Validation loss, patience 5", "lines", drawn, axes=["step"], note=note))
+    exhibit.show(Lines("Validation loss, patience 5", drawn, axes=["step"], note=note))
     ends, nearest = (", ".join(map(str, steps[:3])) for steps in (stops, kept))
     return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {nearest}"
 
@@ -490,9 +507,9 @@ def reg_06(exhibit: Exhibit) -> str:
     flat = torch.cat(list(shown.values()))
     labels = [name for name in shown for _ in range(3)]
     scaled = (flat - flat.min()) / (flat.max() - flat.min())
-    exhibit.show(Reading("Digits, changed", "images", {"image": scaled}, note="Drawn anew for every batch.", extra={"labels": labels}))
+    exhibit.show(Images("Digits, changed", {"image": scaled}, note="Drawn anew for every batch.", labels=labels))
     table = {"seed": list(seeds), "plain": scores["plain"], "augmented": scores["augmented"]}
-    exhibit.show(Reading("Validation accuracy, 200 images", "table", table))
+    exhibit.show(Table("Validation accuracy, 200 images", table))
     plain, augmented = (spread(scores[name], ".3f") for name in ("plain", "augmented"))
     return f"accuracy on 200 images {plain} plain, {augmented} with shifts and noise ({len(seeds)} seeds)"
 
@@ -545,8 +562,8 @@ def reg_07(exhibit: Exhibit) -> str:
         lost = [before - after for before, after in zip(scores[high], scores[low], strict=True)]
         exhibit.above(f"test accuracy lost from {shares[high]:.0%} to {shares[low]:.0%} wrong labels", lost, 0.0)
     lines = {f"seed {seed}": [row[number] for row in scores] for number, seed in enumerate(seeds)}
-    exhibit.show(Reading("Test accuracy and wrong training labels", "lines", lines, axes=["share of wrong labels"], extra={"x": shares}))
-    exhibit.show(Reading("What cleaning did", "table", {"what": list(report), "count": list(report.values())}))
+    exhibit.show(Lines("Test accuracy and wrong training labels", lines, axes=["share of wrong labels"], x=shares))
+    exhibit.show(Table("What cleaning did", {"what": list(report), "count": list(report.values())}))
     reached = ", ".join(spread(row, ".3f") for row in scores)
     kept = f"{report['rows kept']} of {report['rows read']} rows kept"
     return f"{kept}; weighted loss off by {gap:.1e}; accuracy at 0, 40, 70 % wrong labels {reached}"
@@ -612,9 +629,9 @@ def reg_08(exhibit: Exhibit) -> str:
     exhibit.above("their length beyond the shortest", float(ends[:, 1:].norm(dim=0).min() - shortest.norm()), 2)
     lines = {"from 0": lengths[:, 0], "from elsewhere": lengths[:, 1], "pseudo-inverse": [float(shortest.norm())] * len(lengths)}
     note = f"{n} examples, {d} weights. Both fit the data without error."
-    exhibit.show(Reading("Length of the weights", "lines", lines, axes=["step"], note=note, extra={"colors": {"pseudo-inverse": 6}}))
+    exhibit.show(Lines("Length of the weights", lines, axes=["step"], note=note, colors={"pseudo-inverse": 6}))
     residual = {"from 0": errors[:, 0], "from elsewhere": errors[:, 1]}
-    exhibit.show(Reading("Training error", "lines", residual, axes=["step"], extra={"log": ["y"]}))
+    exhibit.show(Lines("Training error", residual, axes=["step"], log=["y"]))
     longer = f"{float(ratio.min()):.1f} to {float(ratio.max()):.1f} times as long"
     return f"GD from 0 is {gap:.0e} from the pseudo-inverse; other starts fit as well with weights {longer}"
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Data
-from ..core.reading import Reading
+from ..core.reading import Bars, Images, Lines, Table
 from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..data.tensors import TensorSource
@@ -93,7 +93,7 @@ def res_03(exhibit: Exhibit) -> str:
     deeper = nn.Sequential(*list(small)[:-1], *(Residual(_zero(nn.Linear(16, 16))) for _ in range(36)), small[-1])
     exhibit.expect("a copy with 36 identity layers: loss", _loss(deeper, data), _loss(small, data))
     table = {"network": list(losses), "training loss": [spread(values, ".3f") for values in losses.values()]}
-    exhibit.show(Reading("The same 200 steps", "table", table, note=f"Spirals, 16 wide, {len(plain)} seeds."))
+    exhibit.show(Table("The same 200 steps", table, note=f"Spirals, 16 wide, {len(plain)} seeds."))
     return "; ".join(f"{name} {spread(values, '.2f')}" for name, values in losses.items())
 
 
@@ -162,7 +162,7 @@ def res_05(exhibit: Exhibit) -> str:
     start = torch.ones(1)
     lines = {"He's weights": torch.cat([start, free]), "normalized branches": torch.cat([start, normal])}
     note = f"Width {width}, mean of {draws} draws of the weights."
-    exhibit.show(Reading("Variance after each block", "lines", lines, axes=["block"], extra={"log": "y"}, note=note))
+    exhibit.show(Lines("Variance after each block", lines, axes=["block"], log=["y"], note=note))
     rows = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
     return f"{rows[0]} without normalization, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
 
@@ -212,12 +212,11 @@ def res_06(exhibit: Exhibit) -> str:
     spreads = {size: _jumpiness(size, exhibit.generator("res-06", size)) for size in (2, 8, 32, 128)}
     exhibit.above("spread of one example's output: batches of 2, over batches of 128", spreads[2] / spreads[128], 4)
     exhibit.show(
-        Reading(
+        Bars(
             "Spread of an output over random batches",
-            "bars",
             {"deviation": list(spreads.values())},
             axes=["batch"],
-            extra={"labels": list(spreads)},
+            labels=list(spreads),
         )
     )
     return "mean 0, variance 1; spread of one output by batch size: " + ", ".join(f"{n}: {v:.3f}" for n, v in spreads.items())
@@ -271,8 +270,7 @@ def res_08(exhibit: Exhibit) -> str:
     exhibit.below("the best threshold on brightness: IoU", bright, 0.8)
     pictures = [image for row in (test.x[:4, 0], test.y[:4], predictions[:4]) for image in row.clamp(0, 1)]
     labels = [name for name in ("picture", "outline", "found") for _ in range(4)]
-    extra = {"labels": labels, "across": 4}
-    exhibit.show(Reading("Held-out pictures, their outlines and what was found", "images", {"images": pictures}, extra=extra))
+    exhibit.show(Images("Held-out pictures, their outlines and what was found", {"images": pictures}, labels=labels, across=4))
     return f"572 -> 388; padded keeps the size; IoU {spread(scores, '.3f')}, by brightness alone {bright:.3f}"
 
 
@@ -320,7 +318,7 @@ def res_09(exhibit: Exhibit) -> str:
         "numbers": list(counts.values()),
         "in dense layers": [f"{d:.1%}" for d in dense.values()],
     }
-    exhibit.show(Reading("Depth and numbers", "table", table))
+    exhibit.show(Table("Depth and numbers", table))
     return f"VGG-19 {counts['vgg19']:,} ({dense['vgg19']:.0%} dense), ResNet-34 {counts['resnet34']:,} ({dense['resnet34']:.1%} dense)"
 
 

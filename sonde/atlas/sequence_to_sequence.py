@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from typing import Any, final, get_args
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading, Subject
+from ..core.reading import Bars, Lines, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.order import Order
@@ -126,7 +127,7 @@ def s2s_02(exhibit: Exhibit) -> str:
     exhibit.expect("bits for each of 10 tokens", bits[10], 100)
     exhibit.expect("bits for each of 40 tokens", bits[40], 25)
     table = {"tokens": list(bits), "bits each": list(bits.values())}
-    exhibit.show(Reading("A vector of 1000 bits", "table", table))
+    exhibit.show(Table("A vector of 1000 bits", table))
     batch, lengths = words(exhibit.seed, 1500, LONG, "test")[:], list(range(2, LONG + 1))
     shares, ends = {}, {}
     for name, attention in (("fixed vector", "none"), ("attention", "additive")):
@@ -140,7 +141,7 @@ def s2s_02(exhibit: Exhibit) -> str:
     n = len(exhibit.seeds())
     note = f"Share of words written backwards without a mistake, mean of {n} seeds; all networks are equally wide and trained alike."
     lines = {name: [sum(seeds) / n for seeds in line] for name, line in shares.items()}
-    exhibit.show(Reading("Right words by length", "lines", lines, axes=["letters", "share right"], note=note, extra={"x": lengths}))
+    exhibit.show(Lines("Right words by length", lines, axes=["letters", "share right"], note=note, x=lengths))
     summary = ", ".join(f"{name} {line}" for name, line in ends.items())
     return f"100 and 25 bits a token; from 2 to {LONG} letters, {n} seeds: {summary}"
 
@@ -180,13 +181,9 @@ def s2s_03(exhibit: Exhibit) -> str:
         hits[kind] = [float((seed == mirror)[letters].float().mean()) for seed in peaks]
         exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.7)
         one = Subject(models[0], batch[longest : longest + 1])
-        exhibit.show(_titled(alignment.read(one, n=1)[0], f"Alignment, {kind} scores"))
+        exhibit.show(replace(alignment.read(one, n=1)[0], title=f"Alignment, {kind} scores"))
     mean = ", ".join(f"{kind} {spread(shares, '.1%')}" for kind, shares in hits.items())
     return f"letters that look at their mirror place, {len(models)} seeds: {mean}"
-
-
-def _titled(reading: Reading, title: str) -> Reading:
-    return Reading(title, reading.kind, reading.values, reading.axes, reading.note, reading.extra)
 
 
 @final
@@ -241,7 +238,7 @@ def s2s_04(exhibit: Exhibit) -> str:
     exhibit.below(f"{n} draws: largest distance from a text's probability, in standard errors", worst, 4.0)
     names = ["".join(" AB."[token] for token in text) for text in every]
     bars = {"probability": list(every.values()), f"share of {n} draws": shares}
-    exhibit.show(Reading("All texts of three tokens", "bars", bars, extra={"labels": names}))
+    exhibit.show(Bars("All texts of three tokens", bars, labels=names))
     return f"greedy {every[greedy]:.3f}, two beams {every[texts[2]]:.3f}, the best of all {every[best]:.3f}"
 
 
@@ -309,7 +306,7 @@ def s2s_07(exhibit: Exhibit) -> str:
         measured = float((mixed(echo, never, share)[:, 1:] != LETTERS + 1).float().mean())
         worst = max(worst, abs(measured - share))
         exhibit.expect(f"step {step}: measured share of its own tokens", measured, share, within=0.02)  # the row asks for 2 %
-    exhibit.show(Reading("Share of its own tokens", "lines", lines, axes=["step", "fraction"], extra={"x": list(steps)}))
+    exhibit.show(Lines("Share of its own tokens", lines, axes=["step", "fraction"], x=list(steps)))
     return f"0 is teacher forcing, 1 is free running; measured shares within {worst:.1%}"
 
 
@@ -337,7 +334,7 @@ def s2s_08(exhibit: Exhibit) -> str:
     exhibit.expect("pads of lengths 1, 9, 2, 8 in batches of 2, as they come", pads["as they come"], 14)
     exhibit.expect("sorted by length", pads["by length"], 2)
     table = {"batches": ["1 9 | 2 8", "1 2 | 8 9"], "pads": list(pads.values())}
-    exhibit.show(Reading("Padding of two batches", "table", table))
+    exhibit.show(Table("Padding of two batches", table))
 
     torch.manual_seed(exhibit.seed)
     model = Seq2Seq(LETTERS + 1, 12, mixer="lstm", attention="additive").double()
@@ -378,7 +375,7 @@ def s2s_09(exhibit: Exhibit) -> str:
     simple = exact(guessed, wanted)
     exhibit.below("sentences right where each word is translated by itself", simple, 0.05)
     table = {"English": sources[:6], "translated": translations[:6], "reference": wanted[:6], "word for word": guessed[:6]}
-    exhibit.show(Reading("Translations", "table", table, note=f"The first sentences of the test part, seed {seed}."))
+    exhibit.show(Table("Translations", table, note=f"The first sentences of the test part, seed {seed}."))
     summary = f"{spread(shares, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(shares)} seeds"
     return f"{summary} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.reading import Reading
+from ..core.reading import Bars, Lines, Plane, Table
 from ..core.seeds import key
 from ..gradients import mean
 from ..gradients.flat import Flat
@@ -127,7 +127,7 @@ def th_01(exhibit: Exhibit) -> str:
         **{name: [value or math.nan for value in values] for name, values in measured.items()},
     }
     note = f"{trials:,} means of {n} draws each. Chebyshev is closer near the mean, Hoeffding further out."
-    exhibit.show(Reading("How often a mean strays by t", "lines", lines, axes=["t"], note=note, extra={"x": distances, "log": ["y"]}))
+    exhibit.show(Lines("How often a mean strays by t", lines, axes=["t"], note=note, x=distances, log=["y"]))
     at = distances.index(0.1)
     return f"n=100, t=0.1: drawn {measured['fair coin'][at]:.4f}, Chebyshev 0.25, Hoeffding {hoeffding(n, 0.1):.4f}"
 
@@ -172,15 +172,13 @@ def th_02(exhibit: Exhibit) -> str:
     bound = [min(1.0, size * math.exp(-error * m)) for m in sizes]
     lines = {"bound |H| exp(-eps m)": bound, "drawn": [rate or math.nan for rate in rates], "exact": exact}
     note = f"Share of {trials} samples that fit a hypothesis with an error of 0.1; 0.05 is allowed, reached at m = {enough}."
-    exhibit.show(
-        Reading("Failure of the worst learner that fits", "lines", lines, axes=["examples m"], note=note, extra={"x": sizes, "log": ["y"]})
-    )
+    exhibit.show(Lines("Failure of the worst learner that fits", lines, axes=["examples m"], note=note, x=sizes, log=["y"]))
     table = {
         "setting": ["realizable", "thresholds", "agnostic"],
         "examples": [enough, enough, agnostic],
         "failure rate": [rates[sizes.index(100)], thresholds, strayed[agnostic]],
     }
-    exhibit.show(Reading("Failure with enough examples", "table", table, note="allowed: 0.05"))
+    exhibit.show(Table("Failure with enough examples", table, note="allowed: 0.05"))
     rate = rates[sizes.index(100)]
     return f"{enough} and {agnostic} examples; failure rates {rate:.4f} and {strayed[agnostic]:.4f} where {chance} is allowed"
 
@@ -230,17 +228,14 @@ def th_03(exhibit: Exhibit) -> str:
         exhibit.below(f"d={d}, m={d * shares[-1]}: gap below the VC bound", gaps[d][-1], vc_gap(d, d * shares[-1]))
     lines = {f"measured, d = {d}": values for d, values in gaps.items()}
     lines |= {"sqrt(d / m)": [math.sqrt(1 / share) for share in shares], "VC bound, d = 60": [vc_gap(60, 60 * share) for share in shares]}
-    extra = {"x": shares, "log": ["x", "y"]}
-    exhibit.show(Reading("Gap between training and true error on random labels", "lines", lines, axes=["m / d"], extra=extra))
+    exhibit.show(Lines("Gap between training and true error on random labels", lines, axes=["m / d"], x=shares, log=["x", "y"]))
     table = {
         "points": list(range(1, 7)),
         "by a line": counts,
         "Sauer, d = 3": [sauer(m, 3) for m in range(1, 7)],
         "all": [2**m for m in range(1, 7)],
     }
-    exhibit.show(
-        Reading("Labelings of points in the plane", "table", table, note="4 points have 16 labelings, lines make 14: none is shattered")
-    )
+    exhibit.show(Table("Labelings of points in the plane", table, note="4 points have 16 labelings, lines make 14: none is shattered"))
     most = max(random)
     return f"8 of 8 labelings of 3 points, at most {most} of 16 of 4; gap {gaps[20][0]:.3f} at m = 4d, {gaps[20][-1]:.3f} at 512d"
 
@@ -281,8 +276,7 @@ def th_04(exhibit: Exhibit) -> str:
     names = ["least norm", *(f"ridge {penalty}" for penalty in penalties[1:])]
     lines = {name: middle[i] for i, name in enumerate(names)}
     note = f"Median of {trials} draws; {n} examples of a noisy linear function in 10 dimensions."
-    extra = {"x": sizes, "log": ["x", "y"]}
-    exhibit.show(Reading("Double descent", "lines", lines, axes=["random ReLU features"], note=note, extra=extra))
+    exhibit.show(Lines("Double descent", lines, axes=["random ReLU features"], note=note, x=sizes, log=["x", "y"]))
     ridged = f"ridge 0.1 at 40: {strong[sizes.index(40)]:.2f}"
     return f"median test error {plain[20]:.2f} at 20 features, {plain[40]:.1f} at 40, {plain[400]:.2f} at 400; {ridged}"
 
@@ -360,15 +354,16 @@ def th_05(exhibit: Exhibit) -> str:
     )
     shown = {"any learner, all targets": np.bincount(right["majority"], minlength=5)}
     shown |= {f"{name}, linear": np.bincount(right[name][among], minlength=5) for name in ("straight line", "opposite of the nearest")}
-    extra = {"labels": [f"{k} of 4" for k in range(5)]}
     note = "'linear': only the 104 targets that a plane can make. What is known about targets is what makes a learner good."
-    exhibit.show(Reading("Targets by right answers off the training points", "bars", shown, axes=["right"], note=note, extra=extra))
+    exhibit.show(
+        Bars("Targets by right answers off the training points", shown, axes=["right"], note=note, labels=[f"{k} of 4" for k in range(5)])
+    )
     table = {
         "learner": list(right),
         "all 256 targets": [float(h.mean()) / 4 for h in right.values()],
         "the 104 a plane can make": list(accuracy.values()),
     }
-    exhibit.show(Reading("Mean accuracy off the training points", "table", table))
+    exhibit.show(Table("Mean accuracy off the training points", table))
     best = accuracy["straight line"]
     return f"0.5 exactly for {len(right)} learners over 256 targets; over the 104 linear ones a straight line has {best:.3f}"
 
@@ -429,14 +424,14 @@ def th_06(exhibit: Exhibit) -> str:
     exhibit.expect("correlation of outputs against the angle of inputs", lines["1 hidden, 20,000 nets"], lines["1 hidden"], within=0.04)
     shown = {"excess kurtosis": excess, "15 / width": [15 / width for width in widths]}
     note = "400,000 random nets of one hidden layer at each width"
-    exhibit.show(Reading("Random nets become Gaussian", "lines", shown, axes=["width"], note=note, extra={"x": widths, "log": ["x", "y"]}))
-    exhibit.show(Reading("The arc-cosine kernel of ReLU nets", "lines", lines, axes=["angle between inputs"], extra={"x": angles}))
+    exhibit.show(Lines("Random nets become Gaussian", shown, axes=["width"], note=note, x=widths, log=["x", "y"]))
+    exhibit.show(Lines("The arc-cosine kernel of ReLU nets", lines, axes=["angle between inputs"], x=angles))
     pairs = [(i, j) for i in range(3) for j in range(i, 3)]
     table: dict[str, list] = {"inputs": [f"{i + 1}, {j + 1}" for i, j in pairs]}
     for name, both in drawn.items():
         for source, covariance in zip(("sampled", "recursion"), both, strict=True):
             table[f"{name}, {source}"] = [float(covariance[i, j]) for i, j in pairs]
-    exhibit.show(Reading("Covariance of outputs, two hidden layers of 64", "table", table))
+    exhibit.show(Table("Covariance of outputs, two hidden layers of 64", table))
     near = f"covariances within {max(gaps.values()):.3f} of the recursion"
     return f"excess kurtosis ~ width^{slope:.2f}, times width {np.mean(scaled) * 15:.1f} (15); {near}"
 
@@ -503,10 +498,21 @@ def th_07(exhibit: Exhibit) -> str:
     places = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), most=300, within=1e-6)
     gains = torch.stack([wide.gain(places[:, i], "tanh", float(weight)) for i, weight in enumerate(c_w)], 1)
     note = "Gain of a layer at its fixed point, less 1: on the line 0 a deep net is critical. It starts at C_W = 1, C_b = 0."
-    extra = {"x": c_w, "y": c_b, "levels": [-0.6, -0.4, -0.2, 0.0, 0.1, 0.2], "points": {"C_W = 1": [[1.0, 0.0]]}}
-    exhibit.show(Reading("Order and chaos of tanh nets", "plane", {"gain - 1": gains - 1}, axes=["C_W", "C_b"], note=note, extra=extra))
-    shown = {"x": list(range(1, depth + 1)), "log": ["y"]}
-    exhibit.show(Reading("Variance through 50 layers", "lines", lines, axes=["layer"], note="recursion; names give C_W", extra=shown))
+    exhibit.show(
+        Plane(
+            "Order and chaos of tanh nets",
+            {"gain - 1": gains - 1},
+            axes=["C_W", "C_b"],
+            note=note,
+            x=c_w,
+            y=c_b,
+            levels=[-0.6, -0.4, -0.2, 0.0, 0.1, 0.2],
+            points={"C_W = 1": [[1.0, 0.0]]},
+        )
+    )
+    exhibit.show(
+        Lines("Variance through 50 layers", lines, axes=["layer"], note="recursion; names give C_W", x=list(range(1, depth + 1)), log=["y"])
+    )
     return (
         f"sampled nets within {worst:.1%} of the recursion over 50 layers; relu at 2: K {relu[2.0][-1]:.3f}; tanh at 1: K ~ l^{power:.2f}"
     )
@@ -558,16 +564,19 @@ def th_08(exhibit: Exhibit) -> str:
         exhibit.above(f"{name}: not conserved; drift over that of relu, as a power of 10", math.log10(other / drift[1e-3][0]), 1.5)
     lines = {f"width {width}": values for width, values in four.items()}
     lines |= {f"5 depth / {width}": [5 * depth / width for depth in depths] for width in (32, 128)}
-    extra = {"x": depths, "log": ["x", "y"]}
     exhibit.show(
-        Reading(
-            "Connected 4-point function of ReLU nets", "lines", lines, axes=["depth"], note="C_W = 2, two neurons of one layer", extra=extra
+        Lines(
+            "Connected 4-point function of ReLU nets",
+            lines,
+            axes=["depth"],
+            note="C_W = 2, two neurons of one layer",
+            x=depths,
+            log=["x", "y"],
         )
     )
     traces = {"relu": drift[1e-3][3], "tanh": smooth[3], "relu without b1^2": without[3]}
     note = "Largest change over the hidden units of |row of W1|^2 + b1^2 - |column of W2|^2, at rate 0.001"
-    steps = {"x": [20 * i for i in range(len(traces["relu"]))]}
-    exhibit.show(Reading("What gradient descent conserves", "lines", traces, axes=["step"], note=note, extra=steps))
+    exhibit.show(Lines("What gradient descent conserves", traces, axes=["step"], note=note, x=[20 * i for i in range(len(traces["relu"]))]))
     at = ", ".join(f"{four[width][2]:.2f}" for width in widths)
     return f"4-point {at} at depth 4 and width 32, 64, 128; drift {drift[1e-3][0]:.1e} at rate 0.001"
 

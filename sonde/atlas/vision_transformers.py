@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.batch import Batch, Data
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Subject
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
@@ -52,7 +52,7 @@ def vit_01(exhibit: Exhibit) -> str:
     exhibit.refuses("a side that is no multiple of the patch", lambda: patchify(x[:, :, :-1], 16))
     shown = load("shapes", seed=exhibit.seed, n=10, size=64, color=True, noise=0.05).train[:1].x
     cut = [each.movedim(0, -1) for each in patchify(shown, 16).unflatten(2, (3, 16, 16))[0].clamp(0, 1)]
-    exhibit.show(Reading("One picture as 16 patches", "images", {"patches": cut}, axes=["patch", "row", "column"], note="Read row by row."))
+    exhibit.show(Images("One picture as 16 patches", {"patches": cut}, axes=["patch", "row", "column"], note="Read row by row."))
     return (
         f"{patches.shape[1]} patches of {patches.shape[2]} numbers; linear map = convolution to {gap:.0e}; put together again bit for bit"
     )
@@ -144,13 +144,12 @@ def vit_03(exhibit: Exhibit) -> str:
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
     sheet = [each / (LEVELS - 1) for each in drawn[labels.sort().indices][::4].double()]
     exhibit.show(
-        Reading(
+        Images(
             "Digits drawn pixel by pixel",
-            "images",
             {"samples": sheet},
             axes=["sample", "row", "column"],
             note="Five of each digit asked for, none chosen by hand.",
-            extra={"labels": [str(i // 5) for i in range(50)]},
+            labels=[str(i // 5) for i in range(50)],
         )
     )
     return (

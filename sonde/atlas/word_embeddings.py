@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.reading import Reading
+from ..core.reading import Heat, Lines, Table
 from ..core.seeds import generator
 from ..data.text import tokenizer
 from ..nn.positions import Positions
@@ -86,7 +86,7 @@ def emb_02(exhibit: Exhibit) -> str:
     exhibit.expect("their gradients by E", by_lookup, by_product, 1e-14)
     exhibit.expect("rows with a gradient", by_lookup.any(1).nonzero().flatten(), [0, 3, 5, 9])
     exhibit.expect("a word met twice adds both gradients", by_lookup[3], weight[0, 0] + weight[0, 2], 1e-15)
-    exhibit.show(Reading("Gradient by the embedding matrix", "heat", {"gradient": by_lookup}, axes=["word", "number"]))
+    exhibit.show(Heat("Gradient by the embedding matrix", {"gradient": by_lookup}, axes=["word", "number"]))
     return "lookup = one-hot @ E; 4 of 11 rows have a gradient, the words that were there"
 
 
@@ -120,7 +120,7 @@ def emb_03(exhibit: Exhibit) -> str:
     exhibit.expect("8 predictions by vectors of zeros: loss over log 2, against a whole number", terms, float(round(terms)), within=1e-6)
     exhibit.expect("from one to six for each prediction", 8 <= round(terms) <= 48, True)
     table = {"model": list(gaps), "gap": [spread(some, ".2f") for some in gaps.values()]}
-    exhibit.show(Reading("How much nearer a cat is to a dog than to a car", "table", table, note=f"{len(exhibit.seeds())} seeds each"))
+    exhibit.show(Table("How much nearer a cat is to a dog than to a car", table, note=f"{len(exhibit.seeds())} seeds each"))
     means = [spread(gaps[name], ".2f") for name in ("skip-gram, negative", "full softmax")]
     return f"14 pairs from 5 words; cat nearer to dog than to car by {means[0]} (negative sampling), {means[1]} (full softmax)"
 
@@ -160,9 +160,7 @@ def emb_04(exhibit: Exhibit) -> str:
     exhibit.below(f"weighted square of a cell after {PASSES:,} passes", ends, 3e-7)
     exhibit.above("the same after the first pass", first, 0.06)
     exhibit.below("mean error of a log count", errors, 0.002)
-    exhibit.show(
-        Reading("GloVe on counts of rank 3", "lines", {"mean weighted square": losses}, axes=["pass", "loss"], extra={"log": ["y"]})
-    )
+    exhibit.show(Lines("GloVe on counts of rank 3", {"mean weighted square": losses}, axes=["pass", "loss"], log=["y"]))
     fall = f"weighted square {np.mean(first):.2g} -> {max(ends):.1g}"
     return f"9 counts as by hand; {fall} where log counts, {logs.min():.0f} to {logs.max():.0f}, have rank 3"
 
@@ -195,9 +193,7 @@ def emb_05(exhibit: Exhibit) -> str:
     exhibit.expect("cosines of the 18 static vectors of 'bank'", torch.stack(fixed), torch.ones(len(fixed), 18, 18), 1e-6)
     exhibit.below("contextual cosine between the senses", other, 0.5)
     exhibit.above("nearer within a sense than between, by", [n - o for n, o in zip(near, other, strict=True)], 0.1)
-    exhibit.show(
-        Reading("'bank' in 18 sentences", "heat", {"cosine": cosine}, axes=["sentence", "sentence"], note="money first, then river")
-    )
+    exhibit.show(Heat("'bank' in 18 sentences", {"cosine": cosine}, axes=["sentence", "sentence"], note="money first, then river"))
     return f"'bank': static cosine 1, contextual {spread(other, '.2f')} between its senses and {spread(near, '.2f')} within one"
 
 

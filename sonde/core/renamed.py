@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluate_batch_size", "watch": "monitor"}
@@ -100,3 +100,14 @@ def result(body: Any) -> Any:
 def event(row: dict[str, Any]) -> dict[str, Any]:
     """A row of events.jsonl with present names."""
     return {"learned" if name == "learnt" else name: value for name, value in row.items()} if "learnt" in row else row
+
+
+def reading(body: dict[str, Any], fields: Container[str]) -> dict[str, Any]:
+    """A saved reading with the fields of its kind; version 0.1.0 had them in `extra`, together with further results."""
+    extra = body.get("extra")
+    if not isinstance(extra, dict):
+        return body
+    body = {name: value for name, value in body.items() if name != "extra"}
+    results = {name: value for name, value in extra.items() if name not in fields}
+    extra = {name: list(value) if name == "log" else value for name, value in extra.items() if name in fields and value is not None}
+    return {**body, **extra, "results": results}

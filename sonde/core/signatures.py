@@ -38,6 +38,10 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+KEEPING = {"checked", "guard"}
+"""decorators that keep the signature as it is written"""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A function or class as its file declares it."""
@@ -150,9 +154,10 @@ class _File:
         if name == "tiny()":
             returns = self.definition("tiny").returns  # type: ignore[union-attr]
             name = returns.id if isinstance(returns, ast.Name) else ""
-        if name not in self.defined or self.defined[name].decorator_list and isinstance(self.defined[name], ast.FunctionDef):
+        node = self.defined.get(name)
+        if node is None or (isinstance(node, ast.FunctionDef) and not {ast.unparse(one) for one in node.decorator_list} <= KEEPING):
             raise _Unreadable(name)
-        return self.defined[name]
+        return node
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression, or _Unreadable."""

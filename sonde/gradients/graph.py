@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
-from ..core.reading import Reading, plain
+from ..core.reading import Reading, Table, plain
 from .vjp import FLAT, RULES
 
 LEAVES = ("input", "parameter", "buffer", "constant")
@@ -227,9 +227,8 @@ class Graph:
     def table(self, most: int | None = None) -> Reading:
         """Every node: operation, inputs, size, and the root mean square of value and adjoint."""
         shown = list(self)[: most or len(self)]
-        return Reading(
+        return Table(
             "Computation graph",
-            "table",
             {
                 "node": [node.name for node in shown],
                 "operation": [node.kind for node in shown],

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
+from torch import nn
+
 from ..core.batch import ask
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_model, untouched
+from ..core.reading import Bars, Reading, Subject
+from ..nn.activations import about, names
+from .tools.readonly import guard, no_model, untouched
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,14 +26,12 @@ def why_not(subject: Subject) -> str:
     return no_model(subject) or ("" if _found(subject.model) else "the model has no activation that is a layer of its own")
 
 
+@guard
 def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.01) -> Reading:
     """Slopes at the inputs of each activation, in evaluation mode.
 
     flat: slope, as a share of the steepest one the activation has, up to which it counts as flat
     """
-    import torch
-
-    need(__name__, subject, flat=flat)
     layers = _found(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
     # A copy, before the layer runs: some work in place.
@@ -44,29 +47,23 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]
     asleep = [f"{label} ({rate:.0%})" for label, rate in zip(labels, dead, strict=True) if rate > 0]
     text = f"Units that are flat for all of them: {', '.join(asleep[:4])}." if asleep else "Every unit passes a gradient for some of them."
-    return Reading(
+    return Bars(
         "Activations at work",
-        "bars",
         {"mean slope": mean, "flat": share, "dead units": dead},
         axes=["layer"],
         note=f"Measured on {len(subject.batch)} examples; flat is a slope of at most {flat:g} of the steepest. {text}",
-        extra={"labels": labels},
+        labels=labels,
     )
 
 
 def _found(model: Any) -> dict[str, Any]:
     """Elementwise activations of a model by name; the identity does nothing worth showing."""
-    from torch import nn
-
-    from ..nn.activations import about, names
-
     known = tuple({type(about(name).module) for name in names() if about(name).elementwise} - {nn.Identity, nn.Sequential})
     return {name: module for name, module in model.named_modules() if isinstance(module, known)}
 
 
 def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float, float]:
     """Mean absolute slope, share of values that are flat, and share of units (axis 1) that are flat for all examples."""
-    import torch
 
     def slope(a: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
@@ -82,6 +79,4 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

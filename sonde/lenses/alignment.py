@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_model, real, untouched
+from ..core.reading import Heat, Reading, Subject
+from .tools.readonly import guard, no_model, real, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -25,6 +25,7 @@ def why_not(subject: Subject) -> str:
     return ""
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]:
     """Attention weights of the first pairs of the batch: target down, source across, each row summing to 1.
 
@@ -32,27 +33,23 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     """
     import torch
 
-    need(__name__, subject, n=n)
     batch = subject.batch[:n]
     with untouched(subject.model), torch.no_grad():
         weights = subject.model.align(*_read(subject, slice(n)))
     target = batch.get("y", batch.x)
     counts, lengths = real(batch, target).sum(1).tolist(), batch.get("lengths")
-    readings = []
+    readings: list[Reading] = []
     for i, weight in enumerate(weights):
         rows, columns = counts[i], weights.shape[2] if lengths is None else int(lengths[i])
         readings.append(
-            Reading(
+            Heat(
                 f"Alignment of pair {i + 1}",
-                "heat",
                 {"weight": weight[:rows, :columns].double().round(decimals=3)},  # more digits only hide the shape
                 axes=["target", "source"],
                 note="How much each target token looks at each source token; a row sums to 1.",
-                extra={
-                    "rows": _names(target[i, :rows], getattr(subject.data, "classes", ())),
-                    "columns": _names(batch.source[i, :columns], getattr(subject.data, "features", ())),
-                    "share": "row",
-                },
+                rows=_names(target[i, :rows], getattr(subject.data, "classes", ())),
+                columns=_names(batch.source[i, :columns], getattr(subject.data, "features", ())),
+                share="row",
             )
         )
     return readings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
+from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, need, untouched
-from .tools.tokens import layer, named, no_tokens, one, spelled
+from ..core.reading import Heat, Reading, Subject
+from .tools.readonly import guard, hooked, untouched
+from .tools.tokens import layer, letters, named, no_tokens, one, spelled
 
 
 class Map(NamedTuple):
@@ -27,6 +28,7 @@ def why_not(subject: Subject) -> str:
     return no_tokens(subject) or ("" if _layers(subject.model) else "the model has no attention layer")
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(0)] = 0,
@@ -43,18 +45,18 @@ def read(
     """
     import torch
 
-    need(__name__, subject, example=example, tokens=tokens, heads=heads, layers=layers)
     attentions, names = maps(subject, example, tokens), spelled(subject)
     shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
-        Reading(
+        Heat(
             f"Attention of {layer(each.name)}",
-            "heat",
             {f"head {h + 1}": each.weights[h].round(decimals=3) for h in range(min(heads, len(each.weights)))},
             axes=["from", "to the source"] if each.cross else ["from", "to"],
             note=f"Of example {example}, {len(each.asking)} tokens; {_some(heads, len(each.weights), 'heads')}, "
             f"{_some(layers, len(attentions), 'layers')}. Darker is more; a row sums to 1.",
-            extra={"rows": named(each.asking, names), "columns": named(each.asked, names), "share": "row"},
+            rows=named(each.asking, names),
+            columns=named(each.asked, names),
+            share="row",
         )
         for each in shown
     ]
@@ -69,7 +71,6 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
     import torch
 
     from ..core.batch import ask
-    from ..core.errors import BadInput
     from ..nn.mixers.attention import CrossAttention
 
     if example >= len(subject.batch):
@@ -96,6 +97,4 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
+from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, leaves, need, no_gradient, untouched
+from ..core.reading import Reading, Subject, Table
+from .tools.readonly import guard, hooked, leaves, no_gradient, untouched
 
 
 class Stored(NamedTuple):
@@ -104,6 +105,7 @@ def _chained(model: Any, x: Any) -> bool:
     return bool(stored) and all(one is other for one, other in zip(outputs, wanted, strict=True))
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(least=0)] = 0,
@@ -116,9 +118,6 @@ def read(
     """
     import torch
 
-    from ..core.errors import BadInput
-
-    need(__name__, subject, example=example, most=most)
     if example >= len(subject.batch):
         raise BadInput(f"the batch has {len(subject.batch)} examples, none numbered {example}", fix="count from 0")
     batch, model = subject.batch[example : example + 1], subject.model
@@ -138,20 +137,18 @@ def read(
         back.append((_label(place, layer), _delta(layer, place), _size(step.passed), _show(step.passed, most)))
     heads = ("layer", "rule", "size", "values")
     return [
-        Reading(
+        Table(
             "Forwards: what is stored",
-            "table",
             dict(zip(heads, map(list, zip(*there, strict=True)), strict=True)),
             axes=["layer"],
             note=f"Example {example}, evaluation mode. Loss {loss:.6g}.",
         ),
-        Reading(
+        Table(
             "Backwards: one delta after the other",
-            "table",
             dict(zip(heads, map(list, zip(*back, strict=True)), strict=True)),
             axes=["layer"],
             note=f"Largest difference from autograd over all parameters: {gap:.2g}.",
-            extra={"gap": gap},
+            results={"gap": gap},
         ),
     ]
 

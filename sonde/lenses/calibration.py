@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import answers, need, not_classes
+from ..core.reading import Bars, Lines, Reading, Subject
+from .tools.readonly import answers, guard, not_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +37,12 @@ def why_not(subject: Subject) -> str:
     return "" if hasattr(subject.objective, "predict") else "there is no objective that turns scores into probabilities"
 
 
+@guard
 def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Reading]:
     """Share of right answers against confidence, and a histogram of the confidence.
 
     bins: of confidence, from 0 to 1
     """
-    need(__name__, subject, bins=bins)
     y, y_pred, confidence, _, _ = answers(subject)
     if not len(y):
         raise BadInput("no example has a label", where="lens 'calibration'", fix="look at other examples")
@@ -53,22 +53,21 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
     sure, right = float(confidence.double().mean()), float((y == y_pred).double().mean())
     manner = "too sure" if sure > right else "not sure enough"
     return [
-        Reading(
+        Lines(
             "Calibration",
-            "lines",
             {"right": stats.right[there], "as sure as right": [0.0, 1.0]},
             axes=["confidence", "share that is right"],
             note=f"Expected calibration error {stats.error:.2%}, largest of a bin {stats.worst:.2%}; {len(y):,} answers in {bins} bins. "
             f"On the whole {sure:.2%} sure and {right:.2%} right: {manner if abs(sure - right) >= 5e-5 else 'as sure as right'}.",
-            extra={"x": {"right": stats.confidence[there].tolist(), "as sure as right": [0.0, 1.0]}, "error": stats.error},
+            x={"right": stats.confidence[there].tolist(), "as sure as right": [0.0, 1.0]},
+            results={"error": stats.error},
         ),
-        Reading(
+        Bars(
             "How sure the answers are",
-            "bars",
             {"answers": stats.answers},
             axes=["confidence", "answers"],
             note=f"{float((confidence >= 0.99).double().mean()):.1%} of the answers are at least 99 % sure.",
-            extra={"edges": [i / bins for i in range(bins + 1)]},
+            edges=[i / bins for i in range(bins + 1)],
         ),
     ]
 

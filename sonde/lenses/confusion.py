@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.reading import Reading, Subject
-from .tools.readonly import answers, need, not_classes
+from ..core.reading import Heat, Reading, Subject, Table
+from .tools.readonly import answers, guard, not_classes
 
 MOST = 128
 """classes that a matrix can show"""
@@ -14,11 +14,11 @@ def why_not(subject: Subject) -> str:
     return missing or (f"{many:,} classes are more than a matrix can show" if many > MOST else "")
 
 
+@guard
 def read(subject: Subject) -> list[Reading]:
     """The matrix (true class down, predicted class across) and a table per class; a ratio without examples is '-'."""
     import torch
 
-    need(__name__, subject)
     y, y_pred, _, _, names = answers(subject)
     k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "places"  # pixels or tokens have a class each
     counts = torch.bincount(y * k + y_pred, minlength=k * k).reshape(k, k)
@@ -28,17 +28,18 @@ def read(subject: Subject) -> list[Reading]:
     def ratio(above: torch.Tensor, below: torch.Tensor) -> list[float | None]:
         return [a / b if b else None for a, b in zip(above.tolist(), below.tolist(), strict=True)]
 
-    matrix = Reading(
+    matrix = Heat(
         "Confusion matrix",
-        "heat",
         {unit: counts},
         axes=["true class", "predicted class"],
         note=_note(counts, names, correct, total, unit),
-        extra={"rows": names, "columns": names, "share": "row", "diagonal": True},
+        rows=names,
+        columns=names,
+        share="row",
+        diagonal=True,
     )
-    table = Reading(
+    table = Table(
         "Precision and recall",
-        "table",
         {
             "class": names,
             "precision": ratio(right, predicted),
@@ -48,7 +49,7 @@ def read(subject: Subject) -> list[Reading]:
         },
         axes=["class"],
         note="Precision: share of the answers 'this class' that are right. Recall: share of the class that is found.",
-        extra={"formats": dict.fromkeys(("precision", "recall", "F1"), "percent")},
+        formats=dict.fromkeys(("precision", "recall", "F1"), "percent"),
     )
     return [matrix, table]
 

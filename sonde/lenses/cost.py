@@ -31,11 +31,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
-from ..core.reading import Reading, Subject
+from ..core.numbers import bytes_, si
+from ..core.reading import Reading, Subject, Table
+from ..kernels.gates import Kind
 from ..nn import features
 from ..nn.positions import Alibi, Positions, RelativeBias
+from ..nn.recurrence import Steps
 from ..nn.short_conv import ShortConv
-from .tools.readonly import need, no_model, untouched
+from .tools.readonly import guard, no_model, untouched
 from .tools.tiny import images
 
 
@@ -332,9 +335,6 @@ def attention_on_cpu() -> dict[Any, Any]:
 
 def _fused() -> dict[Any, Any]:
     """FLOPs of the fused recurrences: of linear ones by their cost model, of cells by their formula."""
-    from ..kernels import delta, hadamard, separable  # noqa: F401  they register the ops
-    from ..kernels.gates import Kind
-    from ..nn.recurrence import Steps
     from ..nn.recurrence.choose import flops
 
     def of(*names: str) -> Callable[..., int]:
@@ -511,14 +511,13 @@ def why_not(subject: Subject) -> str:
     return no_model(subject)
 
 
+@guard
 def read(subject: Subject) -> Reading:
     """Per layer: output size, weights, biases, FLOPs, activation memory, receptive field; for one example."""
-    need(__name__, subject)
     profile = cost(subject.model, subject.batch)
     rows = profile.rows
-    return Reading(
+    return Table(
         "Cost of one example",
-        "table",
         {
             "layer": [row.name for row in rows],
             "kind": [row.kind for row in rows],
@@ -531,10 +530,8 @@ def read(subject: Subject) -> Reading:
         },
         axes=["layer"],
         note=remark(profile),
-        extra={
-            "formats": {"FLOPs": "si", "memory": "bytes"},
-            "total": {"weights": profile.weights, "biases": profile.biases, "FLOPs": profile.flops, "memory": profile.memory},
-        },
+        formats={"FLOPs": "si", "memory": "bytes"},
+        total={"weights": profile.weights, "biases": profile.biases, "FLOPs": profile.flops, "memory": profile.memory},
     )
 
 
@@ -545,8 +542,6 @@ def by(sizes: Sequence[int | str]) -> str:
 
 def remark(profile: Cost) -> str:
     """The totals in a sentence, honest about what could not be counted."""
-    from ..core.numbers import bytes_, si
-
     least = "at least " if profile.unknown else ""
     text = f"{profile.parameters:,} parameters, {least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."
     if profile.unknown:

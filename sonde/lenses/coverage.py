@@ -6,9 +6,9 @@ import math
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
-from .tools.tokens import ends, no_tokens, original, spelled
+from ..core.reading import Bars, Reading, Subject
+from .tools.readonly import guard
+from .tools.tokens import ends, letters, no_tokens, original, spelled
 
 ROWS = 512
 """rows of the training part taken at a time"""
@@ -20,26 +20,26 @@ def why_not(subject: Subject) -> str:
     return "" if getattr(subject.data, "train", None) is not None else "there is no training text"
 
 
+@guard
 def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annotated[int, Range(1)] = 2_000_000) -> Reading:
     """Share of the grams of the batch's texts that the training text has, all their occurrences counted.
 
     order: the longest grams
     most: how many training tokens to read
     """
-    need(__name__, subject, order=order, most=most)
     train, texts = training_text(subject.data.train, most), rows(subject.batch)
     size = 1 + max(int(row.max()) for row in (*train, *texts))
     shares, counts = covered(train, texts, size, order)
     names = [f"{n} token{'s' if n > 1 else ''}" for n in range(1, order + 1)]
     read_all = sum(map(len, train))
-    return Reading(
+    return Bars(
         "Grams of the text that training had seen",
-        "bars",
         {"% seen": [100 * share for share in shares]},
         axes=["gram"],
         note=f"{counts[0]:,} tokens in {len(texts):,} texts, against {read_all:,} tokens of training. "
         f"A new text of the same kind tells how much of it can be known by heart; {max(size, len(spelled(subject))):,} different tokens.",
-        extra={"labels": names, "shares": shares, "grams": counts},
+        labels=names,
+        results={"shares": shares, "grams": counts},
     )
 
 
@@ -79,6 +79,4 @@ def rows(batch: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.numbers import number
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
+from ..core.reading import Lines, Reading, Subject
+from .tools.readonly import guard
 
 Line = tuple[list[float], list[float]]
 """steps and values"""
@@ -26,9 +26,9 @@ def why_not(subject: Subject) -> str:
     return "" if series(subject.metrics) else "there are no metrics yet"
 
 
+@guard
 def read(subject: Subject) -> list[Reading]:
     """One panel per figure; training and validation values of the same figure share a panel."""
-    need(__name__, subject)
     grouped: dict[str, dict[str, Line]] = {}
     for key, line in without_copies(series(subject.metrics)).items():
         split, _, figure = key.rpartition("/")
@@ -53,18 +53,15 @@ def panel(key: str, lines: Mapping[str, Line], colors: Mapping[str, int] = COLOR
     notes = [_note(figure, lines) if "valid" in lines else ""]
     if smooth:
         notes.append(f"Thick over thin: mean of {max(smooth.values())} neighboring rows.")
-    return Reading(
+    return Lines(
         title[:1].upper() + title[1:],
-        "lines",
         {label: values for label, (_, values) in lines.items()},
         axes=["step", figure],
         note=" ".join(filter(None, notes)),
-        extra={
-            "x": {label: steps for label, (steps, _) in lines.items()},
-            "log": ["y"] if log else [],
-            "colors": colors,
-            "smooth": smooth,
-        },
+        x={label: steps for label, (steps, _) in lines.items()},
+        log=["y"] if log else [],
+        colors=colors,
+        smooth=smooth,
     )
 
 

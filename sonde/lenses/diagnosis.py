@@ -17,9 +17,9 @@ from typing import Annotated
 from ..core.errors import BadInput
 from ..core.numbers import number, percent
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Lines, Reading, Subject, Table
 from .curves import COLORS, Line, series
-from .tools.readonly import need
+from .tools.readonly import guard
 
 REMEDIES: Mapping[str, Mapping[str, str]] = {
     "overfitting": {
@@ -79,28 +79,29 @@ def why_not(subject: Subject) -> str:
     return "" if "valid/loss" in history else "there is no validation loss to compare with"
 
 
+@guard
 def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range(0, 1)] = 0.15) -> list[Reading]:
     """Both losses with the verdict, and the remedies as a table.
 
     floor: loss that no model can beat, such as the noise of the targets
     most_lost: share of what was learned that may fail to carry over before it counts as overfitting
     """
-    need(__name__, subject, floor=floor, most_lost=most_lost)
     history = series(subject.metrics)
     diagnosis = of_run(history["loss"], history["valid/loss"], floor, most_lost)
     lines = {"train": history["loss"], "valid": history["valid/loss"]}
-    curve = Reading(
+    curve = Lines(
         f"Diagnosis: {diagnosis.regime}",
-        "lines",
         {name: line[1] for name, line in lines.items()},
         axes=["step", "loss"],
         note=f"{diagnosis.why} Training losses are those of the batches, with dropout and augmentation.",
-        extra={"x": {name: line[0] for name, line in lines.items()}, "colors": COLORS, "regime": diagnosis.regime},
+        x={name: line[0] for name, line in lines.items()},
+        colors=COLORS,
+        results={"regime": diagnosis.regime},
     )
     if not diagnosis.remedies:
         return [curve]
     table = {"what helps": list(diagnosis.remedies), "how to say it here": list(diagnosis.remedies.values())}
-    return [curve, Reading(f"Against {diagnosis.regime}", "table", table, note="In the order in which they are usually worth trying.")]
+    return [curve, Table(f"Against {diagnosis.regime}", table, note="In the order in which they are usually worth trying.")]
 
 
 def of_losses(

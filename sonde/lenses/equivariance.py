@@ -7,12 +7,13 @@ image change what its weights see.  Of an answer without places the error is |f(
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Bars, Reading, Subject
 from .tools.pictures import jumps, maps, maps_of, no_maps, spaced
-from .tools.readonly import need, untouched
+from .tools.readonly import guard, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +23,7 @@ def why_not(subject: Subject) -> str:
     return no_maps(subject)
 
 
+@guard
 def read(
     subject: Subject,
     pixels: Annotated[int, Range(1, 1024)] = 2,
@@ -36,21 +38,19 @@ def read(
     """
     import torch
 
-    need(__name__, subject, pixels=pixels, examples=examples, layers=layers)
     with untouched(subject.model), torch.no_grad():
         table = errors(subject.model, subject.batch[:examples], pixels)
     names = list(next(iter(table.values())))
     answer = [names.pop()] if names[-1] == ANSWER else []
     names = spaced(names, layers) + answer
-    return Reading(
+    return Bars(
         "Error of equivariance",
-        "bars",
         {change: [own.get(name) for name in names] for change, own in table.items()},
         axes=["layer"],
         note=f"|f(t(x)) − t(f(x))| / |t(f(x))| over {min(examples, len(subject.batch))} images; 0 is exact. Shifts are {pixels} to the "
         "right: around the edge, or off it with zeros coming in, where what came in is not compared. A turn is by 90°, enlarging to twice "
         "the size." + (" The last row is the answer, whose error is that of invariance, |f(t(x)) − f(x)| / |f(x)|." if answer else ""),
-        extra={"labels": names},
+        labels=names,
     )
 
 
@@ -113,8 +113,6 @@ def _shifted(maps: Tensor, steps: float, around: bool) -> Tensor:
 
 def _common(change: str, a: Tensor, b: Tensor, steps: float) -> tuple[Tensor, Tensor]:
     """The places that are compared: all of them, but of a shift off the edge those that were in the image before."""
-    import math
-
     if a.shape != b.shape:  # an odd side, of which one place more is left over
         h, w = (min(m, n) for m, n in zip(a.shape[-2:], b.shape[-2:], strict=True))
         a, b = a[..., :h, :w], b[..., :h, :w]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_model, real, untouched
+from ..core.reading import Lines, Reading, Subject
+from .tools.readonly import guard, no_model, real, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -18,6 +18,7 @@ def why_not(subject: Subject) -> str:
     return "" if bool(moved.all()) else "the inputs are not the targets moved on by one place"
 
 
+@guard
 def read(subject: Subject) -> Reading:
     """Share of right tokens at each place of the target, with true inputs (forced) and with the model's own (free running)."""
     import torch
@@ -25,7 +26,6 @@ def read(subject: Subject) -> Reading:
     from ..core.batch import ask
     from ..objectives.scheduled import mixed
 
-    need(__name__, subject)
     model, batch = subject.model, subject.batch
     counts = real(batch, batch.y)
     with untouched(model), torch.no_grad():
@@ -35,13 +35,13 @@ def read(subject: Subject) -> Reading:
     lines = {name: (hits.sum(0)[there > 0] / there[there > 0]).tolist() for name, hits in right.items()}
     whole = {name: float(hits.sum() / counts.sum()) for name, hits in right.items()}
     note = ", ".join(f"{name} {share:.1%}" for name, share in whole.items())
-    return Reading(
+    return Lines(
         "Right tokens by place",
-        "lines",
         lines,
         axes=["place", "share of right tokens"],
         note=f"Over all places {note}; {len(batch):,} sequences. Free running reads its own likeliest tokens.",
-        extra={"x": (1 + (there > 0).nonzero().flatten()).tolist(), "whole": whole},
+        x=(1 + (there > 0).nonzero().flatten()).tolist(),
+        results={"whole": whole},
     )
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject
 from .tools.pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
-from .tools.readonly import need, untouched
+from .tools.readonly import guard, untouched
 
 
 def why_not(subject: Subject) -> str:
     return no_maps(subject)
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(0)] = 0,
@@ -28,7 +29,6 @@ def read(
     """
     import torch
 
-    need(__name__, subject, example=example, layers=layers, channels=channels)
     check("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
     with untouched(subject.model), torch.no_grad():
@@ -39,18 +39,15 @@ def read(
     pictures = [[picture(batch.x[0])], *([stretched(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]
     labels = [[""], *([str(i) for i in which] for which in rows)]
     sizes = ", ".join(f"{name} {' × '.join(map(str, own.shape[1:]))}" for name, own in shown)
-    return Reading(
+    return Images(
         "Feature maps",
-        "images",
         {"images": [each for row in pictures for each in _padded(row, channels, None)]},
         axes=["map", "row", "column"],
         note=f"Of example {example}; {len(shown)} of {len(fmaps)} layers, of each the maps that vary most over the image, with the number "
         f"of their channel. Each goes from its least value (black) to its largest (white). Sizes: {sizes}.",
-        extra={
-            "across": channels,
-            "rows": ["image", *(name for name, _ in shown)],
-            "labels": [each for row in labels for each in _padded(row, channels, "")],
-        },
+        across=channels,
+        rows=["image", *(name for name, _ in shown)],
+        labels=[each for row in labels for each in _padded(row, channels, "")],
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
+from ..core.reading import Images, Reading, Subject
+from .tools.readonly import guard
 
 
 def why_not(subject: Subject) -> str:
@@ -18,12 +18,12 @@ def why_not(subject: Subject) -> str:
     return "" if layer.kernel_size != (1, 1) else f"the first convolution '{name}' is 1 × 1 and has no shape to show"
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
     """One picture per filter; zero is gray, each filter stretched to its own largest weight.
 
     n: how many to show at most
     """
-    need(__name__, subject, n=n)
     name, layer = first(subject.model)
     weight = layer.weight.detach().float()
     total, channels = weight.shape[:2]
@@ -32,15 +32,14 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
     shape = " × ".join(map(str, layer.kernel_size))
     summary = f"{total} filters of {shape} in '{name}'" + (f", the first {len(weight)} shown" if total > len(weight) else "")
     mean = "" if channels in (1, 3) else f"; mean over {channels} input channels"
-    return Reading(
+    return Images(
         "First-layer filters",
-        "images",
         {"images": 0.5 + 0.5 * weight / reach},
         axes=["filter", "row", "column"],
         note=f"{summary}{mean}. Gray is zero, white positive, black negative."
         if channels != 3
         else f"{summary}, as red, green and blue. Gray is zero.",
-        extra={"dense": True},
+        dense=True,
     )
 
 

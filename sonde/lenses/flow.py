@@ -19,11 +19,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from ..core.errors import BadInput, nearest
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from ..core.seeds import key
-from .tools.readonly import hooked, need, no_gradient, untouched
+from ..core.reading import Heat, Lines, Reading, Subject
+from ..core.seeds import generator, key
+from .tools.readonly import guard, hooked, no_gradient, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,6 +57,7 @@ def why_not(subject: Subject) -> str:
     return "" if _layers(subject.model) else f"the model has no {nn.Linear.__name__} or convolution that can be trained"
 
 
+@guard
 def read(
     subject: Subject,
     activation: str = "sigmoid",
@@ -77,7 +79,6 @@ def read(
     from ..nn import activations
     from ..optim.initialize import initialize, names
 
-    need(__name__, subject, activation=activation, initializer=initializer, compare=compare, depth=depth, width=width, seed=seed)
     shown = [name for name in activations.names() if activations.about(name).elementwise] if tuple(compare) == ("all",) else list(compare)
     for name in (activation, *shown):
         activations.about(name)  # a wrong name is told before the work begins
@@ -156,8 +157,6 @@ def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: 
     import torch
     from torch.nn import functional as F
 
-    from ..core.errors import BadInput, nearest
-    from ..core.seeds import generator
     from ..nn.activations import activation as make
 
     if remedy not in REMEDIES:
@@ -186,8 +185,13 @@ def across(title: str, lines: dict[str, Tensor], note: str, back: bool = False) 
     series = {name: _logarithms(values.flip(0) if back else values, digits=3) for name, values in lines.items()}
     ranges = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
     axes = ["layers back from the loss" if back else "layer", "power of ten"]
-    extra = {"x": list(range(1, 1 + max(map(len, series.values()))))}
-    return Reading(title, "lines", series, axes, f"{note} Powers of ten; first to last layer: {', '.join(ranges)}.", extra)
+    return Lines(
+        title,
+        series,
+        axes,
+        f"{note} Powers of ten; first to last layer: {', '.join(ranges)}.",
+        x=list(range(1, 1 + max(map(len, series.values())))),
+    )
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -200,16 +204,24 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _of_own(flows: dict[str, Flow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
-    readings = []
+    readings: list[Reading] = []
     for part, what in (
         ("gradient", "norm of the gradient in the values of each layer"),
         ("variance", "variance of the values of each layer"),
     ):
         cells = {name: _logarithms(getattr(flow, part)) for name, flow in flows.items()}
         note = f"Powers of ten: {what}, on {examples} examples. First the model as it is, then copies filled afresh."
-        extra = {"rows": list(cells), "columns": [name or "model" for name in layers]}
         title = f"Your model: {part}"
-        readings.append(Reading(title, "heat", {"log10": list(cells.values())}, axes=["first weights", "layer"], note=note, extra=extra))
+        readings.append(
+            Heat(
+                title,
+                {"log10": list(cells.values())},
+                axes=["first weights", "layer"],
+                note=note,
+                rows=list(cells),
+                columns=[name or "model" for name in layers],
+            )
+        )
     return readings
 
 
@@ -221,9 +233,7 @@ def _table(remedy: str, ratios: dict[str, Tensor], rows: Sequence[str], depth: i
         "0 flows, far below 0 vanishes, far above explodes; blank where no gradient is left."
     )
     title = f"Gradient flow, {remedy}"
-    return Reading(
-        title, "heat", {"log10": cells}, axes=["first weights", "activation"], note=note, extra={"rows": rows, "columns": list(ratios)}
-    )
+    return Heat(title, {"log10": cells}, axes=["first weights", "activation"], note=note, rows=rows, columns=list(ratios))
 
 
 def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:

@@ -11,14 +11,15 @@ import math
 from typing import Annotated
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_gradient, untouched
+from ..core.reading import Bars, Reading, Subject
+from .tools.readonly import guard, no_gradient, untouched
 
 
 def why_not(subject: Subject) -> str:
     return no_gradient(subject)
 
 
+@guard
 def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Reading:
     """Norms over all parameters of each layer, in evaluation mode.
 
@@ -26,7 +27,6 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
     """
     import torch
 
-    need(__name__, subject, factor=factor)
     named = [(name, parameter) for name, parameter in subject.model.named_parameters() if parameter.requires_grad]
     with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
         loss = subject.objective(subject.model, subject.batch).loss()
@@ -43,9 +43,8 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
     gradient_norm = [math.sqrt(g) for g, _, _ in layers.values()]
     weight_norm = [math.sqrt(w) for _, w, _ in layers.values()]
     rms = {name: math.sqrt(g / max(entries, 1)) for name, (g, _, entries) in layers.items()}
-    return Reading(
+    return Bars(
         "Gradients by layer",
-        "bars",
         {
             "gradient norm": gradient_norm,
             "weight norm": weight_norm,
@@ -53,7 +52,9 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
         },
         axes=["layer"],
         note=verdict(rms, {name for name, (g, w, _) in layers.items() if w and g > factor**2 * w}, factor),
-        extra={"labels": list(layers), "log": ["value"], "loss": float(loss.detach())},
+        labels=list(layers),
+        log=["value"],
+        results={"loss": float(loss.detach())},
     )
 
 

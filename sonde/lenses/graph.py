@@ -6,11 +6,12 @@ what arrives at the parameters is compared with autograd.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_model, untouched, written_out
+from ..core.reading import Diagram, Reading, Subject
+from .tools.readonly import guard, no_model, untouched, written_out
 
 DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
@@ -46,6 +47,7 @@ def traced(subject: Subject, examples: int) -> Any:
     return graph
 
 
+@guard
 def read(
     subject: Subject,
     examples: Annotated[int, Range(least=1)] = 8,
@@ -58,7 +60,6 @@ def read(
     """
     import torch
 
-    need(__name__, subject, examples=examples, most=most)
     graph = traced(subject, examples)
     ours = {name.removeprefix("model."): graph[name].adjoint for name in graph.inputs if graph[name].op == "parameter"}
     named = {name: parameter for name, parameter in subject.model.named_parameters() if ours.get(name) is not None}
@@ -69,12 +70,11 @@ def read(
             theirs = torch.autograd.grad(subject.objective(subject.model, subject.batch[:examples]).loss(), wanted)
             pairs = zip([name for name, parameter in named.items() if parameter.requires_grad], theirs, strict=True)
             gap = max(float((ours[name] - gradient).abs().max()) for name, gradient in pairs)
-    picture, reading = drawing(graph), graph.table(most)
-    reading.title = "Nodes of the graph"
+    picture, table = drawing(graph), graph.table(most)
     count = min(examples, len(subject.batch))
-    reading.note += f" {count} example{'s' * (count > 1)}; largest difference of the adjoints of parameters from autograd {gap:.2g}."
-    reading.extra = {"gap": gap}
-    return [*([picture] if len(picture.values["x"]) <= DRAWN else []), reading]
+    note = f" {count} example{'s' * (count > 1)}; largest difference of the adjoints of parameters from autograd {gap:.2g}."
+    table = replace(table, title="Nodes of the graph", note=table.note + note, results={"gap": gap})
+    return [*([picture] if len(picture.values["x"]) <= DRAWN else []), table]
 
 
 def drawing(graph: Any) -> Reading:
@@ -101,7 +101,7 @@ def drawing(graph: Any) -> Reading:
         "kind": ["output" if name in ends else graph[name].op for name in edges],
     }
     note = "Operations that only change a size are left out; ∂ is the adjoint. Blue: inputs, orange: parameters, dark: the loss."
-    return Reading("Computation graph of the loss", "graph", values, note=note, extra={"box": [layout.BOX, layout.HIGH], "edges": ways})
+    return Diagram("Computation graph of the loss", values, note=note, box=[layout.BOX, layout.HIGH], edges=ways)
 
 
 def tiny() -> Subject:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import numpy as np
+import torch
+
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, leaves, need, no_model, untouched
+from ..core.reading import Bars, Reading, Subject
+from .tools.readonly import guard, hooked, leaves, no_model, untouched
 
 LEAST = 10
 
@@ -25,12 +28,12 @@ def why_not(subject: Subject) -> str:
     return "" if len(subject.batch) >= LEAST else f"{len(subject.batch)} examples are too few for neighbors; {LEAST} are needed"
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Reading:
     """Intrinsic dimension of the inputs and of every layer's output.
 
     n: examples to use at most
     """
-    need(__name__, subject, n=n)
     batch = subject.batch[:n]
     x = batch.x
     clouds = {"input": x} if x.is_floating_point() else {}
@@ -46,12 +49,11 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
     lost = [name for name, value in dimensions.items() if value is None]
     note = f"Estimated from two neighbors of each of {len(x)} examples." + (f" Too few distinct points: {', '.join(lost)}." if lost else "")
     values = {"intrinsic dimension": list(dimensions.values()), "numbers per example": numbers}
-    return Reading("How many dimensions the data fill", "bars", values, axes=["layer"], note=note, extra={"labels": list(dimensions)})
+    return Bars("How many dimensions the data fill", values, axes=["layer"], note=note, labels=list(dimensions))
 
 
 def two_nn(x: Any) -> float:
     """Intrinsic dimension of the rows of x, by maximum likelihood from the two nearest neighbors; repeated rows count once."""
-    import numpy as np
     from sklearn.neighbors import NearestNeighbors
 
     rows = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x, dtype=float)
@@ -69,8 +71,6 @@ def two_nn(x: Any) -> float:
 
 def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
     """What every layer gives for a batch, in the order the layers run; a layer used twice is shown as it was last."""
-    import torch
-
     outputs: dict[str, Any] = {}
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:

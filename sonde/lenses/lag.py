@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, need, no_model, untouched
-from .tools.tokens import ends
+from ..core.reading import Lines, Reading, Subject
+from .tools.readonly import guard, hooked, no_model, untouched
+from .tools.tokens import ends, letters
 
 
 def why_not(subject: Subject) -> str:
@@ -29,26 +30,26 @@ def why_not(subject: Subject) -> str:
     return ""
 
 
+@guard
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 16, probes: Annotated[int, Range(1, 256)] = 8) -> Reading:
     """Root mean square over sequences of the Jacobian's norm, against the distance to the last place.
 
     examples: sequences to look at, the first of the batch
     probes: random directions of the output, from which the norm is estimated
     """
-    need(__name__, subject, examples=examples, probes=probes)
     norms = influence(subject.model, subject.batch[:examples], probes)
     slope = fitted(norms)
     trend = "" if slope is None else f" A straight line through its logarithm changes it by a factor of {math.exp(slope):.3g} a step"
     if slope is not None and slope < 0:
         trend += f", to a tenth in {math.log(10) / -slope:,.0f} steps"
-    return Reading(
+    return Lines(
         "Influence of the past on the last output",
-        "lines",
         {"norm of the gradient": norms},
         axes=["steps back", "norm of the gradient"],
         note=f"Norm of the Jacobian of the last output by the vector of one input, {min(examples, len(subject.batch))} sequences, "
         f"{probes} random directions.{trend}{'.' if trend else ''}",
-        extra={"log": ["y"], "slope": slope},
+        log=["y"],
+        results={"slope": slope},
     )
 
 
@@ -60,7 +61,6 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
     import torch
 
     from ..core.batch import ask
-    from ..core.errors import BadInput
 
     leaves: list[Any] = []
     x = batch.x
@@ -104,6 +104,4 @@ def fitted(norms: list[float]) -> float | None:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters("rnn")

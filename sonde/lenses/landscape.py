@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Lines, Plane, Reading, Subject
 from ..core.seeds import generator
-from .tools.readonly import need, no_gradient, untouched
+from .tools.readonly import guard, no_gradient, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,6 +35,7 @@ def why_not(subject: Subject) -> str:
     return "" if any(p.ndim > 1 and p.is_floating_point() for p in subject.model.parameters()) else "the model has no matrix of weights"
 
 
+@guard
 def read(
     subject: Subject,
     reach: Annotated[float, Range(above=0)] = 1.0,
@@ -51,7 +52,6 @@ def read(
     """
     import torch
 
-    need(__name__, subject, reach=reach, points=points, other=other, seed=seed)
     fine = torch.linspace(-reach, reach, 4 * (points // 2) * 2 + 1, dtype=torch.float64)
     coarse = torch.linspace(-reach, reach, points, dtype=torch.float64)
     with untouched(subject.model):
@@ -62,13 +62,16 @@ def read(
     note = f"Loss on {len(subject.batch)} examples; 1 on an axis moves each unit's weights by their own length. "
     readings = [
         _drawn("Loss along a random direction", along, fine, note + f"At the weights themselves {number(float(along[len(fine) // 2]))}."),
-        Reading(
+        Plane(
             "Loss over a random plane",
-            "plane",
             {"loss": grid},
             axes=["first direction", "second direction"],
             note=note + shape(grid),
-            extra={"x": coarse, "y": coarse, "levels": 12, "points": {"weights": [[0.0, 0.0]]}, "log": logarithmic(grid, "value")},
+            x=coarse,
+            y=coarse,
+            levels=12,
+            points={"weights": [[0.0, 0.0]]},
+            log=logarithmic(grid, "value"),
         ),
     ]
     if other is not None:
@@ -154,7 +157,7 @@ def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Rea
 
 
 def _drawn(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
-    return Reading(title, "lines", {"loss": losses}, axes=["step", "loss"], note=note, extra={"x": places, "log": logarithmic(losses, "y")})
+    return Lines(title, {"loss": losses}, axes=["step", "loss"], note=note, x=places, log=logarithmic(losses, "y"))
 
 
 def logarithmic(losses: Tensor, axis: str) -> list[str]:

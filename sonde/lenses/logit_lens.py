@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, need, real, untouched
-from .tools.tokens import logits, named, no_logits, one, spelled
+from ..core.reading import Heat, Lines, Reading, Subject
+from .tools.readonly import guard, hooked, real, untouched
+from .tools.tokens import letters, logits, named, no_logits, one, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -21,6 +22,7 @@ def why_not(subject: Subject) -> str:
     return "" if _stack(subject.model) is not None else "the model has no blocks between which its head could read"
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(0)] = 0,
@@ -33,9 +35,6 @@ def read(
     tokens: how many of its first places to show
     examples: how many of the batch the bits are the mean of
     """
-    from ..core.errors import BadInput
-
-    need(__name__, subject, example=example, tokens=tokens, examples=examples)
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
     names, row = spelled(subject), one(subject.batch, example)
@@ -46,26 +45,22 @@ def read(
     many = subject.batch[:examples]
     places, cost = real(many, many.y), _bits(subject.model, many)
     return [
-        Reading(
+        Heat(
             "What each block would say",
-            "heat",
             {"probability": [*chances.tolist(), [math.nan] * len(right)]},
             axes=["after", "input token"],
             note=f"The likeliest token at the first {len(right)} places of example {example}, darker where it is likelier: "
             f"without color 0, the darkest {float(chances.max()):.2g}.",
-            extra={
-                "rows": [*rows, "right"],
-                "columns": named(row.x[0, :tokens], names),
-                "words": [*(named(each, names) for each in best), right],
-            },
+            rows=[*rows, "right"],
+            columns=named(row.x[0, :tokens], names),
+            words=[*(named(each, names) for each in best), right],
         ),
-        Reading(
+        Lines(
             "Bits of the right token after each block",
-            "lines",
             {"bits": cost},
             axes=["blocks", "bits"],
             note=f"Mean over {int(places.sum()):,} tokens of {len(many)} examples; 0 blocks is the embedding alone.",
-            extra={"ticks": list(range(len(cost)))},
+            ticks=list(range(len(cost))),
         ),
     ]
 
@@ -107,6 +102,4 @@ def _stack(model: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters("gla heads=2")

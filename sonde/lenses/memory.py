@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from ..core.batch import Batch, Data, ask
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching
-from .tools.readonly import hooked, need, no_model, untouched
+from .tools.readonly import guard, hooked, no_model, untouched
 from .tools.tiny import METRICS, _Nll, _Rows
 
 POINTS = 64
@@ -48,12 +48,12 @@ def why_not(subject: Subject) -> str:
     return no_model(subject) or ("" if _mixers(subject.model) else "the model has no recurrent mixer")
 
 
+@guard
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list[Reading]:
     """A table of all heads; the decays; what is left of what was written, and the size of the states, for each layer.
 
     examples: sequences to look at, the first of the batch
     """
-    need(__name__, subject, examples=examples)
     with untouched(subject.model), torch.no_grad():
         seen = _seen(subject.model, subject.batch[:examples])
         norms = [state_norms(each.steps) for each in seen]
@@ -164,9 +164,8 @@ def _table(seen: list[_Seen], norms: list[Tensor]) -> Reading:
     if not any(row[-1] for row in rows):  # no layer divides
         columns, guarded = columns[:-1], ""
     ran = "; ".join(dict.fromkeys(f"{each.steps.name}, computed in the form {each.form}" for each in seen))
-    return Reading(
+    return Table(
         "What the states remember",
-        "table",
         {column: [row[i] for row in rows] for i, column in enumerate(columns)},
         note=f"On {_size(seen)}; {ran}. Decay: median factor per step on each axis of the state. Steps kept: until the product of the "
         "decays is 1/e, for a tenth, half and nine tenths of the entries; what a delta rule overwrites is not counted. "
@@ -183,40 +182,37 @@ def _decays(seen: list[_Seen]) -> Reading:
             lost = -torch.expm1(torch.cat(logs))
             counts = torch.bincount(torch.bucketize(lost, edges[1:-1], right=True), minlength=len(edges) - 1)
             values[f"% of the {axis} decays"] = 100 * counts / len(lost)
-    return Reading(
+    return Bars(
         "Lost in a step",
-        "bars",
         values or {"% of the entries": [100.0] + [0.0] * (len(EDGES) - 2)},
         axes=["lost in a step", "%"],
         note=f"On {_size(seen)}, all layers together. How much of an entry a step loses, 1 - exp(log gate), and in how many of all "
         "decays: what loses 0.1 % a step is kept for about 1,000 steps.",
-        extra={"labels": [f"{100 * low:g} to {100 * high:g} %" for low, high in zip(EDGES, EDGES[1:])]},
+        labels=[f"{100 * low:g} to {100 * high:g} %" for low, high in zip(EDGES, EDGES[1:])],
     )
 
 
 def _kept(seen: list[_Seen]) -> Reading:
     """Forgetting as a curve for each layer; layers of one model see one length, so the distances are the same."""
     curves = {each.name: kept(each.steps) for each in _drawn(seen)}
-    return Reading(
+    return Lines(
         "What is left of the past",
-        "lines",
         {name: 100 * share for name, (_, share) in curves.items()},
         axes=["steps ago", "% left"],
         note=f"The product of the decays since then, mean over heads, entries and times; {_points(next(iter(curves.values()))[0], seen)}",
-        extra={"x": {name: back for name, (back, _) in curves.items()}},
+        x={name: back for name, (back, _) in curves.items()},
     )
 
 
 def _norms(seen: list[_Seen], norms: list[tuple[list[int], Tensor]]) -> Reading:
     curves = {each.name: curve for each, curve in zip(seen, norms, strict=True)}
     shown = {each.name: curves[each.name] for each in _drawn(seen)}
-    return Reading(
+    return Lines(
         "Size of the states over time",
-        "lines",
         {name: sizes.mean(1) for name, (_, sizes) in shown.items()},
         axes=["step", "norm of the state"],
         note=f"Frobenius norm, mean over heads and {seen[0].steps.v.shape[0]} sequences; {_points(norms[0][0], seen)}",
-        extra={"x": {name: times for name, (times, _) in shown.items()}},
+        x={name: times for name, (times, _) in shown.items()},
     )
 
 

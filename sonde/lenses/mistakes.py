@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject
 from .tools.pictures import picture
-from .tools.readonly import answers, need, not_classes
+from .tools.readonly import answers, guard, not_classes
 
 
 def why_not(subject: Subject) -> str:
@@ -22,12 +22,12 @@ def why_not(subject: Subject) -> str:
     return ""
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
     """Images with what the model says they are, what they are, and how sure it was.
 
     n: how many to show at most
     """
-    need(__name__, subject, n=n)
     y, y_pred, confidence, where, names = answers(subject)
     wrong = (y != y_pred).nonzero().flatten()
     wrong = wrong[confidence[wrong].argsort(descending=True, stable=True)]
@@ -36,17 +36,14 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
     ids = subject.batch.get("ids")
     count = f"{len(wrong):,} of {len(y):,} examples are misclassified"
     order = "the most confident come first" if len(wrong) > len(shown) else "all are shown"
-    return Reading(
+    return Images(
         "Mistakes",
-        "images",
         {"images": [picture(subject.batch.x[i]) for i in places]},
         axes=["example", "row", "column"],
         note=f"{count}; {order}, each with how sure the answer was." if shown else f"{count}.",
-        extra={
-            "labels": [f"says {names[y_pred[i]]}" for i in shown],
-            "details": [f"is {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
-            "ids": [int(ids[i]) if ids is not None else i for i in places],
-        },
+        labels=[f"says {names[y_pred[i]]}" for i in shown],
+        details=[f"is {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
+        results={"ids": [int(ids[i]) if ids is not None else i for i in places]},
     )
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
-from .tools.tokens import BLANK, embedding, frequent, named, no_embedding, spelled
+from ..core.reading import Reading, Subject, Table
+from .tools.readonly import guard
+from .tools.tokens import BLANK, embedding, frequent, letters, named, no_embedding, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -17,6 +17,7 @@ def why_not(subject: Subject) -> str:
     return "" if embedding(subject.model).num_embeddings > 1 else "there is one token only"
 
 
+@guard
 def read(
     subject: Subject, tokens: Annotated[int, Range(1, 10_000)] = 20, near: Annotated[int, Range(1, 100)] = 5, of: str | None = None
 ) -> Reading:
@@ -28,7 +29,6 @@ def read(
     """
     import torch
 
-    need(__name__, subject, tokens=tokens, near=near)
     names, table = spelled(subject), embedding(subject.model).weight.detach()
     which = frequent(subject.batch, tokens) if of is None else torch.tensor([_number(word, names) for word in of.split()])
     cosines, others = closest(table, which, near)
@@ -38,7 +38,7 @@ def read(
         columns[f"nearest {place + 1}"] = [f"{word}  {cosine:.2f}" for word, cosine in zip(words, cosines[:, place].tolist(), strict=True)]
     what = "The commonest tokens of the batch" if of is None else "Tokens"
     note = f"{what} and the cosines of the nearest of all {len(table):,}."
-    return Reading("Nearest tokens", "table", columns, note=note, extra={"cosines": cosines, "tokens": others})
+    return Table("Nearest tokens", columns, note=note, results={"cosines": cosines, "tokens": others})
 
 
 def closest(table: Any, which: Any, near: int) -> tuple[Any, Any]:
@@ -60,6 +60,4 @@ def _number(word: str, names: list[str]) -> int:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject
+from .rollout import rolled
 from .tools.pictures import no_images, patches, picture
-from .tools.readonly import hooked, need, untouched
+from .tools.readonly import guard, hooked, untouched
 
 
 def why_not(subject: Subject) -> str:
@@ -16,33 +18,30 @@ def why_not(subject: Subject) -> str:
     return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model does not attend to patches of the image"
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated[int, Range(0, 16)] = 4) -> Reading:
     """A row for each image: the weights of the last layer, the rollout of all layers, and single heads of the last one.
 
     n: how many images, the first of the batch
     heads: how many to draw, the first
     """
-    need(__name__, subject, n=n, heads=heads)
     batch = subject.batch[:n]
     layers = weights(subject.model, batch)
     h, w = patches(batch.x.shape[-2:], subject.model.patch)
     heads, own = min(heads, layers[0].shape[1]), layers[0].shape[-1] > h * w
     views = [looks(layers, h * w, i, heads).unflatten(1, (h, w)) for i in range(len(batch))]
     names = ["image", "last layer", "rollout", *(f"head {i + 1}" for i in range(heads))]
-    return Reading(
+    return Images(
         "Attention over the image",
-        "images",
         {"images": [picture(image) for image in batch.x for _ in names]},
         axes=["picture", "row", "column"],
         note=f"Heat is the share that each patch of {_side(subject.model.patch)} pixels has in what "
         f"{'the token of the answer' if own else 'the mean of all tokens'} takes: in the last of {len(layers)} layers (all heads, then "
         "single ones), and through all layers, each passing on half of what it had (rollout). Each picture has its own scale.",
-        extra={
-            "across": len(names),
-            "labels": [*[""] * len(names) * (len(batch) - 1), *names],
-            "heat": [each for view in views for each in (None, *view.tolist())],
-            "rows": [str(i) for i in range(len(batch))],
-        },
+        across=len(names),
+        labels=[*[""] * len(names) * (len(batch) - 1), *names],
+        heat=[each for view in views for each in (None, *view.tolist())],
+        rows=[str(i) for i in range(len(batch))],
     )
 
 
@@ -65,8 +64,6 @@ def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
     """
     import torch
 
-    from .rollout import rolled
-
     each, last = [layer[example] for layer in layers], layers[-1][example]
     matrices = torch.stack([last.mean(0), rolled(each), *last[:heads]])
     asking = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
@@ -84,12 +81,9 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from dataclasses import replace
-
     import torch
 
     from ..models.vit import ViT
-    from .tools.readonly import untouched
     from .tools.tiny import images
 
     subject = images()

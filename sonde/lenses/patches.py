@@ -6,15 +6,17 @@ from typing import Annotated, Any
 
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject
+from .receptive_field import measured
 from .tools.pictures import chosen, convolved, flat, maps, no_maps, stretched
-from .tools.readonly import CHUNK, need, untouched
+from .tools.readonly import CHUNK, guard, untouched
 
 
 def why_not(subject: Subject) -> str:
     return no_maps(subject)
 
 
+@guard
 def read(
     subject: Subject,
     layer: str = "",
@@ -29,9 +31,6 @@ def read(
     """
     import torch
 
-    from .receptive_field import measured
-
-    need(__name__, subject, layer=layer, channels=channels, patches=patches)
     with untouched(subject.model), torch.no_grad():
         fmaps = maps(subject.model, subject.batch[:1])
         layer = chosen(layer, fmaps, convolved(subject.model, fmaps))
@@ -48,14 +47,16 @@ def read(
         details += [number(round(float(peaks[i, channel]), 3)) for i in best]
         ids += best
     size = " × ".join(map(str, field.size))
-    return Reading(
+    return Images(
         f"Patches that excite '{layer}' most",
-        "images",
         {"images": pictures},
         axes=["patch", "row", "column"],
         note=f"Of {len(peaks):,} examples; {len(which)} of {peaks.shape[1]} channels, those whose strongest answer differs most from image "
         f"to image. A patch is the field of the unit, {size} pixels, gray where it lies outside the image; below it the answer.",
-        extra={"across": count, "rows": [f"channel {channel}" for channel in which], "details": details, "examples": ids},
+        across=count,
+        rows=[f"channel {channel}" for channel in which],
+        details=details,
+        results={"examples": ids},
     )
 
 

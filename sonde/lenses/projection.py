@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
-from .tools.tokens import embedding, frequent, named, no_embedding, spelled
+from ..core.reading import Reading, Scatter, Subject
+from .tools.readonly import guard
+from .tools.tokens import embedding, frequent, letters, named, no_embedding, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -16,6 +16,7 @@ def why_not(subject: Subject) -> str:
     return "" if min(embedding(subject.model).weight.shape) > 1 else "the embedding has no plane"
 
 
+@guard
 def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Reading:
     """The commonest tokens of the batch, in the plane along which all rows of the embedding spread most.
 
@@ -23,25 +24,21 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
     """
     from ..estimators.pca import PCA
 
-    need(__name__, subject, tokens=tokens)
     table = embedding(subject.model).weight.detach().cpu().double().numpy()
     which = frequent(subject.batch, tokens)
     pca = PCA(2).fit(table)
     share = pca.explained_variance_ratio_
     x, y = pca.transform(table[which.numpy()]).T
     names = [f"component {i + 1}: {part:.0%} of the spread" for i, part in enumerate(share)]
-    return Reading(
+    return Scatter(
         "Token vectors in their principal plane",
-        "scatter",
         dict(zip(names, (x, y), strict=True)),
         axes=names,
         note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where there is no "
         "room for all names, the commoner ones are written.",
-        extra={"labels": named(which, spelled(subject))},
+        labels=named(which, spelled(subject)),
     )
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

@@ -8,13 +8,14 @@ beside ((k-1)/(k+1))^2, the factor that steepest descent cannot exceed at condit
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Lines, Plane, Reading, Subject, Table
 from .landscape import logarithmic
-from .tools.readonly import need, no_gradient
+from .tools.readonly import guard, no_gradient
 
 if TYPE_CHECKING:
     from ..optim.race import Track
@@ -26,10 +27,10 @@ GRID = 17
 
 
 def why_not(subject: Subject) -> str:
-
     return no_gradient(subject)
 
 
+@guard
 def read(
     subject: Subject,
     rules: tuple[str, ...] = ("sgd", "momentum", "rmsprop", "adam", "muon", "lion"),
@@ -50,8 +51,6 @@ def read(
     start: weights drawn afresh, or here, as they are
     condition: condition number of the quadratic
     """
-    options = {"rules": rules, "on": on, "steps": steps, "rates": rates, "batch_size": batch_size, "start": start, "condition": condition}
-    need(__name__, subject, **options)
     if not rules or not rates:
         raise BadInput("a race needs at least one optimizer and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
     from ..optim.race import entrant
@@ -96,10 +95,12 @@ def _on_surface(on: str, entrants: list[Any], steps: int, condition: float) -> l
     readings = _results(tracks, note, ground.target)
     if on == "quadratic":
         bound = ((condition - 1) / (condition + 1)) ** 2
-        readings[0].values = {**readings[0].values, "contraction per step": [contraction(track) for track in tracks]}
-        readings[
-            0
-        ].note += f" Steepest descent with exact line search contracts the loss by ((k-1)/(k+1))^2 = {bound:.4g} at k = {condition:g}."
+        readings[0] = replace(
+            readings[0],
+            values={**readings[0].values, "contraction per step": [contraction(track) for track in tracks]},
+            note=f"{readings[0].note} Steepest descent with exact line search contracts the loss by "
+            f"((k-1)/(k+1))^2 = {bound:.4g} at k = {condition:g}.",
+        )
     return [
         *readings,
         trajectories(f"Ways over the {on} surface", x, y, loss, {track.name: track.path for track in tracks}),
@@ -114,7 +115,7 @@ def contraction(track: Track) -> float | None:
 
 def trajectories(
     title: str, x: Any, y: Any, loss: Any, paths: dict[str, Any], axes: tuple[str, str] = ("first weight", "second weight")
-) -> Reading:
+) -> Plane:
     """Paths over the contour of a loss, whose levels are spaced so that the bottom shows as well as the slopes."""
     import numpy as np
 
@@ -122,7 +123,7 @@ def trajectories(
     lowest, highest = float(np.nanmin(height)), float(np.nanmax(height))
     inside = {name: _inside(path, x, y) for name, path in paths.items()}
     levels = [lowest + (highest - lowest) * share**3 for share in np.linspace(0, 1, 14)[1:-1]]
-    return Reading(title, "plane", {"loss": height}, axes=list(axes), extra={"x": x, "y": y, "levels": levels, "paths": inside})
+    return Plane(title, {"loss": height}, axes=list(axes), x=x, y=y, levels=levels, paths=inside)
 
 
 def _results(tracks: list[Track], note: str, target: float | None = None) -> list[Reading]:
@@ -146,8 +147,8 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
     ]
     lines = {track.name: track.losses for track in tracks if track in going}
     highest = max((max(line) for line in lines.values()), default=top)
-    curves = Reading("Loss over the steps", "lines", lines, axes=["step", "loss"], extra={"log": ["y"] if 0 < 20 * low < highest else []})
-    return [Reading("Race of optimizers", "table", table, note=note), *([curves] if lines else [])]
+    curves = Lines("Loss over the steps", lines, axes=["step", "loss"], log=["y"] if 0 < 20 * low < highest else [])
+    return [Table("Race of optimizers", table, note=note), *([curves] if lines else [])]
 
 
 def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
@@ -178,10 +179,9 @@ def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
     names = ("first principal direction", "second principal direction")
     losses = torch.tensor(rows).view(GRID, GRID)
     reading = trajectories("Ways through weight space", x, y, losses, paths, names)
-    if log := logarithmic(losses, "value"):
-        reading.extra = {**reading.extra, "log": log, "levels": 12}
-    reading.note = f"The plane holds {share:.0%} of all movement; the loss is that of the plane, the ways are seen from above."
-    return [reading]
+    log = logarithmic(losses, "value")
+    note = f"The plane holds {share:.0%} of all movement; the loss is that of the plane, the ways are seen from above."
+    return [replace(reading, note=note, log=log, levels=12 if log else reading.levels)]
 
 
 def _inside(path: Any, x: Any, y: Any) -> list[list[float]]:

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_gradient
+from ..core.reading import Lines, Reading, Subject
+from .tools.readonly import guard, no_gradient
 
 BLOWN = 4.0
 """the test ends where the smoothed loss is this many times above its lowest"""
@@ -25,10 +25,10 @@ LEAST = 1e-3
 
 
 def why_not(subject: Subject) -> str:
-
     return no_gradient(subject)
 
 
+@guard
 def read(
     subject: Subject,
     rule: str = "sgd",
@@ -47,8 +47,6 @@ def read(
     batch_size: examples per update
     start: weights drawn afresh, or here, as they are
     """
-    options = {"rule": rule, "lowest": lowest, "highest": highest, "steps": steps, "batch_size": batch_size, "start": start}
-    need(__name__, subject, **options)
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
     from ..optim.race import entrant
@@ -77,13 +75,16 @@ def read(
         marks[f"explodes at {rates[-1]:.2g}"] = rates[-1]
     top = smooth[0] + ROOM * abs(smooth[0])
     log = ["x", "y"] if 0 < LOGARITHMIC * min(losses) < top else ["x"]
-    return Reading(
+    return Lines(
         "Learning-rate range test",
-        "lines",
         {"batch loss": losses, "smoothed": smooth},
         axes=["learning rate", "loss"],
         note=" ".join(filter(None, notes)),
-        extra={"x": rates, "log": log, "top": top, "marks": marks, "suggestion": best, "limit": limit, "ended": ended},
+        x=rates,
+        log=log,
+        top=top,
+        marks=marks,
+        results={"suggestion": best, "limit": limit, "ended": ended},
     )
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject, Table
 from .tools.pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
-from .tools.readonly import need, untouched
+from .tools.readonly import guard, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +55,7 @@ def why_not(subject: Subject) -> str:
     return no_maps(subject)
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(0)] = 0,
@@ -73,7 +74,6 @@ def read(
 
     from .cost import by, cost
 
-    need(__name__, subject, example=example, layer=layer, layers=layers, probes=probes)
     check("example", example, len(subject.batch))
     model, batch = subject.model, subject.batch
     with untouched(model), torch.no_grad():
@@ -94,9 +94,8 @@ def read(
     known = {name: field for name, field in shown.items() if name in formula and field.whole}
     wrong = [name for name, field in known.items() if field.size != formula[name]]
     agree = f"Of {len(known)} layers where both are known, {len(known) - len(wrong)} agree"
-    table = Reading(
+    table = Table(
         "Receptive field of each layer",
-        "table",
         {
             "layer": list(shown),
             "output": [by(fmaps[name].shape[1:]) for name in shown],
@@ -113,20 +112,17 @@ def read(
     size = batch.x.shape[-2:]
     mass = heat.flatten().sort(descending=True).values.cumsum(0)
     half = int((mass < 0.5 * mass[-1]).sum()) + 1
-    view = Reading(
+    view = Images(
         "Receptive fields on the image",
-        "images",
         {"images": [picture(batch.x[example])] * 2},
         axes=["picture", "row", "column"],
         note=f"Example {example}. Left: what the middle unit of each layer sees, as far as it lies on the image. Right: mean size of the "
         f"gradient of the middle unit of '{layer}' over {len(images)} examples; half of it lies on {half} of "
         f"{heat.numel():,} pixels.",
-        extra={
-            "size": 2.3,
-            "labels": ["fields", f"gradient of {layer}"],
-            "heat": [None, heat / heat.max().clamp_min(1e-30)],
-            "frames": [{name: list(_cut(middle[name], size)) for name in spaced(list(shown), FRAMES)}, {}],
-        },
+        size=2.3,
+        labels=["fields", f"gradient of {layer}"],
+        heat=[None, heat / heat.max().clamp_min(1e-30)],
+        frames=[{name: list(_cut(middle[name], size)) for name in spaced(list(shown), FRAMES)}, {}],
     )
     return [table, view]
 

@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.codes import codes, decoded, drawn, no_codes
-from .tools.readonly import CHUNK, need, untouched
+from ..core.reading import Images, Reading, Subject
+from .tools.codes import codes, decoded, drawn, no_codes, small
+from .tools.readonly import CHUNK, guard, untouched
 
 
 def why_not(subject: Subject) -> str:
     return no_codes(subject)
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal["first", "worst"] = "first") -> Reading:
     """Rows of originals, reconstructions and their difference; errors are mean squares over an example's values.
 
@@ -23,7 +24,6 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
     """
     import torch
 
-    need(__name__, subject, n=n, order=order)
     x = subject.batch.x
     with untouched(subject.model), torch.no_grad():
         again = torch.cat([decoded(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])
@@ -35,27 +35,22 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
     signed = [gap.mean(0) if gap.dim() == 3 else gap.reshape(len(above[0]), -1) for gap in off[which]]
     blank = [each * 0 + 1 for each in above]
     figure, plain = float(errors.mean()), f"the mean image would give {number(round(mean, 6))}"
-    return Reading(
+    return Images(
         "Reconstructions",
-        "images",
         {"images": [*above, *below, *blank]},
         axes=["picture", "row", "column"],
         note=f"Mean squared error over {len(x):,} examples {number(round(figure, 6))}; {plain}, so {1 - figure / mean:.1%} of the spread "
         f"is kept. {'The worst come first. ' if order == 'worst' else ''}In the last row what was added (orange) and what was lost (blue)."
         if mean > 0
         else f"Mean squared error over {len(x):,} examples {number(round(figure, 6))}.",
-        extra={
-            "across": len(which),
-            "rows": ["image", "again", "difference"],
-            "details": [""] * 2 * len(which) + [number(round(error, 5)) for error in errors[which].tolist()],
-            "heat": [None] * 2 * len(which) + [gap.tolist() for gap in signed],
-            "top": float(torch.stack(signed).abs().max()),
-            "errors": errors[which],
-        },
+        across=len(which),
+        rows=["image", "again", "difference"],
+        details=[""] * 2 * len(which) + [number(round(error, 5)) for error in errors[which].tolist()],
+        heat=[None] * 2 * len(which) + [gap.tolist() for gap in signed],
+        top=float(torch.stack(signed).abs().max()),
+        results={"errors": errors[which]},
     )
 
 
 def tiny() -> Subject:
-    from .tools.codes import small
-
     return small()

@@ -5,12 +5,13 @@ A ReLU network is linear wherever the same units are on.  On a line the regions 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, no_model, untouched
+from ..core.reading import Lines, Plane, Reading, Subject, Table
+from .tools.readonly import guard, no_model, untouched
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -39,6 +40,7 @@ def why_not(subject: Subject) -> str:
     return ""
 
 
+@guard
 def read(
     subject: Subject, output: Annotated[int, Range(least=0)] = 0, margin: Annotated[float, Range(least=0, most=100)] = 0.1
 ) -> list[Reading]:
@@ -47,7 +49,6 @@ def read(
     output: which number of the output to show
     margin: how far the box reaches beyond the inputs, as a share of their extent
     """
-    need(__name__, subject, output=output, margin=margin)
     from ..models.piecewise import regions
 
     x = subject.batch.x.detach().double().reshape(len(subject.batch), -1)
@@ -82,7 +83,7 @@ def table(regions: list[Region], output: int = 0) -> Reading:
             "slope x": [float(region.weight[output, 0]) for region in regions],
             "slope y": [float(region.weight[output, 1]) for region in regions],
         }
-    return Reading("Linear regions", "table", columns, note=f"{summary}; a 1 stands for a unit that is on, a bar parts layers.")
+    return Table("Linear regions", columns, note=f"{summary}; a 1 stands for a unit that is on, a bar parts layers.")
 
 
 def _shortened(pattern: str) -> str:
@@ -100,7 +101,7 @@ def _curve(regions: list[Region], output: int) -> Reading:
     x = [float(regions[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in regions)]
     y = [float((regions[max(i - 1, 0)].weight @ [place] + regions[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
     steps = {"x": x, "output": y}
-    return Reading("A function in pieces", "lines", steps, axes=["x", "output"], note=f"{_told(regions)}, exactly.")
+    return Lines("A function in pieces", steps, axes=["x", "output"], note=f"{_told(regions)}, exactly.")
 
 
 def _map(regions: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
@@ -111,12 +112,11 @@ def _map(regions: list[Region], low: list[float], high: list[float], output: int
     home = locate(regions, points.reshape(-1, 2))
     weight, bias = (np.array([getattr(region, name)[output] for region in regions]) for name in ("weight", "bias"))
     value = (weight[home] * points.reshape(-1, 2)).sum(1) + bias[home]
-    extra = {"x": columns, "y": rows, "outlines": [region.corners for region in regions]}
-    function = Reading("A function in pieces", "plane", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], extra=extra)
-    paint = {**extra, "classes": [""] * COLORS}
+    outlines = [region.corners for region in regions]
+    function = Plane("A function in pieces", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], x=columns, y=rows, outlines=outlines)
     shown = {"regions": np.array(colors(regions))[home].reshape(GRID, GRID)}
     note = f"{_told(regions)}, exactly; neighbors differ in one unit and in color."
-    return [function, Reading("Where the same units are on", "plane", shown, axes=["x", "y"], note=note, extra=paint)]
+    return [function, replace(function, title="Where the same units are on", values=shown, note=note, classes=[""] * COLORS)]
 
 
 def locate(regions: list[Region], points: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, not_values, predictions, real
+from ..core.reading import Bars, Reading, Scatter, Subject
+from .tools.readonly import guard, not_values, predictions, real
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,7 @@ def why_not(subject: Subject) -> str:
     return not_values(subject)
 
 
+@guard
 def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Reading]:
     """Predicted against true, and a histogram of true minus predicted; R2 over all outputs is their plain mean.
 
@@ -27,7 +28,6 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
     """
     import torch
 
-    need(__name__, subject, bins=bins)
     y, guess = subject.batch.y.double(), predictions(subject).double()
     n = len(y)
     y, guess = y.reshape(n, -1), guess.reshape(n, -1)
@@ -51,21 +51,20 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
     edges = torch.linspace(-reach, reach, bins + 1, dtype=torch.float64)
     where = torch.bucketize(residual, edges[1:-1])
     return [
-        Reading(
+        Scatter(
             "Predicted against true",
-            "scatter",
             {"true": y[shown], "predicted": guess[shown]},
             axes=["true", "predicted"],
             note=(f"R² {r2:.4f}; " if r2 is not None else "R² undefined, all targets are equal; ") + figures + ".",
-            extra={"diagonal": True, "r2": r2, "rmse": rmse, "mae": mae},
+            diagonal=True,
+            results={"r2": r2, "rmse": rmse, "mae": mae},
         ),
-        Reading(
+        Bars(
             "Residuals",
-            "bars",
             {"examples": torch.bincount(where, minlength=bins)},
             axes=["true − predicted", "examples"],
             note=f"Mean {number(float(residual.mean()))}, standard deviation {number(float(residual.std(correction=0)))}.",
-            extra={"edges": edges},
+            edges=edges,
         ),
     ]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need
-from .tools.tokens import named, no_tokens, spelled
+from ..core.reading import Heat, Reading, Subject
+from .attention import maps
+from .tools.readonly import guard
+from .tools.tokens import letters, named, no_tokens, spelled
 
 
 def why_not(subject: Subject) -> str:
@@ -24,31 +25,31 @@ def why_not(subject: Subject) -> str:
     )
 
 
+@guard
 def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annotated[int, Range(1, 512)] = 32) -> list[Reading]:
     """For each stack of layers: places after the last one down, input tokens across, each row summing to 1.
 
     example: which of the batch, from 0
     tokens: how many of its first tokens the model is given
     """
-    from .attention import maps
-
-    need(__name__, subject, example=example, tokens=tokens)
     stacks: dict[str, list[Any]] = {}
     for each in maps(subject, example, tokens):
         if not each.cross:
             stacks.setdefault(_stack(each.name), []).append(each)
-    names, readings = spelled(subject), []
+    names = spelled(subject)
+    readings: list[Reading] = []
     for stack, layers in stacks.items():
         words = named(layers[0].asking, names)
         readings.append(
-            Reading(
+            Heat(
                 "Attention rollout" + (f" of the {stack}" if len(stacks) > 1 else ""),
-                "heat",
                 {"share": rolled([each.weights for each in layers]).round(decimals=3)},
                 axes=["after the last layer", "input"],
                 note=f"Of example {example}, through {len(layers)} attention layers, heads averaged; a layer passes on half of what it had "
                 "and half of what it looked at. Darker is more; a row sums to 1.",
-                extra={"rows": words, "columns": words, "share": "row"},
+                rows=words,
+                columns=words,
+                share="row",
             )
         )
     return readings
@@ -70,6 +71,4 @@ def _stack(name: str) -> str:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
+from torch.nn.functional import interpolate
+
 from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Images, Reading, Subject
 from .tools.pictures import chosen, convolved, gathering, no_images, picture, sloped
-from .tools.readonly import need, untouched
+from .tools.readonly import guard, untouched
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +34,6 @@ STRONG = 0.01
 
 
 def why_not(subject: Subject) -> str:
-    import torch
-
     if missing := no_images(subject):
         return missing
     try:
@@ -42,6 +44,7 @@ def why_not(subject: Subject) -> str:
     return "" if torch.is_tensor(out) and out.dim() == 2 else "the model does not give one score for each class"
 
 
+@guard
 def read(
     subject: Subject,
     method: Literal["gradient", "integrated", "grad-cam"] = "integrated",
@@ -60,9 +63,6 @@ def read(
     baseline: value of all pixels of the image from which gradients are integrated
     steps: places on the way at which they are taken
     """
-    import torch
-
-    need(__name__, subject, method=method, n=n, of=of, layer=layer, baseline=baseline, steps=steps)
     model, batch = subject.model, subject.batch[:n]
     with untouched(model), torch.no_grad():
         out = ask(model, batch)
@@ -88,14 +88,17 @@ def read(
         legend += "; 'none' is nowhere." if any(details) else "."
     legend += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full color."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
-    return Reading(
+    return Images(
         f"Saliency: {TITLES[method]}",
-        "images",
         {"images": [picture(image) for image in batch.x]},
         axes=["example", "row", "column"],
         note=(f"The first {n} of {len(subject.batch):,} images. " if n < len(subject.batch) else "")
         + f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {legend}",
-        extra={"labels": [names[i] for i in classes.tolist()], "details": details, "heat": heat.tolist(), "strong": STRONG, "size": 1.05},
+        labels=[names[i] for i in classes.tolist()],
+        details=details,
+        heat=heat.tolist(),
+        strong=STRONG,
+        size=1.05,
     )
 
 
@@ -111,16 +114,12 @@ def _chosen_scores(out: Tensor, classes: Tensor) -> Tensor:
 
 
 def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:
-    import torch
-
     with untouched(model), torch.no_grad():
         return _chosen_scores(ask(model, batch), classes).double()
 
 
 def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
     """(B, C, H, W) slope of the score of each example's class by its pixels."""
-    import torch
-
     with untouched(model), sloped():
         x = batch.x.detach().clone().requires_grad_()
         out = ask(model, batch.replace(x=x))
@@ -129,8 +128,6 @@ def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
 
 def integrated(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, steps: int = 64) -> Tensor:
     """(B, C, H, W) integrated gradients along the straight way from a flat image, by the midpoint rule, summed in double precision."""
-    import torch
-
     way = batch.x.double() - baseline
     total = torch.zeros_like(way)
     for step in range(steps):
@@ -141,9 +138,6 @@ def integrated(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, s
 
 def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[Tensor, str]:
     """(B, H, W) heat of a layer's maps, smoothly enlarged to the image, and the name of the layer."""
-    import torch
-    from torch.nn.functional import interpolate
-
     with untouched(model), sloped():
         fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
@@ -158,6 +152,4 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

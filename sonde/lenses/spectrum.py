@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
 from ..core.batch import ask
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
+from ..core.reading import Lines, Reading, Subject, Table
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
-from .tools.readonly import hooked, need, no_gradient, untouched, written_out
+from ..gradients.modes import hvp, of_parameters
+from .tools.readonly import guard, hooked, no_gradient, untouched, written_out
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +39,7 @@ def why_not(subject: Subject) -> str:
     return no_gradient(subject)
 
 
+@guard
 def read(
     subject: Subject,
     steps: Annotated[int, Range(2, 1000)] = 60,
@@ -45,14 +52,12 @@ def read(
     tolerance: error of its two ends at which to stop, as a share of the largest
     seed: of the start vector
     """
-    need(__name__, subject, steps=steps, tolerance=tolerance, seed=seed)
     with untouched(subject.model):
         rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]
         spectrum = of_hessian(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
     columns = ("layer", "kind", "spectral norm", "stable rank", "condition", "spectral radius")
-    layers = Reading(
+    layers = Table(
         "Layers as linear maps",
-        "table",
         {column: [row[i] for row in rows] for i, column in enumerate(columns)},
         note="Stable rank: squared Frobenius norm over squared spectral norm. Condition: largest over smallest singular value; "
         f"not for convolutions or above {DENSE:,} units. Radius: of square matrices.",
@@ -62,8 +67,6 @@ def read(
 
 def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, tolerance: float = 1e-4, seed: int = 0) -> Spectrum:
     """Ritz values of the Hessian of the loss in all trained parameters."""
-    import torch
-
     params = _trained(model)
     n, dtype = sum(p.numel() for p in params), params[0].dtype
     start = torch.randn(n, generator=generator(seed, "lanczos"), dtype=dtype).to(params[0].device)
@@ -74,10 +77,6 @@ def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, to
 
 def hessian_product(model: nn.Module, objective: Any, batch: Any) -> Callable[[Tensor], Tensor]:
     """v -> H v for flat vectors over the trained parameters."""
-    import torch
-
-    from ..gradients.modes import hvp, of_parameters
-
     loss, now = of_parameters(model, lambda net: objective(net, batch).loss())
     trained = {name: now[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
     sizes = [value.numel() for value in trained.values()]
@@ -91,8 +90,6 @@ def hessian_product(model: nn.Module, objective: Any, batch: Any) -> Callable[[T
 
 def spectral_radius(matrix: Tensor, seed: int = 0) -> float:
     """Largest absolute eigenvalue of a square matrix: what one step of a long product multiplies a vector by, in the end."""
-    import torch
-
     if len(matrix) <= DENSE:
         return float(torch.linalg.eigvals(matrix.double()).abs().max())
     from scipy.sparse.linalg import eigs
@@ -103,8 +100,6 @@ def spectral_radius(matrix: Tensor, seed: int = 0) -> float:
 
 def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float:
     """Spectral norm of a linear layer without its bias, on inputs (..., features) or (channels, ...) of the given shape."""
-    import torch
-
     weight = layer.get_parameter("weight").detach()
     start = torch.randn(shape, generator=generator(seed, "norm"), dtype=weight.dtype).to(weight.device)
     if weight.dim() == 2:
@@ -121,10 +116,6 @@ def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float
 
 def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     """Dense and convolution layers with the shape of one example they are given, from one forward pass."""
-    import torch
-    from torch import nn
-    from torch.nn.modules.conv import _ConvNd
-
     seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
 
     def note(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
@@ -138,8 +129,6 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
 
 
 def _layer(name: str, layer: nn.Module, shape: tuple[int, ...], seed: int) -> list[Any]:
-    import torch
-
     weight = layer.get_parameter("weight").detach()
     kind = f"{type(layer).__name__} {' x '.join(map(str, weight.shape))}"
     norm = layer_norm(layer, shape, seed)
@@ -156,8 +145,6 @@ def _layer(name: str, layer: nn.Module, shape: tuple[int, ...], seed: int) -> li
 
 def _curvature(spectrum: Spectrum, examples: int, parameters: int) -> Reading:
     """The density of the Hessian's eigenvalues: each Ritz value as a narrow bell of its weight."""
-    import torch
-
     low, high = spectrum.low, spectrum.high
     reach = max(high - low, 1e-12)
     x = torch.linspace(low - 0.05 * reach, high + 0.05 * reach, POINTS, dtype=torch.float64)
@@ -169,8 +156,15 @@ def _curvature(spectrum: Spectrum, examples: int, parameters: int) -> Reading:
         f"Loss on {examples} examples, {number(parameters)} parameters, {spectrum.products} products. "
         f"Eigenvalues from {number(low)} to {number(high)}, each end to within {number(error)}. {verdict(low, high, error)}"
     )
-    extra = {"x": x, "log": ["y"], "low": low, "high": high, "error": error, "products": spectrum.products}
-    return Reading("Curvature of the loss", "lines", {"density": density}, axes=["eigenvalue", "density"], note=note, extra=extra)
+    return Lines(
+        "Curvature of the loss",
+        {"density": density},
+        axes=["eigenvalue", "density"],
+        note=note,
+        x=x,
+        log=["y"],
+        results={"low": low, "high": high, "error": error, "products": spectrum.products},
+    )
 
 
 def verdict(low: float, high: float, error: float = 0.0) -> str:
@@ -190,6 +184,4 @@ def _trained(model: nn.Module) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

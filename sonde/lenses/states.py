@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import hooked, need, no_model, untouched
-from .tools.tokens import layer
+from ..core.reading import Lines, Reading, Subject
+from .tools.readonly import guard, hooked, no_model, untouched
+from .tools.tokens import layer, letters
 
 LINES = 7
 """layers that are drawn"""
@@ -25,6 +25,7 @@ def why_not(subject: Subject) -> str:
     return "" if subject.batch.x.dim() > 1 and subject.batch.x.shape[1] > 1 else "the inputs are no sequences"
 
 
+@guard
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: Annotated[int, Range(1, 65536)] = 256) -> list[Reading]:
     """Norm of each tensor of the state after each step, mean over sequences; a picture for each kind of tensor.
 
@@ -33,18 +34,16 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
     """
     import torch
 
-    need(__name__, subject, examples=examples, steps=steps)
     sizes = norms(subject.model, subject.batch[:examples], steps)
     kinds = list(dict.fromkeys(name for each in sizes.values() for name in each))
     return [
-        Reading(
+        Lines(
             f"Size of the state '{kind}'",
-            "lines",
             {layer(name): each[kind] for name, each in shown.items()},
             axes=["step", "norm"],
             note=f"Norm over all its numbers, mean over {min(examples, len(subject.batch))} sequences"
             + (f"; {LINES} of {len(have)} layers." if len(have) > LINES else "."),
-            extra={"x": {layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()}},
+            x={layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()},
         )
         for kind in kinds
         for have in [[name for name, each in sizes.items() if kind in each]]
@@ -88,6 +87,4 @@ def _mixers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters("lstm")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ..core.numbers import number
-from ..core.reading import Reading, Subject
+from ..core.reading import Reading, Subject, Table
 from .curves import OF_TRAINING, best, series, without_copies
-from .tools.readonly import need
+from .tools.readonly import guard
 
 
 def why_not(subject: Subject) -> str:
     return "" if series(subject.metrics) else "there are no metrics yet"
 
 
+@guard
 def read(subject: Subject) -> Reading:
     """Last value, best value and its step for each figure; 'best' has no meaning for a learning rate or a test figure."""
-    need(__name__, subject)
     table: dict[str, list] = {"figure": [], "last": [], "best": [], "at step": []}
     lines = without_copies(series(subject.metrics))
     for name, line in lines.items():
@@ -23,7 +23,7 @@ def read(subject: Subject) -> Reading:
         for column, value in zip(table, (name, line[1][-1], *(at or (None, None))), strict=True):
             table[column].append(value)
     steps = max(line[0][-1] for line in lines.values())
-    return Reading("Over the run", "table", table, axes=["figure"], note=f"After {number(steps)} steps.")
+    return Table("Over the run", table, axes=["figure"], note=f"After {number(steps)} steps.")
 
 
 def tiny() -> Subject:

@@ -6,33 +6,32 @@ import math
 from typing import Annotated, Any
 
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.readonly import need, real, untouched
-from .tools.tokens import BLANK, logits, moved, named, no_logits, one, original, spelled
+from ..core.reading import Reading, Subject, Text
+from .tools.readonly import guard, real, untouched
+from .tools.tokens import BLANK, letters, logits, moved, named, no_logits, one, original, spelled
 
 
 def why_not(subject: Subject) -> str:
     return no_logits(subject)
 
 
+@guard
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotated[int, Range(1, 4096)] = 64) -> list[Reading]:
     """Bits of each token of the first examples; tokens that were not asked for have no color.
 
     n: examples to show
     tokens: how many of the first tokens to show of each
     """
-    need(__name__, subject, n=n, tokens=tokens)
     names = spelled(subject)
     texts = [_text(one(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]
     top = max((bits for _, cost in texts for bits in cost[: tokens + 1] if not math.isnan(bits)), default=0.0)
     return [
-        Reading(
+        Text(
             f"Surprisal of example {row}",
-            "text",
             {"token": [word.replace(BLANK, " ") for word in named(words, names)][: tokens + 1], "bits": cost[: tokens + 1]},
             axes=["token", "bits"],
             note=_note(cost, tokens),
-            extra={"top": top},
+            top=top,
         )
         for row, (words, cost) in enumerate(texts)
     ]
@@ -71,6 +70,4 @@ def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
 
 
 def tiny() -> Subject:
-    from .tools.tokens import letters
-
     return letters()

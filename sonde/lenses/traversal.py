@@ -7,16 +7,17 @@ from typing import Annotated, Any
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
-from ..core.reading import Reading, Subject
-from .tools.codes import codes, decoded, drawn, no_codes
+from ..core.reading import Images, Reading, Subject
+from .tools.codes import codes, decoded, drawn, no_codes, small
 from .tools.pictures import check
-from .tools.readonly import CHUNK, need, untouched
+from .tools.readonly import CHUNK, guard, untouched
 
 
 def why_not(subject: Subject) -> str:
     return no_codes(subject)
 
 
+@guard
 def read(
     subject: Subject,
     example: Annotated[int, Range(0)] = 0,
@@ -35,7 +36,6 @@ def read(
     """
     import torch
 
-    need(__name__, subject, example=example, coordinates=coordinates, rows=rows, steps=steps, reach=reach)
     check("example", example, len(subject.batch))
     x = subject.batch.x
     with untouched(subject.model), torch.no_grad():
@@ -53,20 +53,17 @@ def read(
     ends = f"from {-reach:g} to {reach:g} {scale}"
     names = [f"{number(round(value, 2))}" for value in way.tolist()]
     spent = ", ".join(f"{i}: {number(round(float(spread[i]), 3))}" for i in which)
-    return Reading(
+    return Images(
         "Traversal of the code",
-        "images",
         {"images": pictures},
         axes=["picture", "row", "column"],
         note=(f"Coordinate {which[1]} across and {which[0]} down, each {ends}" if grid else f"Each row moves one number, {ends}")
         + f"; the others stay those of example {example}. Standard deviation of each over {len(x):,} examples: {spent}.",
-        extra={
-            "across": steps,
-            "rows": [f"{name}" for name in names] if grid else [f"coordinate {i}" for i in which],
-            "labels": [*[""] * (len(pictures) - steps), *names],
-            "dense": True,
-            "coordinates": which,
-        },
+        across=steps,
+        rows=[f"{name}" for name in names] if grid else [f"coordinate {i}" for i in which],
+        labels=[*[""] * (len(pictures) - steps), *names],
+        dense=True,
+        results={"coordinates": which},
     )
 
 
@@ -100,6 +97,4 @@ def _grid(code: Any, which: list[int], middle: Any, unit: Any, way: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from .tools.codes import small
-
     return small()

@@ -8,11 +8,15 @@ from dataclasses import fields, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
+
 from ..core.batch import ask
 from ..core.errors import clean
 from ..core.numbers import bytes_, si
 from ..lenses.cost import Cost, Row, by, cost, on_meta, remark
 from ..lenses.tools.readonly import hooked
+from ..nn.mixers import Mixer
+from ..nn.recurrence import choose, watching
 
 if TYPE_CHECKING:
     import torch
@@ -47,11 +51,6 @@ class Taken(NamedTuple):
 
 def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **options: Any) -> list[Taken]:
     """The form of every mixer in the order they run, on the device the model is on; a recurrence by its cost model."""
-    import torch
-
-    from ..nn.mixers import Mixer
-    from ..nn.recurrence import choose, watching
-
     net, batch = on_meta(model, example, **options)
     mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
     real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
@@ -78,8 +77,6 @@ def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **opti
 
 def _standing_in(steps: Steps, device: torch.device) -> Steps:
     """The same sizes on a device, in the memory of one number each."""
-    import torch
-
     tensors = {f.name: x for f in fields(steps) if isinstance(x := getattr(steps, f.name), torch.Tensor)}
     with torch.device(device):
         small: dict[str, Any] = {name: torch.zeros((), dtype=x.dtype).expand(x.shape) for name, x in tensors.items()}

@@ -171,9 +171,9 @@ def _uri(data: bytes, kind: str = "svg+xml") -> str:
     return f"data:image/{kind};base64," + base64.b64encode(data).decode()
 
 
-def _card(reading: Reading, titled: bool = True) -> Html:
+def _card(reading: Any, titled: bool = True) -> Html:
     """A reading of kind 'table' as a real table."""
-    formats, total = reading.extra.get("formats", {}), reading.extra.get("total", {})
+    formats, total = reading.formats, reading.total
     right = {name: not any(isinstance(cell, str) for cell in column) for name, column in reading.values.items()}
     columns = {name: [formatted(cell, formats.get(name, "")) for cell in column] for name, column in reading.values.items()}
     foot = [formatted(total[name], formats.get(name, "")) if name in total else "" for name in columns] if total else []

@@ -10,7 +10,7 @@ from ..core.errors import clean
 from .terminal import bold, colored, table, wide, width
 
 if TYPE_CHECKING:
-    from ..core.reading import Reading
+    from ..core.reading import Bars, Heat, Lines, Plane, Reading, Table, Text
 
 ROWS = 40
 COLUMNS = 16
@@ -26,15 +26,15 @@ def text(reading: Reading) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _table(reading: Reading) -> str:
+def _table(reading: Table) -> str:
     from ..core.numbers import formatted
 
-    formats = reading.extra.get("formats", {})
+    formats = reading.formats
     names = list(reading.values)
     rows = [[formatted(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
     more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS + 20 else ""
     rows = rows[:ROWS] if more else rows
-    total = reading.extra.get("total")
+    total = reading.total
     if total:
         rows.append(
             ["total" if i == 0 else formatted(total[name], formats.get(name, "")) if name in total else "" for i, name in enumerate(names)]
@@ -42,15 +42,14 @@ def _table(reading: Reading) -> str:
     return table(names, rows) + more
 
 
-def _bars(reading: Reading) -> str:
-    edges = reading.extra.get("edges")
-    labels = reading.extra.get("labels") or ([f"{a:.4g} to {b:.4g}" for a, b in zip(edges, edges[1:], strict=False)] if edges else None)
+def _bars(reading: Bars) -> str:
     rows = list(_columns(reading))
-    marks = labels if labels is not None and len(labels) == len(rows) else range(len(rows))
+    bins = [f"{a:.4g} to {b:.4g}" for a, b in zip(reading.edges, reading.edges[1:], strict=False)]
+    marks = reading.labels or bins or range(len(rows))
     return _cut([reading.axes[0] if reading.axes else "", *reading.values], [[mark, *row] for mark, row in zip(marks, rows, strict=True)])
 
 
-def _lines(reading: Reading) -> str:
+def _lines(reading: Lines) -> str:
     rows = []
     for name, values in reading.values.items():
         known = [value for value in values if value is not None and value == value]
@@ -58,11 +57,11 @@ def _lines(reading: Reading) -> str:
     return _cut(["line", "points", "first", "last", "lowest", "highest"], rows)
 
 
-def _heat(reading: Reading) -> str:
+def _heat(reading: Heat) -> str:
     parts = []
     for name, matrix in reading.values.items():
-        rows = reading.extra.get("rows") or range(len(matrix))
-        heads = reading.extra.get("columns") or range(len(matrix[0]) if matrix else 0)
+        rows = reading.rows or range(len(matrix))
+        heads = reading.columns or range(len(matrix[0]) if matrix else 0)
         if len(heads) > COLUMNS or len(matrix) > ROWS:
             parts.append(f"{name}: {len(matrix)} x {len(heads)}")
         else:
@@ -71,7 +70,7 @@ def _heat(reading: Reading) -> str:
     return "\n".join(parts)
 
 
-def _plane(reading: Reading) -> str:
+def _plane(reading: Plane) -> str:
     rows = []
     for name, panel in reading.values.items():
         known = [value for row in panel for value in row if value is not None and value == value]
@@ -79,15 +78,15 @@ def _plane(reading: Reading) -> str:
     return _cut(["panel", "points", "lowest", "highest"], rows)
 
 
-def _running(reading: Reading) -> str:
+def _running(reading: Text) -> str:
     """The text itself, each token on a color that tells its number; what the colors mean; and the largest numbers."""
     from rich.console import Console
-    from rich.text import Text
+    from rich.text import Text as Styled
 
     tokens, unit = [clean(token) for token in reading.values["token"]], reading.axes[1]
     values = [math.nan if value is None else float(value) for value in reading.values[unit]]
     known = [value for value in values if not math.isnan(value)]
-    top = float(reading.extra.get("top", max(known, default=0.0)))
+    top = max(known, default=0.0) if reading.top is None else float(reading.top)
 
     def style(value: float) -> str:
         if math.isnan(value):
@@ -95,7 +94,7 @@ def _running(reading: Reading) -> str:
         level = round((LEVELS - 1) * min(max(value / top, 0.0), 1.0)) if top > 0 else 0
         return f"black on rgb(255,{250 - 35 * level},{240 - 50 * level})"
 
-    shown = Text()
+    shown = Styled()
     for token, value in zip(tokens, values, strict=True):
         shown.append(token, style(value))
         shown.append("\n" if token.endswith("\u21b5") else "")
@@ -104,7 +103,7 @@ def _running(reading: Reading) -> str:
         console.print(shown)
         if colored():
             steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
-            console.print(f"{clean(unit)}:", *(Text(f" {value:.2g} ", style(value)) for value in steps))
+            console.print(f"{clean(unit)}:", *(Styled(f" {value:.2g} ", style(value)) for value in steps))
     most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
     spoken = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
     ranking = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)

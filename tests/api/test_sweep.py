@@ -120,7 +120,7 @@ def test_the_table_ranks_by_the_monitored_metric_with_mean_and_spread(tmp_path):
     assert result.best.mean("valid/loss") == pytest.approx(sum(values) / 2)
     assert result.best.spread("valid/loss") == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     picture = result.reading()
-    assert picture.extra["dots"]["valid/loss"][0] == values and "valid/loss" not in picture.title
+    assert picture.dots["valid/loss"][0] == values and "valid/loss" not in picture.title
     lines = result.table().splitlines()
     assert lines[0].startswith("rank") and lines[2].startswith("1     0.05") and "±" in lines[2]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sonde.atlas.exhibit import Exhibit, Result, found, run, spread
 from sonde.core.errors import BadInput
-from sonde.core.reading import Reading
+from sonde.core.reading import Lines
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_chapter_has_one_file(tmp_path):
 
 
 def test_result_survives_json():
-    reading = Reading("a", "lines", {"y": [1.0, math.nan], "b": [2, 3]}, ("step",))
+    reading = Lines("a", {"y": [1.0, math.nan], "b": [2, 3]}, ("step",))
     exhibit = Exhibit(None)
     exhibit.expect("one", 1, 1)
     result = Result("PAR-01", "fine", 1.5, "abc", tuple(exhibit.findings), (reading,))

@@ -158,8 +158,8 @@ def test_a_cache_that_cannot_be_written_does_not_fail_a_row(folder, capsys, monk
 
 
 def test_show_prints_statement_expectations_and_tables(folder, capsys):
-    table = "from sonde.core.reading import Reading\n" + GOOD.replace(
-        "return", "exhibit.show(Reading('Layers', 'table', {'layer': ['a', 'b'], 'size': [3, 0.5]}, note='two of them'))\n    return"
+    table = "from sonde.core.reading import Table\n" + GOOD.replace(
+        "return", "exhibit.show(Table('Layers', {'layer': ['a', 'b'], 'size': [3, 0.5]}, note='two of them'))\n    return"
     )
     write(folder, "par", table, BAD)
     assert runner.show("par-1", folder) == 0
@@ -171,8 +171,8 @@ def test_show_prints_statement_expectations_and_tables(folder, capsys):
 
 
 def test_show_draws_pictures_beside_the_results(folder, capsys, cache):
-    reading = "exhibit.show(Reading('Curve', 'lines', {'y': [1.0, 4.0, 9.0]}, axes=['x']))"
-    write(folder, "par", "from sonde.core.reading import Reading\n" + GOOD.replace("return", f"{reading}\n    return"))
+    reading = "exhibit.show(Lines('Curve', {'y': [1.0, 4.0, 9.0]}, axes=['x']))"
+    write(folder, "par", "from sonde.core.reading import Lines\n" + GOOD.replace("return", f"{reading}\n    return"))
     assert runner.show("PAR-01", folder) == 0
     assert str(cache / "PAR-01-1.png") in capsys.readouterr().out.replace("\n", "")
     assert (cache / "PAR-01-1.png").read_bytes().startswith(b"\x89PNG")

@@ -20,7 +20,7 @@ from PIL import Image
 
 from sonde.api.run import open_run
 from sonde.core import registry
-from sonde.core.reading import Reading
+from sonde.core.reading import Heat, Lines, Table, Text
 from sonde.report.readings import text
 
 
@@ -162,13 +162,11 @@ def test_every_lens_can_be_read_in_a_terminal(lens: str) -> None:
 
 
 def test_readings_as_text() -> None:
-    table = Reading(
-        "T", "table", {"layer": ["a", "b"], "FLOPs": [1500, None]}, extra={"formats": {"FLOPs": "si"}, "total": {"FLOPs": 1500}}
-    )
+    table = Table("T", {"layer": ["a", "b"], "FLOPs": [1500, None]}, formats={"FLOPs": "si"}, total={"FLOPs": 1500})
     assert text(table).splitlines() == ["T", "layer  FLOPs", "-----  -----", "a      1.5 k", "b          -", "total  1.5 k"]
-    heat = Reading("H", "heat", {"n": [[1, 2], [3, 40]]}, axes=["true", "said"], extra={"rows": ["x", "y"], "columns": ["x", "y"]})
+    heat = Heat("H", {"n": [[1, 2], [3, 40]]}, axes=["true", "said"], rows=["x", "y"], columns=["x", "y"])
     assert text(heat).splitlines()[1:] == ["true / said  x   y", "-----------  -  --", "x            1   2", "y            3  40"]
-    lines = Reading("L\x1b", "lines", {"loss": [3.0, float("nan"), 1.0, 2.0]}, note="down")
+    lines = Lines("L\x1b", {"loss": [3.0, float("nan"), 1.0, 2.0]}, note="down")
     assert text(lines).splitlines()[0] == "L\\x1b" and text(lines).splitlines()[3].split() == ["loss", "4", "3", "2", "1", "3"]
 
 
@@ -412,7 +410,7 @@ def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None
     from sonde.report import terminal
 
     words = [*"the cat ", "sat↵", "\x1b[31mon"]
-    reading = Reading("t", "text", {"token": words, "bits": [float("nan"), *range(len(words) - 1)]}, axes=["token", "bits"])
+    reading = Text("t", {"token": words, "bits": [float("nan"), *range(len(words) - 1)]}, axes=["token", "bits"])
     plain = _readings._running(reading)
     assert plain.splitlines()[:2] == ["the cat sat↵", "\\x1b[31mon"] and "\x1b" not in plain
     assert plain.splitlines()[2].startswith("most bits: '\\x1b[31mon' 8, 'sat↵' 7, ")
@@ -424,6 +422,6 @@ def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None
     first, second, scale, _ = color.splitlines()
     assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not asked for, then the least
     assert "48;2;255;110;40m" in second and "48;2;255;110;40m 8 " in scale and scale.startswith("bits:")
-    long = Reading("t", "text", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])
+    long = Text("t", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])
     lines = re.sub(r"\x1b\[[\d;]*m", "", _readings._running(long)).splitlines()[:-2]
     assert len(lines) > 2 and all(len(line) <= terminal.width() for line in lines) and "".join(lines).count("word") == 60

@@ -25,7 +25,7 @@ def test_slopes_by_hand():
     w1, b1, w2, b2 = (p.detach().numpy().astype(float) for p in list(layers.parameters())[:4])
     s = 1 / (1 + np.exp(-(x.numpy() @ w1.T + b1)))
     above = s @ w2.T + b2 > 0
-    assert reading.extra["labels"] == ["1 Sigmoid", "3 ReLU"]
+    assert reading.labels == ["1 Sigmoid", "3 ReLU"]
     np.testing.assert_allclose(reading.values["mean slope"], [(s * (1 - s)).mean(), above.mean()], rtol=1e-4)
     np.testing.assert_allclose(reading.values["flat"], [(s * (1 - s) <= 0.01 * 0.25).mean(), (~above).mean()], atol=1e-6)
     np.testing.assert_allclose(reading.values["dead units"], [(s * (1 - s) <= 0.0025).all(0).mean(), (~above).all(0).mean()], atol=1e-6)

@@ -24,8 +24,8 @@ def test_it_shows_each_pair_without_its_padding() -> None:
         torch.testing.assert_close(shown, subject.model.align(source, x)[0].detach(), rtol=0, atol=6e-4)  # shown to three digits
         torch.testing.assert_close(shown.sum(1), torch.ones(n + 1), rtol=0, atol=4e-3)
     letters = ["end", "a", "b", "c", "d"]
-    assert readings[1].extra["columns"] == [letters[token] for token in subject.batch.source[1, :2].tolist()]
-    assert readings[1].extra["rows"] == [*reversed(readings[1].extra["columns"]), "end"]
+    assert readings[1].columns == [letters[token] for token in subject.batch.source[1, :2].tolist()]
+    assert readings[1].rows == [*reversed(readings[1].columns), "end"]
 
 
 def test_a_model_without_attention_has_none() -> None:

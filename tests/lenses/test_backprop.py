@@ -50,7 +50,7 @@ def test_the_small_net_by_hand() -> None:
 def test_other_chains_equal_autograd(make) -> None:
     subject = make()
     for example in (0, 7):
-        assert backprop.read(subject, example=example)[1].extra["gap"] < 1e-6
+        assert backprop.read(subject, example=example)[1].results["gap"] < 1e-6
 
 
 def test_deltas_and_gradients_in_float64() -> None:
@@ -104,4 +104,4 @@ def test_weights_tied_between_two_layers_have_the_sum_of_both() -> None:
     second.weight = first.weight
     subject = values()
     subject.model = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(3, 1))
-    assert backprop.read(subject)[1].extra["gap"] < 1e-6
+    assert backprop.read(subject)[1].results["gap"] < 1e-6

@@ -42,18 +42,18 @@ def test_the_curve_equals_scikit_learn(bins: int) -> None:
     sure = chances.amax(-1).numpy()
     right, confidence = calibration_curve((chances.argmax(-1) == y).numpy(), sure, n_bins=bins)
     assert reading.values["right"] == pytest.approx(right.tolist(), abs=1e-12)
-    assert reading.extra["x"]["right"] == pytest.approx(confidence.tolist(), abs=1e-12)
-    assert sum(counts.values["answers"]) == 613 and len(counts.extra["edges"]) == bins + 1
+    assert reading.x["right"] == pytest.approx(confidence.tolist(), abs=1e-12)
+    assert sum(counts.values["answers"]) == 613 and len(counts.edges) == bins + 1
     weights = [n for n in counts.values["answers"] if n]
     error = sum(n * abs(a - b) for n, a, b in zip(weights, right, confidence, strict=True)) / 613
-    assert reading.extra["error"] == pytest.approx(error, abs=1e-12)
+    assert reading.results["error"] == pytest.approx(error, abs=1e-12)
 
 
 def test_by_hand() -> None:
     """Two answers of 0.9, one right: off by 0.4; two of 0.6, both right: off by 0.4; so 40 %, and as a whole as sure as right."""
     chances = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     reading, counts = calibration.read(subject(chances, torch.tensor([0, 1, 1, 1])), bins=4)
-    assert reading.extra["error"] == pytest.approx(0.4, abs=1e-6) and "largest of a bin 40.00%" in reading.note
+    assert reading.results["error"] == pytest.approx(0.4, abs=1e-6) and "largest of a bin 40.00%" in reading.note
     assert "75.00% sure and 75.00% right: as sure as right" in reading.note
     assert counts.values["answers"] == [0, 0, 2, 2]
 

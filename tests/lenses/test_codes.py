@@ -46,13 +46,13 @@ def test_of_principal_components_the_share_that_is_kept_is_their_variance() -> N
     assert f"{subject.model.kept:.1%} of the spread is kept" in reading.note
     again = subject.model.decode(subject.model.encode(subject.batch.x))
     errors = (again - subject.batch.x).square().mean(1)
-    assert reading.extra["errors"] == pytest.approx(errors.sort(descending=True).values[:7].tolist(), rel=1e-5)
+    assert reading.results["errors"] == pytest.approx(errors.sort(descending=True).values[:7].tolist(), rel=1e-5)
     worst = int(errors.argmax())
     shown = torch.tensor(reading.values["images"][7])
     assert shown.shape == (8, 8) and torch.allclose(shown, again[worst].reshape(8, 8).clamp(0, 1), atol=1e-6)
-    gap = torch.tensor(reading.extra["heat"][14])
+    gap = torch.tensor(reading.heat[14])
     assert torch.allclose(gap.double(), (again - subject.batch.x)[worst].reshape(8, 8).double(), atol=1e-6)
-    assert reading.extra["top"] >= float(gap.abs().max())
+    assert reading.top >= float(gap.abs().max())
 
 
 def test_moving_one_number_adds_its_row_of_the_decoder() -> None:
@@ -64,12 +64,12 @@ def test_moving_one_number_adds_its_row_of_the_decoder() -> None:
         code[4] = codes[:, 4].mean() + way * codes[:, 4].std(correction=0)
         expected = subject.model.decode(code.float()).reshape(8, 8).clamp(0, 1)
         assert torch.allclose(torch.tensor(reading.values["images"][step]), expected, atol=1e-5)
-    assert reading.extra["rows"] == ["coordinate 4"] and reading.extra["labels"] == ["-2", "-1", "0", "1", "2"]
+    assert reading.rows == ["coordinate 4"] and reading.labels == ["-2", "-1", "0", "1", "2"]
 
 
 def test_without_names_the_numbers_that_differ_most_are_moved() -> None:
     reading = traversal.read(digits(), rows=3, steps=2)
-    assert reading.extra["coordinates"] == [0, 1, 2], "principal components come in this order"
+    assert reading.results["coordinates"] == [0, 1, 2], "principal components come in this order"
     assert len(reading.values["images"]) == 6
 
 
@@ -96,7 +96,7 @@ def test_the_objective_says_what_an_output_means() -> None:
     plain, chances = reconstructions.read(digits(), n=1), reconstructions.read(subject, n=1)
     assert torch.allclose(torch.tensor(chances.values["images"][1]), torch.tensor(plain.values["images"][1]).sigmoid(), atol=0.2)
     again = subject.model.decode(subject.model.encode(subject.batch.x[:1])).sigmoid()
-    assert chances.extra["errors"] == pytest.approx([float((again - subject.batch.x[:1]).square().mean())], rel=1e-5)
+    assert chances.results["errors"] == pytest.approx([float((again - subject.batch.x[:1]).square().mean())], rel=1e-5)
 
 
 def test_convolutional_codes_and_refusals() -> None:

@@ -86,7 +86,7 @@ def test_in_between_two_places_a_map_is_the_mean_of_both() -> None:
 def test_a_network_for_one_size_tells_what_it_can() -> None:
     net = CNN(channels=(1, 4, 6), classes=3, hidden=5, image=(8, 6))
     reading = equivariance.read(Subject(net, Batch(x=torch.randn(5, 1, 8, 6))))
-    assert reading.extra["labels"][-1] == "answer" and reading.extra["labels"][0] == "blocks.conv1"
+    assert reading.labels[-1] == "answer" and reading.labels[0] == "blocks.conv1"
     assert reading.values["turn"][0] is not None and reading.values["turn"][-1] is None, "6 x 8 images are no input of the whole network"
     assert reading.values["shift around"][-1] is not None
 
@@ -101,7 +101,7 @@ def test_a_network_that_enlarges_is_shifted_by_its_own_places() -> None:
 def test_a_unet_and_a_decoder_are_read() -> None:
     unet = Subject(UNet(1, 2, width=2, depth=2, padded=True), Batch(x=torch.randn(3, 1, 16, 12)))
     read = equivariance.read(unet, layers=64)
-    moved = dict(zip(read.extra["labels"], read.values["shift around"], strict=True))
+    moved = dict(zip(read.labels, read.values["shift around"], strict=True))
     assert all(0 <= moved[name] < 2 for name in ("down.0.conv1", "up.1", "up.0", "output"))
     decoder = nn.Sequential(nn.ConvTranspose2d(4, 2, 2, stride=2), nn.ReLU(), nn.ConvTranspose2d(2, 1, 4, stride=4))
     values = equivariance.read(Subject(decoder, Batch(x=torch.randn(2, 4, 3, 5)))).values

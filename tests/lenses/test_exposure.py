@@ -27,8 +27,8 @@ def test_accuracies_are_those_of_a_loop() -> None:
     there = torch.tensor([5.0, 5, 5, 4, 3, 2, 1])
     assert reading.values["forced"] == pytest.approx((forced / there).tolist())
     assert reading.values["free running"] == pytest.approx((free / there).tolist())
-    assert reading.extra["x"] == [1, 2, 3, 4, 5, 6, 7]
-    assert reading.extra["whole"]["forced"] == pytest.approx(float(forced.sum() / 25))
+    assert reading.x == [1, 2, 3, 4, 5, 6, 7]
+    assert reading.results["whole"]["forced"] == pytest.approx(float(forced.sum() / 25))
 
 
 def test_where_it_has_nothing_to_say() -> None:

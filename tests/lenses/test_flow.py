@@ -106,17 +106,17 @@ def test_the_reading_tells_what_vanishes():
     readings = {reading.title: reading for reading in flow.read(images(), depth=30, compare=("sigmoid", "relu"))}
     plain, both = (readings[f"Gradient flow, {remedy}"] for remedy in ("plain", "residual and norm"))
     row = names().index("normal")
-    assert plain.extra["rows"] == names() and plain.extra["columns"] == ["sigmoid", "relu"]
+    assert plain.rows == names() and plain.columns == ["sigmoid", "relu"]
     assert plain.values["log10"][row][0] < -30 and abs(both.values["log10"][row][0]) < 3
     lines = readings["Gradient by layer"].values
     assert set(lines) == set(flow.REMEDIES) and all(len(line) == 30 for line in lines.values())
-    assert readings["Your model: gradient"].extra["rows"] == ["as it is", *names()]
+    assert readings["Your model: gradient"].rows == ["as it is", *names()]
 
 
 def test_every_activation_there_is():
     from sonde.nn import activations
 
-    columns = flow.read(values(), compare=("all",), depth=2, width=3)[-1].extra["columns"]
+    columns = flow.read(values(), compare=("all",), depth=2, width=3)[-1].columns
     assert {"relu", "tanh", "gelu"} <= set(columns) <= set(activations.names())
 
 

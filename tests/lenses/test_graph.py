@@ -25,7 +25,7 @@ def test_adjoints_of_parameters_are_gradients() -> None:
 def test_the_reading_names_operations_and_has_a_picture() -> None:
     picture, reading = graph.read(values(), examples=3, most=6)
     assert reading.values["node"][:2] == ["model.0.weight", "model.0.bias"] and len(reading.values["node"]) == 6
-    assert reading.extra["gap"] < 1e-6 and "3 examples" in reading.note and "The first 6 nodes" in reading.note
+    assert reading.results["gap"] < 1e-6 and "3 examples" in reading.note and "The first 6 nodes" in reading.note
     assert picture.kind == "graph" and [0, *picture.values["kind"]].count("output") == 1
     whole = graph.read(values(), most=100)[-1]
     assert {"tanh", "addmm", "pow", "sum"} <= set(whole.values["operation"])
@@ -42,8 +42,8 @@ def test_the_drawing_is_that_of_the_svg(subject) -> None:
     words = [each.text for each in page if each.tag.endswith("text")]
     assert sorted(line for lines in picture.values["words"] for line in lines) == sorted(words)
     assert picture.values["y"] == [float(box.get("y")) for box in boxes]
-    assert len(picture.extra["edges"]) == sum(each.tag.endswith("path") for each in page)
-    assert all(a[1] < b[1] for way in picture.extra["edges"] for a, b in zip(way, way[1:], strict=False))
+    assert len(picture.edges) == sum(each.tag.endswith("path") for each in page)
+    assert all(a[1] < b[1] for way in picture.edges for a, b in zip(way, way[1:], strict=False))
 
 
 def test_a_large_graph_is_a_table_alone(monkeypatch) -> None:

@@ -44,7 +44,7 @@ def test_a_layer_of_one_number_is_a_line_and_a_dead_one_has_none() -> None:
     net = nn.Sequential(nn.Linear(3, 1), nn.Tanh(), nn.Linear(1, 8), nn.Linear(8, 4))
     net[3].weight.data.zero_()
     reading = intrinsic.read(Subject(net, Batch(x=torch.randn(800, 3))))
-    dimensions = dict(zip(reading.extra["labels"], reading.values["intrinsic dimension"], strict=True))
+    dimensions = dict(zip(reading.labels, reading.values["intrinsic dimension"], strict=True))
     assert dimensions["input"] == pytest.approx(3, abs=0.4)
     assert all(dimensions[name] == pytest.approx(1, abs=0.15) for name in ("0 Linear", "1 Tanh", "2 Linear"))
     assert dimensions["3 Linear"] is None and "3 Linear" in reading.note

@@ -68,7 +68,7 @@ def test_a_bowl():
         model.weight.copy_(torch.linalg.lstsq(x, y).solution.T)
     subject = Subject(model, Batch(x=x, y=y), values().objective)
     along, plane = landscape.read(subject, reach=2.0, points=5)
-    losses, places = torch.tensor(along.values["loss"]), torch.tensor(along.extra["x"])
+    losses, places = torch.tensor(along.values["loss"]), torch.tensor(along.x)
     step = landscape.direction(landscape.weights(model))["weight"]
     curvature = float((x @ step.T).square().mean())
     torch.testing.assert_close(losses, losses.min() + curvature * places.square() / 2, atol=1e-6, rtol=1e-6)
@@ -78,7 +78,7 @@ def test_a_bowl():
 def test_the_way_to_another_run(tmp_path):
     runs = [sonde.train("tiny_mlp", run=tmp_path / name, seed=seed, threads=1, quiet=True, steps=60) for seed, name in enumerate("ab")]
     reading = runs[0].look("landscape", points=3, other=tmp_path / "b")[-1]
-    places, losses = reading.extra["x"], reading.values["loss"]
+    places, losses = reading.x, reading.values["loss"]
     subject, there = runs[0].subject(), runs[1].model()
     assert losses[places.index(0.0)] == pytest.approx(float(subject.objective(subject.model, subject.batch).loss().detach()), rel=1e-5)
     assert losses[places.index(1.0)] == pytest.approx(float(subject.objective(there, subject.batch).loss().detach()), rel=1e-5)

@@ -93,12 +93,12 @@ def test_residuals_equal_scikit_learn() -> None:
     y = torch.randn(613, 2, dtype=torch.float64) * torch.tensor([1.0, 7.0])
     guess = y + torch.randn(613, 2)
     scatter, histogram = residuals.read(Subject(Given(guess), Batch(x=torch.arange(613.0), y=y)), bins=17)
-    assert scatter.extra["r2"] == pytest.approx(metrics.r2_score(y.numpy(), guess.numpy()), abs=1e-9)
-    assert scatter.extra["rmse"] == pytest.approx(metrics.mean_squared_error(y.numpy(), guess.numpy()) ** 0.5, abs=1e-9)
-    assert scatter.extra["mae"] == pytest.approx(metrics.mean_absolute_error(y.numpy(), guess.numpy()), abs=1e-9)
+    assert scatter.results["r2"] == pytest.approx(metrics.r2_score(y.numpy(), guess.numpy()), abs=1e-9)
+    assert scatter.results["rmse"] == pytest.approx(metrics.mean_squared_error(y.numpy(), guess.numpy()) ** 0.5, abs=1e-9)
+    assert scatter.results["mae"] == pytest.approx(metrics.mean_absolute_error(y.numpy(), guess.numpy()), abs=1e-9)
     import numpy as np
 
-    edges = np.array(histogram.extra["edges"])
+    edges = np.array(histogram.edges)
     counts, _ = np.histogram((y.double() - guess.double()).numpy(), bins=edges)
     assert histogram.values["examples"] == counts.tolist() and sum(counts) == 1226
     assert edges[0] == -edges[-1]
@@ -106,10 +106,10 @@ def test_residuals_equal_scikit_learn() -> None:
 
 def test_residuals_of_constant_targets_and_masks() -> None:
     flat = Subject(Given(torch.zeros(4, 1)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1)))
-    assert residuals.read(flat)[0].extra["r2"] is None and "undefined" in residuals.read(flat)[0].note
+    assert residuals.read(flat)[0].results["r2"] is None and "undefined" in residuals.read(flat)[0].note
     batch = Batch(x=torch.arange(3.0), y=torch.tensor([[1.0], [3.0], [99.0]]), mask=torch.tensor([True, True, False]))
     reading = residuals.read(Subject(Given(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
-    assert reading.extra["mae"] == 0.5 and reading.extra["r2"] == 0.5 and len(reading.values["true"]) == 2
+    assert reading.results["mae"] == 0.5 and reading.results["r2"] == 0.5 and len(reading.values["true"]) == 2
     with pytest.raises(BadInput, match="gives 2 numbers for 1 targets"):
         residuals.read(Subject(Given(torch.zeros(4, 2)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1))))
 
@@ -123,7 +123,7 @@ def test_gradient_norms_by_hand() -> None:
     assert reading.values["gradient norm"] == [450.0, 180.0]
     assert reading.values["weight norm"] == [2.0, 5.0]
     assert reading.values["gradient / weight"] == [225.0, 36.0]
-    assert reading.extra["labels"] == ["0 Linear", "1 Linear"] and reading.extra["loss"] == 450.0
+    assert reading.labels == ["0 Linear", "1 Linear"] and reading.results["loss"] == 450.0
     assert "Neither" in reading.note
 
 
@@ -181,10 +181,10 @@ def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
     p = subject.model.eval()(subject.batch.x).softmax(-1)
     wrong = (p.argmax(-1) != subject.batch.y).nonzero().flatten()
     order = wrong[p.amax(-1)[wrong].argsort(descending=True)][:5]
-    assert reading.extra["ids"] == subject.batch.ids[order].tolist()
+    assert reading.results["ids"] == subject.batch.ids[order].tolist()
     names = subject.data.classes
-    assert reading.extra["labels"][0] == f"says {names[p[order[0]].argmax()]}"
-    assert reading.extra["details"][0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
+    assert reading.labels[0] == f"says {names[p[order[0]].argmax()]}"
+    assert reading.details[0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
     first = torch.tensor(reading.values["images"][0])
     assert first.shape == (8, 6) and first.min() == 0 and first.max() == 1
     assert f"{len(wrong)} of 23" in reading.note
@@ -240,13 +240,13 @@ def test_a_panel_keeps_the_colors_it_is_given() -> None:
     """Runs side by side: the third run has the third color also where it is the only one with a figure."""
     line = ([1.0, 2.0], [0.5, 0.4])
     own, custom = curves.panel("valid/loss", {"valid": line}), curves.panel("valid/f1", {"c": line}, {"a": 0, "b": 1, "c": 2})
-    assert custom.extra["colors"]["c"] == 2 and own.extra["colors"]["valid"] == curves.COLORS["valid"]
+    assert custom.colors["c"] == 2 and own.colors["valid"] == curves.COLORS["valid"]
 
 
 def test_curves_share_a_panel_by_figure() -> None:
     panels = {each.axes[1]: each for each in curves.read(Subject(None, None, metrics=ROWS))}
     assert list(panels) == ["loss", "accuracy", "lr", "grad_norm"]
-    assert panels["loss"].extra["x"] == {"train": [1, 3], "valid": [2, 4]}
+    assert panels["loss"].x == {"train": [1, 3], "valid": [2, 4]}
     assert panels["loss"].values["train"][0] == 40.0 and math.isnan(panels["loss"].values["train"][1])
     assert panels["loss"].note == "Lowest validation loss 3 at step 2."
     assert panels["accuracy"].values == {"valid": [0.25, 0.75]} and "0.75 at step 4" in panels["accuracy"].note
@@ -255,8 +255,8 @@ def test_curves_share_a_panel_by_figure() -> None:
 def test_a_running_mean_is_told_as_one() -> None:
     rows = [{"step": step, "loss": 1.0 + step % 2} for step in range(100)]
     reading = curves.read(Subject(None, None, metrics=rows))[0]
-    assert reading.extra["smooth"] == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighboring rows."
-    assert curves.read(Subject(None, None, metrics=rows[:50]))[0].extra["smooth"] == {}
+    assert reading.smooth == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighboring rows."
+    assert curves.read(Subject(None, None, metrics=rows[:50]))[0].smooth == {}
 
 
 def test_summary_has_last_and_best() -> None:

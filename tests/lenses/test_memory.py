@@ -113,10 +113,10 @@ def test_what_is_shown() -> None:
     assert table.values["layer"] == ["one", "one", "two", "two"] and table.values["head"] == [0, 1, 0, 1]
     assert table.values["50 %"] == ["499", "499", "2", "2"] and table.values["decay"][::2] == ["0.998 head", "0.5 head"]
     assert table.values["guarded"] == ["160 of 160"] * 4 and "4 sequences of 20 steps" in table.note
-    shares = dict(zip(decays.extra["labels"], decays.values["% of the head decays"], strict=True))
+    shares = dict(zip(decays.labels, decays.values["% of the head decays"], strict=True))
     assert {label: share for label, share in shares.items() if share} == {"0.1 to 0.3 %": 50, "30 to 60 %": 50}
-    assert left.extra["x"]["two"] == list(range(11)) and left.values["two"][:3] == pytest.approx([100, 50, 25])
-    assert norms.extra["x"]["one"] == list(range(1, 21)) and "at every step" in norms.note
+    assert left.x["two"] == list(range(11)) and left.values["two"][:3] == pytest.approx([100, 50, 25])
+    assert norms.x["one"] == list(range(1, 21)) and "at every step" in norms.note
     assert norms.values["two"][-1] == pytest.approx(sum(table.values["norm"][2:]) / 2)
 
 

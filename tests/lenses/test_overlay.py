@@ -46,10 +46,10 @@ def test_without_a_token_the_mean_over_all_is_shown() -> None:
 def test_the_picture_has_a_row_for_each_image() -> None:
     model = ViT(image=(8, 12), patch=4, width=6, depth=1, heads=3, classes=2, channels=3, pool="mean")
     reading = overlay.read(Subject(model, Batch(x=torch.randn(4, 3, 8, 12))), n=2, heads=2)
-    assert reading.extra["across"] == 5 and len(reading.values["images"]) == 10
-    assert reading.extra["heat"][0] is None and torch.tensor(reading.extra["heat"][1]).shape == (2, 3)
+    assert reading.across == 5 and len(reading.values["images"]) == 10
+    assert reading.heat[0] is None and torch.tensor(reading.heat[1]).shape == (2, 3)
     assert "the mean of all tokens" in reading.note and "4 × 4 pixels" in reading.note
-    whole = torch.tensor(reading.extra["heat"][2])
+    whole = torch.tensor(reading.heat[2])
     assert float(whole.sum()) == pytest.approx(1.0, abs=1e-6)
 
 

@@ -112,7 +112,7 @@ def test_feature_maps_show_the_channels_that_vary_most() -> None:
     x = torch.rand(2, 1, 3, 5)
     reading = feature_maps.read(Subject(net, Batch(x=x)), example=1, channels=2)
     image, blank, first, second = reading.values["images"]
-    assert blank is None and reading.extra["labels"] == ["", "", "1", "3"] and reading.extra["rows"] == ["image", "0"]
+    assert blank is None and reading.labels == ["", "", "1", "3"] and reading.rows == ["image", "0"]
     scaled = (x[1, 0] - x[1].min()) / (x[1].max() - x[1].min())
     assert torch.allclose(torch.tensor(image), scaled) and torch.allclose(torch.tensor(second), scaled, atol=1e-6)
     assert torch.allclose(torch.tensor(first), 1 - scaled, atol=1e-6)
@@ -132,9 +132,9 @@ def test_patches_find_a_planted_pattern() -> None:
         seen = pattern[top - row :, : 9 - left]
         x[image, 0, top : top + len(seen), left : left + 3] = size * seen
     reading = patches.read(Subject(net, Batch(x=x)), channels=1, patches=3)
-    assert reading.extra["rows"] == ["channel 0"] and reading.extra["examples"] == [4, 2, 5]
+    assert reading.rows == ["channel 0"] and reading.results["examples"] == [4, 2, 5]
     answers = nn.functional.conv2d(x, pattern[None, None], stride=2, padding=1).flatten(1).amax(1)
-    assert [float(detail) for detail in reading.extra["details"]] == pytest.approx([float(answers[i]) for i in (4, 2, 5)], abs=6e-3)
+    assert [float(detail) for detail in reading.details] == pytest.approx([float(answers[i]) for i in (4, 2, 5)], abs=6e-3)
     shown = [torch.tensor(image) for image in reading.values["images"]]
     assert torch.allclose(shown[0], picture(x[4])[5:8, 3:6]) and torch.allclose(shown[1], picture(x[2])[3:6, 1:4])
     assert (shown[2][0] == 0.5).all() and (shown[2][1:, 2] == 0.5).all(), "gray outside the image"
@@ -149,7 +149,7 @@ def test_a_residual_network_shows_its_sums() -> None:
     with torch.no_grad():
         expected = model.layer1(model.relu(model.bn1(model.conv1(x))))
     assert any(own.shape == expected.shape and torch.equal(own, expected) for own in features.values())
-    rows = feature_maps.read(Subject(model, Batch(x=x)), layers=5, channels=2).extra["rows"]
+    rows = feature_maps.read(Subject(model, Batch(x=x)), layers=5, channels=2).rows
     assert len(rows) == 6 and "avgpool" in features and "avgpool" not in rows, "one place is no picture"
 
 
@@ -158,7 +158,7 @@ def test_the_fields_of_a_residual_network_agree_with_the_formula() -> None:
     fields = dict(zip(table.values["layer"], zip(table.values["formula"], table.values["measured"], strict=True), strict=True))
     assert fields["layer1.0.conv2"] == ("7 × 7", "7 × 7") and fields["layer3.0.conv2"] == ("25 × 25", "25 × 25")
     assert all(formula in (None, measured) for formula, measured in fields.values())
-    assert fields["avgpool"][1].startswith("at least ") and "gradient of avgpool" not in view.extra["labels"]
+    assert fields["avgpool"][1].startswith("at least ") and "gradient of avgpool" not in view.labels
 
 
 def test_images_of_many_channels_are_shown_by_their_mean() -> None:

@@ -62,14 +62,14 @@ def test_gradient_descent_on_the_model_is_a_plain_loop() -> None:
         losses.append(float(0.5 * rest.square().mean()))
         w, b = w - 0.1 * rest.T @ x / 40, b - 0.1 * rest.mean()
     assert curves.values["sgd"] == pytest.approx(losses, rel=1e-4)
-    assert plane.kind == "plane" and len(plane.extra["paths"]["sgd"]) == 13
+    assert plane.kind == "plane" and len(plane.paths["sgd"]) == 13
     target = losses[0] - 0.9 * (losses[0] - losses[-1])
     assert by_name(table, "steps to target")["sgd"] == next(i for i, loss in enumerate(losses) if loss <= target)
 
 
 def test_the_plane_goes_through_the_start_and_shows_its_loss() -> None:
     _, curves, plane = race.read(linear(), rules=("sgd", "adam", "lion"), steps=10)
-    starts = [path[0] for path in plane.extra["paths"].values()]
+    starts = [path[0] for path in plane.paths.values()]
     assert starts == [pytest.approx([0, 0], abs=1e-6)] * 3
     assert len({round(line[0], 6) for line in curves.values.values()}) == 1
 
@@ -86,7 +86,7 @@ def test_who_reached_the_target_is_said_to_have_reached_it() -> None:
 def test_a_plane_of_losses_over_decades_has_a_logarithmic_scale() -> None:
     plane = race.read(linear(), rules=("sgd", "adam", "lion"), steps=40)[2]
     losses = [loss for row in plane.values["loss"] for loss in row]
-    assert max(losses) > 50 * min(losses) > 0 and plane.extra["log"] == ["value"]
+    assert max(losses) > 50 * min(losses) > 0 and plane.log == ["value"]
 
 
 @pytest.mark.parametrize("condition", [3.0, 10.0, 40.0])

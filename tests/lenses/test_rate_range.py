@@ -35,30 +35,30 @@ def test_it_explodes_just_beyond_two_over_the_curvature(scale) -> None:
     subject, curvature = quadratic(scale)
     reading = rate_range.read(subject, highest=1000.0, lowest=1e-4, steps=400)
     limit = 2 / curvature
-    assert reading.extra["limit"] == pytest.approx(limit, rel=1e-3) and f"2 / lambda_max = {limit:.2g}" in reading.note
-    assert reading.extra["ended"] and limit < reading.extra["x"][-1] < 3 * limit
-    assert 0.005 * limit < reading.extra["suggestion"] < limit
-    assert f"Try {reading.extra['suggestion']:.2g} with sgd" in reading.note and "explodes at" in reading.note
+    assert reading.results["limit"] == pytest.approx(limit, rel=1e-3) and f"2 / lambda_max = {limit:.2g}" in reading.note
+    assert reading.results["ended"] and limit < reading.x[-1] < 3 * limit
+    assert 0.005 * limit < reading.results["suggestion"] < limit
+    assert f"Try {reading.results['suggestion']:.2g} with sgd" in reading.note and "explodes at" in reading.note
 
 
 def test_the_picture_shows_the_fall_and_marks_the_rates() -> None:
     """The y axis ends a quarter above the first loss, not at the explosion; three rates are marked."""
     subject, _ = quadratic(1.0)
     reading = rate_range.read(subject, highest=1000.0, steps=400)
-    assert max(reading.values["batch loss"]) > 2 * reading.extra["top"]
-    assert reading.extra["top"] == pytest.approx(1.25 * reading.values["batch loss"][0])
+    assert max(reading.values["batch loss"]) > 2 * reading.top
+    assert reading.top == pytest.approx(1.25 * reading.values["batch loss"][0])
     smooth = reading.values["smoothed"]
-    assert list(reading.extra["marks"].values()) == [
-        reading.extra["suggestion"],
-        reading.extra["x"][smooth.index(min(smooth))],
-        reading.extra["x"][-1],
+    assert list(reading.marks.values()) == [
+        reading.results["suggestion"],
+        reading.x[smooth.index(min(smooth))],
+        reading.x[-1],
     ]
 
 
 def test_the_rates_rise_geometrically() -> None:
     reading = rate_range.read(values(), lowest=1e-4, highest=1e-2, steps=21)
-    assert reading.extra["x"] == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)
-    assert not reading.extra["ended"] and "has not exploded" in reading.note
+    assert reading.x == pytest.approx([1e-4 * 10 ** (step / 10) for step in range(21)], rel=1e-12)
+    assert not reading.results["ended"] and "has not exploded" in reading.note
 
 
 def test_smoothing_and_suggestion_by_hand() -> None:
@@ -99,4 +99,4 @@ def test_infinite_losses_end_the_test() -> None:
     subject, _ = quadratic(1.0)
     subject.model = Wild()
     reading = rate_range.read(subject, highest=100.0)
-    assert reading.extra["ended"] and all(math.isfinite(loss) for loss in reading.values["batch loss"])
+    assert reading.results["ended"] and all(math.isfinite(loss) for loss in reading.values["batch loss"])

@@ -65,8 +65,8 @@ def test_mixers_with_a_kernel_are_written_out_while_one_looks(mixer: str) -> Non
     batch = Batch(x=x, y=x.roll(-1, 1), ids=torch.arange(6))
     model = LanguageModel(11, 16, 1, mixer=mixer)
     subject = Subject(model, batch, Categorical(), Data(train=_Rows(batch), name="tiny", task="other"), METRICS, "tiny")
-    assert registry.load("lenses", "graph").read(subject)[-1].extra["gap"] < 1e-6
-    assert registry.load("lenses", "rate_range").read(subject, steps=10, batch_size=4).extra["limit"] > 0
+    assert registry.load("lenses", "graph").read(subject)[-1].results["gap"] < 1e-6
+    assert registry.load("lenses", "rate_range").read(subject, steps=10, batch_size=4).results["limit"] > 0
     layer, plain = model.stack.blocks[0].mixer, model(x)
     with written_out(model):
         assert layer.form in ("chunk", "step")

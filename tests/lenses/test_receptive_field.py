@@ -71,7 +71,7 @@ def test_a_network_for_one_small_size_is_measured_on_larger_images() -> None:
         Subject(CNN(channels=(1, 6, 7), classes=3, hidden=4, image=(8, 8)), Batch(x=torch.randn(5, 1, 8, 8)))
     )
     assert table.values["measured"] == ["3 × 3", "4 × 4", "8 × 8", "10 × 10"] == table.values["formula"]
-    frames = view.extra["frames"][0]
+    frames = view.frames[0]
     assert frames["blocks.conv1"] == [3, 3, 3, 3] and frames["blocks.pool1"] == [3, 3, 4, 4]
     assert frames["blocks.conv2"] == [1, 1, 7, 7], "cut off at the edge"
 
@@ -107,7 +107,7 @@ def test_a_dead_layer_and_an_unknown_one_are_named() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
     net[0].bias.data.fill_(-1e6)
     table, view = receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 9))))
-    assert table.values["measured"] == ["3 × 3", "no gradient"] and max(map(max, view.extra["heat"][1])) == 0
+    assert table.values["measured"] == ["3 × 3", "no gradient"] and max(map(max, view.heat[1])) == 0
     with pytest.raises(BadInput, match="no layer '7' that makes maps"):
         receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 9))), layer="7")
     assert Box(1, 2, 3, 4).width == 4

@@ -30,18 +30,18 @@ def test_in_the_plane_the_picture_is_the_network() -> None:
     torch.manual_seed(0)
     net, x = MLP((2, 6, 5, 1)).double(), torch.randn(20, 2, dtype=torch.float64)
     function, colors, table = regions.read(Subject(net, Batch(x=x)))
-    grid = torch.cartesian_prod(*(torch.tensor(function.extra[axis], dtype=torch.float64) for axis in ("x", "y")))
-    value = net(grid)[:, 0].detach().reshape(len(function.extra["x"]), -1).T
+    grid = torch.cartesian_prod(*(torch.tensor(getattr(function, axis), dtype=torch.float64) for axis in ("x", "y")))
+    value = net(grid)[:, 0].detach().reshape(len(function.x), -1).T
     np.testing.assert_allclose(function.values["output"], value, atol=1e-10)
     largest = sorted((region.size for region in exact(net, *_box(function))), reverse=True)
-    assert len(largest) == len(function.extra["outlines"]) > 20
+    assert len(largest) == len(function.outlines) > 20
     np.testing.assert_allclose(table.values["area"], largest[:20], rtol=1e-9)
     assert f"{len(largest)} linear regions, the 20 largest" in table.note
     assert set(np.ravel(colors.values["regions"])) <= set(range(regions.COLORS))
 
 
 def _box(function) -> tuple[list[float], list[float]]:
-    return [function.extra[axis][0] for axis in ("x", "y")], [function.extra[axis][-1] for axis in ("x", "y")]
+    return [getattr(function, axis)[0] for axis in ("x", "y")], [getattr(function, axis)[-1] for axis in ("x", "y")]
 
 
 def test_long_patterns_are_shortened_to_a_count() -> None:

@@ -33,8 +33,8 @@ def test_of_a_linear_network_the_slope_is_its_matrix() -> None:
     assert torch.allclose(share, (batch.x - 0.5) * jacobian[classes], atol=1e-12)
     reading = saliency.read(Subject(net, batch), method="gradient")
     predictions = net(batch.x).argmax(1)
-    assert torch.allclose(torch.tensor(reading.extra["heat"]).double(), jacobian[predictions].abs().amax(1), atol=1e-6)
-    assert reading.extra["labels"] == [str(int(i)) for i in predictions]
+    assert torch.allclose(torch.tensor(reading.heat).double(), jacobian[predictions].abs().amax(1), atol=1e-6)
+    assert reading.labels == [str(int(i)) for i in predictions]
 
 
 class Product(nn.Module):
@@ -49,7 +49,7 @@ def test_integrated_gradients_of_a_product() -> None:
     share = saliency.integrated(Product(), batch, torch.zeros(2, dtype=torch.long), steps=9)
     assert torch.allclose(share.flatten(1), torch.tensor([[7.5, 7.5], [-7.0, -7.0]]).double())
     reading = saliency.read(Subject(Product(), batch))
-    assert reading.extra["details"] == ["sum +15.00", "sum -14.00"] and "exact to 0.0%" in reading.note
+    assert reading.details == ["sum +15.00", "sum -14.00"] and "exact to 0.0%" in reading.note
 
 
 def test_integrated_gradients_sum_to_what_the_score_gained() -> None:
@@ -86,7 +86,7 @@ def test_grad_cam_of_averaged_maps_is_the_class_activation_map() -> None:
     expected = nn.functional.interpolate(expected[:, None], size=(9, 7), mode="bilinear")[:, 0]
     assert layer == "conv" and torch.allclose(heat, expected, atol=1e-7) and heat.max() > 0
     reading = saliency.read(Subject(net, batch), method="grad-cam", layer="conv")
-    assert "'conv'" in reading.note and len(reading.extra["heat"]) == 4
+    assert "'conv'" in reading.note and len(reading.heat) == 4
 
 
 def test_grad_cam_weighs_a_map_by_its_mean_slope() -> None:
@@ -112,7 +112,7 @@ def test_grad_cam_reaches_the_blocks_of_a_transformer_and_frozen_networks() -> N
 def test_the_true_class_needs_labels_and_scores() -> None:
     subject = images()
     reading = saliency.read(subject, of="label", n=3, steps=2)
-    assert reading.extra["labels"] == ["ant", "bee", "cat"] and "the true class" in reading.note
+    assert reading.labels == ["ant", "bee", "cat"] and "the true class" in reading.note
     with pytest.raises(BadInput, match="no label for each image.*use of=answer"):
         saliency.read(replace(subject, batch=Batch(x=subject.batch.x)), of="label")
     assert saliency.why_not(Subject(nn.Conv2d(1, 2, 3), subject.batch)) == "the model does not give one score for each class"

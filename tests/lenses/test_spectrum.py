@@ -117,7 +117,7 @@ def test_readings():
     weight = values().model[0].weight.detach().double().numpy()
     assert table.values["spectral norm"][0] == pytest.approx(np.linalg.norm(weight, 2), rel=1e-5)
     assert table.values["condition"][0] == pytest.approx(np.linalg.cond(weight), rel=1e-5)
-    mass = np.trapezoid(curve.values["density"], curve.extra["x"])
+    mass = np.trapezoid(curve.values["density"], curve.x)
     assert mass == pytest.approx(1, abs=0.05) and "products" in curve.note
     with untouched():
         square = values()

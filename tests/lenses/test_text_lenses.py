@@ -88,7 +88,7 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
             weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
             np.testing.assert_allclose(reading.values[f"head {h + 1}"], weights, atol=6e-4)  # shown to three digits
         x = block(x)[0]
-    assert readings[0].extra["rows"] == readings[0].extra["columns"] == [spelled(subject)[t] for t in subject.batch.x[2, :7]]
+    assert readings[0].rows == readings[0].columns == [spelled(subject)[t] for t in subject.batch.x[2, :7]]
 
 
 def test_maps_of_a_pair_name_both_sides() -> None:
@@ -141,7 +141,7 @@ def test_surprisal_of_hidden_tokens() -> None:
     wanted = [-math.log2(float(chances[t, batch.y[1, t]])) if batch.mask[1, t] else math.nan for t in range(6)]
     np.testing.assert_allclose(second.values["bits"], wanted, rtol=1e-4)
     assert second.values["token"] == [str(int(token)) for token in original(batch)[1, :6]]
-    assert first.extra["top"] == second.extra["top"] >= np.nanmax(wanted) - 1e-6
+    assert first.top == second.top >= np.nanmax(wanted) - 1e-6
 
 
 def test_surprisal_needs_hidden_tokens_where_both_sides_are_seen() -> None:
@@ -169,7 +169,7 @@ def test_logit_lens_after_the_first_block() -> None:
         chances = model.head(model.stack.norm(first)).softmax(-1)
     best, token = chances[0, :5].max(-1)
     np.testing.assert_allclose(table.values["probability"][1], best.tolist(), rtol=1e-5)
-    assert table.extra["words"][1] == [spelled(subject)[t] for t in token]
+    assert table.words[1] == [spelled(subject)[t] for t in token]
     right = chances.gather(-1, subject.batch.y.unsqueeze(-1)).log2().mean()
     assert bits.values["bits"][1] == pytest.approx(-float(right), rel=1e-5)
 
@@ -198,7 +198,7 @@ def test_influence_of_a_linear_net_follows_its_spectral_radius(radius: float) ->
     turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     x = torch.randn(3, 20, 6, dtype=torch.float64)
     reading = lag.read(Subject(Linear(radius * turn), Batch(x=x)))
-    assert reading.extra["slope"] == pytest.approx(math.log(radius), abs=1e-9)
+    assert reading.results["slope"] == pytest.approx(math.log(radius), abs=1e-9)
     np.testing.assert_allclose(reading.values["norm of the gradient"], math.sqrt(6) * radius ** np.arange(20), rtol=1e-9)
 
 
@@ -252,7 +252,7 @@ def test_projection_is_that_of_scikit_learn() -> None:
     table = subject.model.embedding.weight.detach().double().numpy()
     reading = projection.read(subject, tokens=6)
     counts = np.bincount(subject.batch.x.flatten().numpy(), minlength=15)
-    shown = [spelled(subject).index(name) for name in reading.extra["labels"]]
+    shown = [spelled(subject).index(name) for name in reading.labels]
     assert len(shown) == 6 and counts[shown].tolist() == sorted(counts, reverse=True)[:6]
     wanted = PCA(2).fit(table)
     coordinates = np.array(list(reading.values.values())).T
@@ -267,10 +267,10 @@ def test_neighbors_have_the_largest_cosine() -> None:
     reading = neighbors.read(subject, near=4, of="a t")
     for row, token in enumerate(spelled(subject).index(letter) for letter in "at"):
         order = [other for other in np.argsort(-(unit @ unit[token])) if other != token][:4]
-        assert reading.extra["tokens"][row] == order
-        np.testing.assert_allclose(reading.extra["cosines"][row], unit[order] @ unit[token], atol=1e-6)
+        assert reading.results["tokens"][row] == order
+        np.testing.assert_allclose(reading.results["cosines"][row], unit[order] @ unit[token], atol=1e-6)
     assert reading.values["token"] == ["a", "t"] and reading.values["nearest 1"][0].startswith(
-        spelled(subject)[reading.extra["tokens"][0][0]]
+        spelled(subject)[reading.results["tokens"][0][0]]
     )
     with pytest.raises(BadInput, match="no token 'Q'"):
         neighbors.read(subject, of="Q")
@@ -284,8 +284,8 @@ def test_coverage_against_sets() -> None:
         for n in range(1, 5):
             seen = {tuple(row[i : i + n].tolist()) for row in train for i in range(len(row) - n + 1)}
             grams = [tuple(row[i : i + n].tolist()) for row in texts for i in range(len(row) - n + 1)]
-            assert reading.extra["shares"][n - 1] == pytest.approx(sum(gram in seen for gram in grams) / len(grams))
-            assert reading.extra["grams"][n - 1] == len(grams)
+            assert reading.results["shares"][n - 1] == pytest.approx(sum(gram in seen for gram in grams) / len(grams))
+            assert reading.results["grams"][n - 1] == len(grams)
 
 
 def test_coverage_reads_the_whole_training_text() -> None:

@@ -105,7 +105,7 @@ def test_rows_of_a_sheet(tmp_path, monkeypatch):
     sheet(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
     ((reading, path),) = seen
     pictures = reading.values["pictures"]
-    assert path == tmp_path / "shown" / "some.png" and reading.extra["rows"] == ["gray", "", "color"] and len(pictures) == 36
+    assert path == tmp_path / "shown" / "some.png" and reading.rows == ["gray", "", "color"] and len(pictures) == 36
     torch.testing.assert_close(torch.tensor(pictures[13]), gray[13, 0].clamp(0, 1))
     assert pictures[14:24] == [None] * 10 and torch.tensor(pictures[24]).shape == (4, 5, 3)
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from sonde.core import numbers as words
 from sonde.core.errors import BadInput
-from sonde.core.reading import Reading
+from sonde.core.reading import Bars, Diagram, Heat, Images, Lines, Plane, Reading, Scatter, Table
 from sonde.report.draw import draw, svg
 from sonde.report.draw.paper import DARK, LIGHT, Sheet, house_style
 from sonde.report.draw.table import _cut
@@ -23,63 +23,55 @@ from sonde.report.draw.table import _cut
 HOSTILE = "$\\frac{1}$ <b>&\x1b[2J\n‮名前"
 MANY = [f"layer{i}" for i in range(90)]
 READINGS = {
-    "empty lines": Reading("t", "lines", {}),
-    "one point": Reading("t", "lines", {"a": [1.0]}, axes=["step", "a"]),
-    "nan and inf": Reading("t", "lines", {"a": [1.0, None, float("inf"), 2.0], "b": [None] * 4}, extra={"log": ["y"]}),
-    "own x": Reading("t", "lines", {"step": [1, 5, 9], "a": [3, 2, 1], "b": [1, 2, 3]}, axes=["step"]),
-    "forty lines": Reading("t", "lines", {f"run{i}": [i, i + 1.0] for i in range(40)}),
-    "smooth": Reading("t", "lines", {"a": list(range(99))}, extra={"smooth": {"a": 5}}),
-    "zero bars": Reading("t", "bars", {"a": [0.0, 0.0]}, extra={"labels": ["x", "y"], "log": ["value"]}),
-    "negative bars": Reading("t", "bars", {"a": [-2.0, 1.0]}),
-    "many bars": Reading("t", "bars", {"a": [1e-9 * 1.2**i for i in range(90)], "b": [1.0] * 90}, extra={"labels": MANY, "log": ["value"]}),
-    "histogram": Reading("t", "bars", {"n": [1, 4, 2]}, axes=["v", "n"], extra={"edges": [-1, 0, 1, 2]}),
-    "heat": Reading("t", "heat", {"a": [[1.5, -2.0, None], [0.0, 0.0, 1e6]]}, axes=["r", "c"]),
-    "large heat": Reading("t", "heat", {"a": [[i * j for j in range(50)] for i in range(40)]}, extra={"diagonal": True, "share": "row"}),
-    "zero heat": Reading("t", "heat", {"a": [[0, 0], [0, 0]]}, extra={"rows": ["a" * 80, "b"], "columns": ["x" * 80, "y"]}),
-    "long table": Reading("t", "table", {"a": list(range(200)), "b": ["x" * 90] * 200}, extra={"total": {"a": 19900}}),
-    "ragged table": Reading("t", "table", {"a": [1, None], "b": [2.5]}),
-    "one image": Reading("t", "images", {"i": [[[0.0, 1.0]]]}, extra={"labels": ["a label that is much too long for it"]}),
-    "color": Reading("t", "images", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, extra={"details": ["d"] * 30}),
-    "free place": Reading("t", "images", {"i": [None, [[0.5]]]}, extra={"across": 1, "rows": ["a", HOSTILE], "heat": [None, [[-1, None]]]}),
-    "no image": Reading("t", "images", {"i": [None]}),
-    "frames": Reading("t", "images", {"i": [[[0.0]]]}, extra={"frames": [{f"layer{i}": [0, 0, 1, 1] for i in range(20)}], "size": 2}),
-    "forty across": Reading("t", "images", {"i": [[[0.0] * 9] * 3] * 80}, extra={"across": 40, "labels": ["name"] * 80}),
-    "groups": Reading(
-        "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2]}, axes=["x", "y"], extra={"groups": ["b", "a", "b"], "diagonal": True}
-    ),
-    "space": Reading(
-        "t", "scatter", {"x": [1, 2, 3], "y": [1, None, 2], "z": [0, 1e9, 2]}, axes=["x", "y", "z"], extra={"groups": [1, 0, 1]}
-    ),
-    "plane": Reading(
+    "empty lines": Lines("t", {}),
+    "one point": Lines("t", {"a": [1.0]}, axes=["step", "a"]),
+    "nan and inf": Lines("t", {"a": [1.0, None, float("inf"), 2.0], "b": [None] * 4}, log=["y"]),
+    "own x": Lines("t", {"step": [1, 5, 9], "a": [3, 2, 1], "b": [1, 2, 3]}, axes=["step"]),
+    "forty lines": Lines("t", {f"run{i}": [i, i + 1.0] for i in range(40)}),
+    "smooth": Lines("t", {"a": list(range(99))}, smooth={"a": 5}),
+    "zero bars": Bars("t", {"a": [0.0, 0.0]}, labels=["x", "y"], log=["value"]),
+    "negative bars": Bars("t", {"a": [-2.0, 1.0]}),
+    "many bars": Bars("t", {"a": [1e-9 * 1.2**i for i in range(90)], "b": [1.0] * 90}, labels=MANY, log=["value"]),
+    "histogram": Bars("t", {"n": [1, 4, 2]}, axes=["v", "n"], edges=[-1, 0, 1, 2]),
+    "heat": Heat("t", {"a": [[1.5, -2.0, None], [0.0, 0.0, 1e6]]}, axes=["r", "c"]),
+    "large heat": Heat("t", {"a": [[i * j for j in range(50)] for i in range(40)]}, diagonal=True, share="row"),
+    "zero heat": Heat("t", {"a": [[0, 0], [0, 0]]}, rows=["a" * 80, "b"], columns=["x" * 80, "y"]),
+    "long table": Table("t", {"a": list(range(200)), "b": ["x" * 90] * 200}, total={"a": 19900}),
+    "one image": Images("t", {"i": [[[0.0, 1.0]]]}, labels=["a label that is much too long for it"]),
+    "color": Images("t", {"i": [[[[0, 0.5, 1]] * 3] * 5] * 30}, details=["d"] * 30),
+    "free place": Images("t", {"i": [None, [[0.5]]]}, across=1, rows=["a", HOSTILE], heat=[None, [[-1, None]]]),
+    "no image": Images("t", {"i": [None]}),
+    "frames": Images("t", {"i": [[[0.0]]]}, frames=[{f"layer{i}": [0, 0, 1, 1] for i in range(20)}], size=2),
+    "forty across": Images("t", {"i": [[[0.0] * 9] * 3] * 80}, across=40, labels=["name"] * 80),
+    "groups": Scatter("t", {"x": [1, 2, 3], "y": [1, None, 2]}, axes=["x", "y"], groups=["b", "a", "b"], diagonal=True),
+    "space": Scatter("t", {"x": [1, 2, 3], "y": [1, None, 2], "z": [0, 1e9, 2]}, axes=["x", "y", "z"], groups=[1, 0, 1]),
+    "plane": Plane(
         "t",
-        "plane",
         {"f": [[0.0, 1.0, None], [-3.0, float("inf"), 2.0]]},
         axes=["u", "v"],
-        extra={
-            "x": [0, 1, 3],
-            "y": [5, 9],
-            "levels": [0, 1],
-            "paths": {"p": [[0, 5], [1, 6]], "none": []},
-            "points": {"q": [[1, 7]], "none": []},
-            "arrows": [[0, 5, 1, 1]],
-            "outlines": [[[0, 5], [1, 5], [1, 8]]],
-        },
+        x=[0, 1, 3],
+        y=[5, 9],
+        levels=[0, 1],
+        paths={"p": [[0, 5], [1, 6]], "none": []},
+        points={"q": [[1, 7]], "none": []},
+        arrows=[[0, 5, 1, 1]],
+        outlines=[[[0, 5], [1, 5], [1, 8]]],
     ),
-    "constant plane": Reading("t", "plane", {"f": [[2, 2], [2, 2]], "zero": [[0, 0], [0, 0]], "blank": [[None, None]] * 2}),
-    "log plane": Reading("t", "plane", {"f": [[1e-9, 1.0], [0.0, 1e9]]}, extra={"log": ["value"], "levels": 3}),
-    "classes": Reading("t", "plane", {f"p{i}": [[0, 1], [1, 9]] for i in range(7)}, extra={"classes": ["a", HOSTILE]}),
-    "graph": Reading(
+    "constant plane": Plane("t", {"f": [[2, 2], [2, 2]], "zero": [[0, 0], [0, 0]], "blank": [[None, None]] * 2}),
+    "log plane": Plane("t", {"f": [[1e-9, 1.0], [0.0, 1e9]]}, log=["value"], levels=3),
+    "classes": Plane("t", {f"p{i}": [[0, 1], [1, 9]] for i in range(7)}, classes=["a", HOSTILE]),
+    "graph": Diagram(
         "t",
-        "graph",
         {"x": [90, 300], "y": [0, 70], "words": [["a", "3"], [HOSTILE]], "kind": ["input", "output"]},
-        extra={"box": [168, 40], "edges": [[[90, 40], [300, 70]]]},
+        box=[168, 40],
+        edges=[[[90, 40], [300, 70]]],
     ),
-    "empty graph": Reading("t", "graph", {}),
-    "marks": Reading("t", "lines", {"a": [1.0, 0.5, 9.0]}, extra={"marks": {"here": 1, "none": None}, "top": 1.2, "log": ["y"]}),
-    "empty plane": Reading("t", "plane", {}),
-    "hostile": Reading(HOSTILE, "lines", {HOSTILE: [1, 2], "b": [2, 3]}, axes=[HOSTILE], note=HOSTILE * 9),
-    "hostile bars": Reading(HOSTILE, "bars", {HOSTILE: [1, 2]}, extra={"labels": [HOSTILE, HOSTILE]}),
-    "hostile table": Reading(HOSTILE, "table", {HOSTILE: [HOSTILE, 1]}),
+    "empty graph": Diagram("t", {}),
+    "marks": Lines("t", {"a": [1.0, 0.5, 9.0]}, marks={"here": 1, "none": None}, top=1.2, log=["y"]),
+    "empty plane": Plane("t", {}),
+    "hostile": Lines(HOSTILE, {HOSTILE: [1, 2], "b": [2, 3]}, axes=[HOSTILE], note=HOSTILE * 9),
+    "hostile bars": Bars(HOSTILE, {HOSTILE: [1, 2]}, labels=[HOSTILE, HOSTILE]),
+    "hostile table": Table(HOSTILE, {HOSTILE: [HOSTILE, 1]}),
 }
 
 
@@ -122,12 +114,12 @@ def test_a_missing_folder_is_named(tmp_path) -> None:
 
 def test_a_plane_needs_a_value_for_every_place(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"panel 'f' of a plane has shape \(2, 3\)"):
-        draw(Reading("t", "plane", {"f": [[1, 2, 3], [4, 5, 6]]}, extra={"x": [0, 1], "y": [0, 1, 2]}), tmp_path / "a.png")
+        draw(Plane("t", {"f": [[1, 2, 3], [4, 5, 6]]}, x=[0, 1], y=[0, 1, 2]), tmp_path / "a.png")
 
 
 def test_a_plane_has_y_upwards_and_the_colors_of_its_page(tmp_path) -> None:
     """The largest values, in the row of the largest y, are the darkest and at the top; the dark page has its own colors."""
-    reading = Reading("t", "plane", {"f": [[0.0] * 4, [1.0] * 4, [2.0] * 4, [9.0] * 4]}, extra={"x": [0, 1, 2, 3], "y": [0, 1, 2, 3]})
+    reading = Plane("t", {"f": [[0.0] * 4, [1.0] * 4, [2.0] * 4, [9.0] * 4]}, x=[0, 1, 2, 3], y=[0, 1, 2, 3])
     with Image.open(draw(reading, tmp_path / "a.png")).convert("L") as picture:
         column = [picture.getpixel((picture.width // 2, y)) for y in (picture.height // 4, picture.height * 3 // 4)]
     assert column[0] < column[1] - 30
@@ -167,13 +159,13 @@ def test_a_long_cell_loses_its_end_and_no_number_is_cut(cell: str, expected: str
 
 @pytest.mark.parametrize("low, high", [(2.2, 2.4), (0.3, 3.5), (0.2, 40.0), (1.1, 990.0), (1e-9, 1e5)])
 def test_a_logarithmic_axis_has_at_least_three_numbers(low: float, high: float) -> None:
-    axes = painted(Reading("t", "lines", {"a": [low, high]}, axes=["step", "loss"], extra={"log": ["y"]}))
+    axes = painted(Lines("t", {"a": [low, high]}, axes=["step", "loss"], log=["y"]))
     assert 3 <= len(set(ticks(axes.yaxis))) <= 9 and all(low * 0.5 < float(label) < high * 2 for label in ticks(axes.yaxis))
     assert axes.get_ylabel() == "loss" and axes.get_xlabel() == "step"
 
 
 def test_the_y_axis_ends_where_asked_and_marks_stand_at_their_place() -> None:
-    reading = Reading("t", "lines", {"a": [2.0, 1.0, 68.0]}, extra={"top": 2.5, "marks": {"here": 1.5}})
+    reading = Lines("t", {"a": [2.0, 1.0, 68.0]}, top=2.5, marks={"here": 1.5})
     axes = painted(reading)
     low, high = axes.get_ylim()
     assert high == 2.5 and 0.8 < low < 1.0
@@ -182,14 +174,14 @@ def test_the_y_axis_ends_where_asked_and_marks_stand_at_their_place() -> None:
 
 
 def test_a_color_used_twice_shows_its_dash_at_the_label_too() -> None:
-    axes = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)}))
+    axes = painted(Lines("t", {f"run {i}": [i, i] for i in range(9)}))
     samples, drawn = ({(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_clip_on() is on} for on in (False, True))
     assert len(drawn) == 9 and samples == drawn and [dash for _, dash in drawn].count("--") == 2
     assert all(line.get_clip_on() for line in painted(READINGS["own x"]).lines)
 
 
 def test_a_label_stands_where_its_curve_ends() -> None:
-    reading = Reading("t", "lines", {"early": [3.0, 2.0], "late": [4.0, 3.0, 2.5, 2.0, 1.0]})
+    reading = Lines("t", {"early": [3.0, 2.0], "late": [4.0, 3.0, 2.5, 2.0, 1.0]})
     axes = painted(reading)
     left = {text.get_text(): text.get_position() for text in axes.texts}
     across, up = axes.transAxes.inverted().transform(axes.transData.transform((1, 2.0)))
@@ -197,19 +189,19 @@ def test_a_label_stands_where_its_curve_ends() -> None:
 
 
 def test_a_name_keeps_color_and_dash_where_it_is_alone() -> None:
-    alone = painted(Reading("t", "lines", {"ninth": [1, 2]}, extra={"colors": {"ninth": 8}})).lines[0]
-    among = painted(Reading("t", "lines", {f"run {i}": [i, i] for i in range(9)})).lines[8]
+    alone = painted(Lines("t", {"ninth": [1, 2]}, colors={"ninth": 8})).lines[0]
+    among = painted(Lines("t", {f"run {i}": [i, i] for i in range(9)})).lines[8]
     assert (alone.get_color(), alone.get_linestyle()) == (among.get_color(), among.get_linestyle()) == (LIGHT.palette[1], "--")
 
 
 def test_bars_show_single_values_as_dots() -> None:
-    axes = painted(Reading("t", "bars", {"loss": [0.1, 0.3]}, extra={"dots": {"loss": [[0.01, 0.19], [0.3]]}}))
+    axes = painted(Bars("t", {"loss": [0.1, 0.3]}, dots={"loss": [[0.01, 0.19], [0.3]]}))
     dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
     assert [list(each) for each in dots] == [[0.01, 0.19], [0.3]] and axes.get_xlim()[0] >= 0
 
 
 def test_white_images_have_an_edge(tmp_path) -> None:
-    with Image.open(draw(Reading("", "images", {"i": [[[1.0] * 4] * 4]}), tmp_path / "a.png")).convert("RGB") as picture:
+    with Image.open(draw(Images("", {"i": [[[1.0] * 4] * 4]}), tmp_path / "a.png")).convert("RGB") as picture:
         rule = tuple(bytes.fromhex(LIGHT.rule[1:]))
         near = [color for _, color in picture.getcolors(9999) if max(abs(a - b) for a, b in zip(color, rule, strict=True)) < 8]
     assert near
@@ -228,9 +220,9 @@ def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:
         "import matplotlib, sys\n"
         "def settings(): return {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != 'backend'}\n"  # reading it imports pyplot
         "before = settings()\n"
-        "from sonde.core.reading import Reading; from sonde.report.draw import draw\n"
-        f"draw(Reading('t', 'lines', {{'a': [1, 2]}}), {str(tmp_path / 'a.png')!r})\n"
-        f"draw(Reading('t', 'scatter', {{n: [1, 2] for n in 'xyz'}}, axes='xyz'), {str(tmp_path / 'a.png')!r})\n"
+        "from sonde.core.reading import Lines, Scatter; from sonde.report.draw import draw\n"
+        f"draw(Lines('t', {{'a': [1, 2]}}), {str(tmp_path / 'a.png')!r})\n"
+        f"draw(Scatter('t', {{n: [1, 2] for n in 'xyz'}}, axes=['x', 'y', 'z']), {str(tmp_path / 'a.png')!r})\n"
         "assert settings() == before and 'matplotlib.pyplot' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
@@ -242,8 +234,9 @@ def test_matplotlibs_own_state_is_untouched(tmp_path) -> None:
     st.dictionaries(st.text(max_size=8), st.lists(st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70)), max_size=6), max_size=4)
 )
 def test_any_numbers_can_be_drawn(values) -> None:
-    for kind in ("lines", "table"):
-        picture = svg(Reading("t", kind, values))[0]
+    rows = min(map(len, values.values()), default=0)
+    for reading in (Lines("t", values), Table("t", {name: column[:rows] for name, column in values.items()})):
+        picture = svg(reading)[0]
         assert picture.startswith(b"<?xml")
 
 
@@ -278,9 +271,9 @@ def test_bytes(value, text) -> None:
     assert words.bytes_(value) == text
 
 
-def gallery(**extra):
+def gallery(**fields):
     """Four pictures of 2 x 4 pixels, the third place left free."""
-    return Reading("t", "images", {"i": [[[0.0] * 4] * 2, [[1.0] * 4] * 2, None, [[0.5] * 4] * 2]}, extra=extra)
+    return Images("t", {"i": [[[0.0] * 4] * 2, [[1.0] * 4] * 2, None, [[0.5] * 4] * 2]}, **fields)
 
 
 def test_pictures_stand_in_named_rows_and_leave_places_free() -> None:
@@ -329,7 +322,7 @@ def test_heat_has_a_scale_below_the_pictures() -> None:
 def test_shades_without_numbers_have_a_scale() -> None:
     """Its ends are the largest and the smallest number, in the colors of these cells; numbers in the cells need none."""
     many = [[(i - 10) * j / 40 for j in range(41)] for i in range(36)]
-    matrix, scale = painted(Reading("t", "heat", {"a": many})).figure.axes
+    matrix, scale = painted(Heat("t", {"a": many})).figure.axes
     assert [label.get_text() for label in scale.get_yticklabels()] == ["25", "0", "−25"]
     cells, ramp = matrix.images[0].get_array(), scale.images[0].get_array()[:, 0]
     assert tuple(ramp[0]) == tuple(cells[35, 40]) and tuple(ramp[-1][:3]) == tuple(cells[0, 40][:3])
@@ -337,7 +330,7 @@ def test_shades_without_numbers_have_a_scale() -> None:
     assert place[0] == 0 and place[2] == len(ramp) - 1 and ramp[round(place[1])][3] == 0
     half = ramp[round((place[0] + place[1]) / 2)]
     assert half[3] == pytest.approx(math.sqrt(0.5)), "shades are by the square root there too"
-    words = painted(Reading("t", "heat", {"a": [[0.0, 0.5]]}, extra={"words": [["u", "v"]]})).figure.axes
+    words = painted(Heat("t", {"a": [[0.0, 0.5]]}, words=[["u", "v"]])).figure.axes
     assert [label.get_text() for label in words[1].get_yticklabels()] == ["0.5", "0"]
     shares = painted(READINGS["large heat"]).figure.axes
     assert [label.get_text() for label in shares[1].get_yticklabels()] == ["all of a row", "0"]
@@ -360,9 +353,9 @@ def test_heat_has_the_full_color_at_the_top_at_the_strongest_few_or_at_the_large
     from sonde.report.draw.images import _full, _gray
 
     heat = [[float(10 * row - column) for column in range(10)] for row in range(10)]  # sizes 0 .. 90
-    assert _full(heat, {}) == 90 and _full(heat, {"top": 7.0}) == 7.0
-    assert _full(heat, {"strong": 0.05}) == sorted((abs(v) for row in heat for v in row), reverse=True)[5] == 85
-    assert _full([[0.0, 0.0], [0.0, -3.0]], {"strong": 0.5}) == 3.0  # most are 0: the largest, which is seen
-    assert _full([[float("nan")]], {"strong": 0.01}) == 1.0
+    assert _full(heat) == 90 and _full(heat, top=7.0) == 7.0
+    assert _full(heat, strong=0.05) == sorted((abs(v) for row in heat for v in row), reverse=True)[5] == 85
+    assert _full([[0.0, 0.0], [0.0, -3.0]], strong=0.5) == 3.0  # most are 0: the largest, which is seen
+    assert _full([[float("nan")]], strong=0.01) == 1.0
     white_red = _gray([[[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]])
     assert white_red.tolist() == [[pytest.approx(1.0), pytest.approx(0.299)]] and _gray([[0.25]]).tolist() == [[0.25]]

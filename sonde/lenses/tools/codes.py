@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from ...core.reading import Subject
-from .readonly import no_model
+from .pictures import flat
+from .readonly import no_model, untouched
 
 
 def no_codes(subject: Subject) -> str:
@@ -45,8 +46,6 @@ def decoded(subject: Subject, h: Any) -> Any:
 
 def drawn(subject: Subject, images: Any) -> list[Any]:
     """Examples as pictures, all on the scale of the batch, so that they can be compared."""
-    from .pictures import flat
-
     x = subject.batch.x
     low, high = x.min(), x.max()
     shown = ((images - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
@@ -59,7 +58,6 @@ def small() -> Subject:
 
     from ...core.batch import Batch, Data
     from ...models import vae
-    from .readonly import untouched
     from .tiny import METRICS, _Rows, images
 
     subject = images()

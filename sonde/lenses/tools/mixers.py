@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from ...core.live import Live
-from ...core.reading import Reading
+from ...core.reading import Lines, Reading, Table
 from ...nn.mixers import Mixer
 from ...nn.recurrence import watching
 from ...nn.recurrence.choose import flops as arithmetic
@@ -73,8 +74,6 @@ def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Ten
 
 def mixing(mixer: Mixer, x: Tensor) -> float:
     """FLOPs of the recurrences that run, or of the products between tokens where there is none."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
         mixer(x)
     if watch.seen:
@@ -114,7 +113,7 @@ def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> lis
     setting: how it was measured, told in the notes
     """
     table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch_size) for row in rows)))))
-    panels = [Reading("Mixers: time, memory and arithmetic against length", "table", table, note=setting, extra={"formats": FORMATS})]
+    panels: list[Reading] = [Table("Mixers: time, memory and arithmetic against length", table, note=setting, formats=FORMATS)]
     lengths = sorted({row.length for row in rows})
     members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}
     for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MiB", lambda r: r.peak / 2**20)):
@@ -123,8 +122,18 @@ def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> lis
             for name, own in members.items()
         }
         note = f"{setting}{'. ' if setting else ''}Best form {_winners(members, value)}."
-        extra = {"x": lengths, "ticks": lengths, "thin": True, "log": ["x", "y"]}
-        panels.append(Reading(f"{title} of one layer, each in its best form", "lines", curves, ["length", unit], note, extra))
+        panels.append(
+            Lines(
+                f"{title} of one layer, each in its best form",
+                curves,
+                ["length", unit],
+                note,
+                x=lengths,
+                ticks=lengths,
+                thin=True,
+                log=["x", "y"],
+            )
+        )
     return panels
 
 

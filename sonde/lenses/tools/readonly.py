@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ...core import registry
 from ...core.errors import BadInput
@@ -16,6 +17,8 @@ from ...core.options import options_of
 from ...core.reading import Subject
 
 CHUNK = 512
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -120,20 +123,25 @@ def predictions(subject: Subject) -> Any:
     return prediction
 
 
-def need(lens: str, subject: Subject, **options: Any) -> None:
-    """Stop with one line where an option is wrong, or where a lens does not apply: why, and which lenses do.
+def guard(read: Callable[P, R]) -> Callable[P, R]:
+    """Decorate the `read` of a lens: stop with one line where an option is wrong or the lens does not apply, with those that do."""
+    name = Path(read.__code__.co_filename).stem  # a user's own file is a lens too
+    signature = inspect.signature(read)
 
-    lens: the `__name__` of the module of the lens, which may be a user's own file
-    """
-    module = sys.modules[lens]
-    name = Path(str(module.__file__)).stem
-    known = options_of(module.read, f"lens '{name}'")
-    for option, value in options.items():
-        known[option].check(value)
-    reason = module.why_not(subject)
-    if reason:
-        others = fitting(subject)
-        raise BadInput(f"lens '{name}' does not apply: {reason}", fix=f"try {', '.join(others)}" if others else "no lens fits this subject")
+    @wraps(read)
+    def guarded(*arguments: P.args, **options: P.kwargs) -> R:
+        call = signature.bind(*arguments, **options)
+        known = options_of(read, f"lens '{name}'")
+        subject, *_ = call.arguments.values()
+        for option, value in list(call.arguments.items())[1:]:
+            known[option].check(value)
+        if reason := sys.modules[read.__module__].why_not(subject):
+            others = fitting(subject)
+            fix = f"try {', '.join(others)}" if others else "no lens fits this subject"
+            raise BadInput(f"lens '{name}' does not apply: {reason}", fix=fix)
+        return read(*arguments, **options)
+
+    return guarded
 
 
 def fitting(subject: Subject) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.reading import Subject
-from .readonly import no_model, real
+from .readonly import no_model, real, untouched
 
 BLANK, BREAK = "\u2423", "\u21b5"
 """how a space and the end of a line are shown"""
@@ -113,8 +113,6 @@ def no_logits(subject: Subject) -> str:
     """Why there is no probability for the token of each place, or ''."""
     import torch
 
-    from .readonly import untouched
-
     if missing := no_tokens(subject):
         return missing
     y = subject.batch.get("y")
@@ -159,7 +157,6 @@ def letters(mixer: str = "attention heads=2") -> Subject:
 
     from ...core.batch import Batch, Data
     from ...models.language_model import LanguageModel
-    from .readonly import untouched
     from .tiny import METRICS, _Rows
 
     text = "the cat sat on the mat\nand the dog ate the oat cake at ten"

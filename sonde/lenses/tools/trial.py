@@ -14,6 +14,7 @@ from torch.func import functional_call
 from ...core.reading import Subject
 from ...core.seeds import key
 from ...data.order import Order
+from .readonly import untouched
 
 Start = Literal["fresh", "here"]
 JUDGED = 128
@@ -92,7 +93,5 @@ def _redraw(model: nn.Module) -> list[str]:
 @contextmanager
 def on_a_copy() -> Iterator[None]:
     """Gradients on, wherever the caller is, and no random state disturbed."""
-    from .readonly import untouched
-
     with untouched(), torch.inference_mode(False), torch.enable_grad():
         yield

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ...core.batch import Data
-from ...core.reading import Reading
+from ...core.reading import Scatter
 from ...core.seeds import generator
 from ...data.catalog import load
 from ...data.tensors import TensorSource
@@ -57,7 +57,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
         groups = ["data"] * len(real) + ["drawn"] * len(drawn)
         note = f"{len(drawn):,} points of each."
         points = {"x1": both[:, 0], "x2": both[:, 1]}
-        leave(folder, "samples", Reading("Samples", "scatter", points, ["x1", "x2"], note, {"groups": groups}))
+        leave(folder, "samples", Scatter("Samples", points, ["x1", "x2"], note, groups=groups))
     else:
         bell = 0.5 * float(torch.cdist(real.flatten(1), held.flatten(1)).median())
         rows = {"samples": drawn[: 6 * ACROSS], "test pictures": held[: 2 * ACROSS]}

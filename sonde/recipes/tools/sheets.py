@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ...core.reading import Reading
+from ...core.reading import Images, Reading
 from ...report.draw import draw
 from ...report.page import SHOWN
 
@@ -30,5 +30,4 @@ def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]
         lines = -(-len(some) // ACROSS)
         pictures += [*some, *[None] * (lines * ACROSS - len(some))]
         names += [label, *[""] * (lines - 1)]
-    extra = {"dense": True, "across": ACROSS, "rows": names if any(names) else []}
-    leave(folder, name, Reading(title, "images", {"pictures": pictures}, note=note, extra=extra))
+    leave(folder, name, Images(title, {"pictures": pictures}, note=note, dense=True, across=ACROSS, rows=names if any(names) else []))

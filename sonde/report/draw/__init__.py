@@ -1,25 +1,25 @@
 """Draws a Reading in the house style: quiet, direct labels, colors that color-blind readers can tell apart.
 
-Each kind of reading has its painter, a module of its name, which says what it expects beside `title` and `note`.
-Everywhere extra["log"] lists axes with a logarithmic scale ("x", "y", "value").
+Each kind of reading has its painter, a module of its name.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import BadInput
 from ...core.files import replace_file
 from ...core.reading import Reading
 from . import bars, graph, heat, images, lines, plane, scatter, table, text
-from .paper import DARK, LIGHT, Sheet, house_style, short
+from .paper import DARK, LIGHT, Sheet, Theme, house_style, short
 
 __all__ = ["draw", "short", "svg"]
 
 DOTS_PER_INCH = 200
-PAINTERS = {
+PAINTERS: dict[str, Callable[[Any, Theme, Sheet], None]] = {
     "bars": bars.paint,
     "graph": graph.paint,
     "heat": heat.paint,

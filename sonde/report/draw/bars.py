@@ -1,28 +1,23 @@
-"""Bars: heights side by side, one panel per name; histograms.
-
-values {name: [height, ...]}, one panel each; extra["labels"] names the bars, with at most extra["label_width"] characters each,
-or extra["edges"] bounds them;
-extra["dots"] {name: [[value, ...], ...]} are the single values a bar is the mean of
-"""
+"""Draws `Bars`: heights side by side, one panel per name; histograms."""
 
 from __future__ import annotations
 
 import math
 
-from ...core.reading import Reading
+from ...core.reading import Bars
 from .paper import NARROW, ROW, WIDE, Sheet, Theme, floats, inches, short, ticks
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Bars, theme: Theme, sheet: Sheet) -> None:
     if not any(len(series) for series in reading.values.values()):
         return sheet.nothing()
-    if "edges" in reading.extra:
+    if reading.edges:
         return _histogram(reading, theme, sheet)
     names = list(reading.values)
     count = max(len(series) for series in reading.values.values())
-    labels = [short(label, reading.extra.get("label_width", 26)) for label in reading.extra.get("labels", range(count))]
+    labels = [short(label, reading.label_width) for label in reading.labels or range(count)]
     step = min(ROW, 12.0 / count)
-    log = "value" in reading.extra.get("log", ())
+    log = "value" in reading.log
     left, height = 0.24 + inches(labels, 8), step * count + 0.1
     width = WIDE if len(names) > 1 else NARROW
     sheet.open(max(width, left + 1.5 * len(names)), height + 0.62)
@@ -42,7 +37,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             axes.barh(y, values, height=0.62, color=color)
             for place in (place for place, value in zip(y, values, strict=False) if math.isnan(value)):  # not a bar of length 0
                 axes.text(0, place, " not measured", size=6.5, va="center", color=theme.muted)
-            for place, single in zip(y, reading.extra.get("dots", {}).get(name, []), strict=False):
+            for place, single in zip(y, reading.dots.get(name, []), strict=False):
                 axes.plot(floats(single), [place] * len(single), "o", ms=3.2, color=theme.ink, mec=theme.paper, mew=0.5)
             axes.axvline(0, color=theme.muted, lw=0.8)
             axes.margins(x=0.06)
@@ -55,8 +50,8 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         axes.set_title(short(name, 30), size=8.5, color=color, loc="left", pad=5)
 
 
-def _histogram(reading: Reading, theme: Theme, sheet: Sheet) -> None:
-    edges = floats(reading.extra["edges"])
+def _histogram(reading: Bars, theme: Theme, sheet: Sheet) -> None:
+    edges = floats(reading.edges)
     sheet.open(NARROW, 2.7)
     axes = sheet.axes(0.62, 0.42, sheet.width - 0.82, 2.2)
     widths = [high - low for low, high in zip(edges, edges[1:], strict=False)]

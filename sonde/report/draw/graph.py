@@ -1,21 +1,17 @@
-"""Boxes and arrows between them.
-
-values {"x", "y": middle and top of each box in pixels downwards, "words": its lines, "kind": "input", "parameter",
-"output" or another}; extra["box"] [width, height] of a box, extra["edges"], a list of ways [[x, y], ...]
-"""
+"""Draws `Diagram`: boxes and arrows between them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core.reading import Reading
+from ...core.reading import Diagram
 from .paper import NARROW, Sheet, Theme, short
 
 PIXEL = 1 / 105
 """inches of a pixel of a laid-out graph"""
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Diagram, theme: Theme, sheet: Sheet) -> None:
     from matplotlib.colors import to_rgba
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
     from matplotlib.path import Path as Way
@@ -23,8 +19,8 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     boxes = list(zip(*(reading.values.get(name, []) for name in ("x", "y", "words", "kind")), strict=True))
     if not boxes:
         return sheet.nothing()
-    wide, high = reading.extra["box"]
-    ways = reading.extra.get("edges", [])
+    wide, high = reading.box
+    ways = reading.edges
     across = [x + side * wide / 2 for x, *_ in boxes for side in (-1, 1)] + [x for way in ways for x, _ in way]
     left, right, floor = min(across) - 8, max(across) + 8, max(y for _, y, *_ in boxes) + high + 8
     sheet.open(max((right - left) * PIXEL, NARROW), (floor + 8) * PIXEL)

@@ -1,19 +1,12 @@
-"""Matrices as shaded cells, with their numbers where these can be read, else with a scale.
-
-values {name: [[...], ...]}, one panel each, all of one shape; extra["rows"], extra["columns"] name them;
-extra["share"] = "row" shades each entry by its share of the row; extra["diagonal"] sets what lies off the
-diagonal in a second color; extra["words"] [[...], ...] are written into the cells instead of their numbers;
-where there are no numbers in the cells, a scale beside the panel tells what its shades stand for
-"""
+"""Draws `Heat`: matrices as shaded cells, with their numbers where these can be read, else with a scale."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from ...core.numbers import number
-from ...core.reading import Reading
+from ...core.reading import Heat
 from .paper import SCALE, Sheet, Theme, floats, inches, largest_of, short
 
 DRAWN_CELLS = 30
@@ -24,20 +17,20 @@ WORD = 7.0
 """points of a word in a cell"""
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Heat, theme: Theme, sheet: Sheet) -> None:
     panels = {name: [floats(row) for row in matrix] for name, matrix in reading.values.items()}
     first = next(iter(panels.values()), [])
     if not first or not first[0]:
         return sheet.nothing()
     rows, columns = len(first), len(first[0])
-    row_names = [short(name, 18) for name in reading.extra.get("rows", range(rows))]
-    column_names = [short(name, 18) for name in reading.extra.get("columns", range(columns))]
-    words = [[short(word, 10) for word in row] for row in reading.extra.get("words", [])]
+    row_names = [short(name, 18) for name in reading.rows or range(rows)]
+    column_names = [short(name, 18) for name in reading.columns or range(columns)]
+    words = [[short(word, 10) for word in row] for row in reading.words]
     several = len(panels) > 1
     each = min(0.42, max((3.8 if several else 4.2) / max(rows, columns), 0.02))
     wide, high = (max(0.24, inches([word for row in words for word in row], WORD) + 0.07), 0.24) if words else (each, each)
-    texts = {name: _told(cells, words, wide, reading.extra) for name, cells in panels.items()}
-    scales = {name: _ends(cells, reading.extra) for name, cells in panels.items() if words or not texts[name]}
+    texts = {name: _told(cells, words, wide, reading.diagonal) for name, cells in panels.items()}
+    scales = {name: _ends(cells, reading.share == "row") for name, cells in panels.items() if words or not texts[name]}
     beside = max((inches([end for _, end in ends], 6.5) + 0.26 for ends in scales.values() if ends), default=0.0)
     turned = inches(column_names, 7.5) > wide * 0.92
     left = 0.36 + inches(row_names, 7.5)
@@ -49,7 +42,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         place = (left + index % across * step, 0.08 + (down - 1 - index // across) * tall)
         axes = sheet.axes(*place, columns * wide, rows * high)
         edge = min(1.2, wide * 4) if words or max(rows, columns) <= DRAWN_CELLS else None
-        _cells(axes, theme, cells, texts[name], edge, reading.extra)
+        _cells(axes, theme, cells, texts[name], edge, reading.share == "row", reading.diagonal)
         if ends := scales.get(name):
             _scale(sheet, theme, ends, (place[0] + columns * wide + 0.1, place[1], rows * high), edge)
         across_every, down_every = max(1, math.ceil(0.13 / wide)), max(1, math.ceil(0.13 / high))
@@ -66,14 +59,14 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             spine.set_visible(False)
 
 
-def _told(cells: list[list[float]], words: list[list[str]], wide: float, extra: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+def _told(cells: list[list[float]], words: list[list[str]], wide: float, diagonal: bool) -> list[list[tuple[str, float]]]:
     """What is written into each cell and how large; nothing where that could not be read."""
 
     def one(i: int, j: int) -> tuple[str, float]:
         if words:
             return words[i][j], WORD
         value = cells[i][j]
-        if value != value or (extra.get("diagonal") and not value):
+        if value != value or (diagonal and not value):
             return "", WORD
         text = number(int(value) if float(value).is_integer() else value)
         return text, min(8.0, wide * 72 / max(len(text), 2) * 1.35)
@@ -85,15 +78,20 @@ def _told(cells: list[list[float]], words: list[list[str]], wide: float, extra: 
 
 
 def _cells(
-    axes: Any, theme: Theme, cells: list[list[float]], texts: list[list[tuple[str, float]]], edge: float | None, extra: Mapping[str, Any]
+    axes: Any,
+    theme: Theme,
+    cells: list[list[float]],
+    texts: list[list[tuple[str, float]]],
+    edge: float | None,
+    by_row: bool = False,
+    off_diagonal: bool = False,
 ) -> None:
     """The cells of one matrix with what is written into them, with an edge in points between them; without one as an image."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
     rows, columns = len(cells), len(cells[0])
-    shade = _shades(cells, extra.get("share") == "row")
-    off_diagonal = bool(extra.get("diagonal"))
+    shade = _shades(cells, by_row)
 
     def color(i: int, j: int) -> tuple[float, ...]:
         second = (i != j) if off_diagonal else cells[i][j] < 0
@@ -115,12 +113,12 @@ def _cells(
     axes.set_ylim(rows - 0.5, -0.5)
 
 
-def _ends(cells: list[list[float]], extra: Mapping[str, Any]) -> list[tuple[float, str]]:
+def _ends(cells: list[list[float]], by_row: bool) -> list[tuple[float, str]]:
     """The numbers that a scale of the shades of these cells names, the largest first; none where all cells are 0."""
     largest = largest_of(cells)
     if not largest:
         return []
-    if extra.get("share") == "row":
+    if by_row:
         return [(1.0, "all of a row"), (0.0, "0")]
     signs = [sign for sign in (1, 0, -1) if not sign or any(v * sign > 0 for row in cells for v in row)]
     return [(sign * largest, number(sign * largest).replace("-", "−") if sign else "0") for sign in signs]
@@ -133,7 +131,7 @@ def _scale(sheet: Sheet, theme: Theme, ends: list[tuple[float, str]], place: tup
     height, steps = max(min(room, SCALE), 0.3), 96 if edge is None else 12
     ramp = [[high + (low - high) * i / steps] for i in range(steps + 1)]
     axes = sheet.axes(x, bottom + max(room - height, 0), 0.09, height)
-    _cells(axes, theme, ramp, [], None if edge is None else 0.3, {})
+    _cells(axes, theme, ramp, [], None if edge is None else 0.3)
     axes.yaxis.tick_right()
     axes.set_xticks([])
     axes.set_yticks([(high - value) / (high - low) * steps for value, _ in ends], [text for _, text in ends], size=6.5)

@@ -1,12 +1,4 @@
-"""Pictures in rows with captions, heat laid over them and frames around parts.
-
-values {name: [image, ...]} of (H, W) or (H, W, 3) in 0..1, None for a place left free; extra["labels"],
-extra["details"] are captions; extra["across"] pictures stand in a row and extra["rows"] names the rows;
-extra["size"] is the longer side of a picture in inches.  Over each picture: extra["heat"] [matrix or None, ...]
-of any size, clear at 0, in one color above and another below, strongest at extra["top"], or for the share extra["strong"]
-of its own entries, else at its own largest, with a scale below the pictures;
-extra["frames"] [{name: [top, left, height, width]}, ...] are boxes in pixels, named beside the pictures
-"""
+"""Draws `Images`: pictures in rows with captions, heat laid over them and frames around parts."""
 
 from __future__ import annotations
 
@@ -14,29 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.numbers import number
-from ...core.reading import Reading
+from ...core.reading import Images
 from .paper import NARROW, SCALE, WIDE, Sheet, Theme, floats, inches, largest_of, short
 
 OPAQUE, PALE = 0.85, 0.5
 """how much the warmest place hides of the picture below it, and how much is left of the picture itself"""
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
-    pictures: list[Any] = next(iter(reading.values.values()), [])
+def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
+    pictures: Sequence[Any] = next(iter(reading.values.values()), [])
     first = next((picture for picture in pictures if picture is not None), None)
     if first is None:
         return sheet.nothing()
-    extra, dense = reading.extra, bool(reading.extra.get("dense"))
-    captions = [words for words in (extra.get("labels", []), extra.get("details", [])) if words]
-    heat, frames = extra.get("heat", []), extra.get("frames", [])
-    row_names = [short(name, 22) for name in extra.get("rows", [])]
+    dense, heat, frames = reading.dense, reading.heat, reading.frames
+    captions = [words for words in (reading.labels, reading.details) if words]
+    row_names = [short(name, 22) for name in reading.rows]
     legend = {name: place for place, name in enumerate(dict.fromkeys(name for boxes in frames for name in boxes))}
     indent = inches(row_names, 7.5) + 0.12 if row_names else 0.0
     beside = inches([short(name) for name in legend], 7.5) + 0.1 if legend else 0.0
     tall, wide = len(first), len(first[0])
     gap, room = 0.08 if dense else 0.22, WIDE - 0.2 - indent - beside
-    each = extra.get("size", 0.5 if dense else 0.86)
-    if across := int(extra.get("across", 0)):
+    each = (0.5 if dense else 0.86) if reading.size is None else reading.size
+    if across := reading.across:
         each = min(each, max(room / across - gap, 0.1))
     width, height = each * min(1.0, wide / tall), each * min(1.0, tall / wide)
     step = (width if across else each) + gap  # a table of pictures has no free space between its columns
@@ -54,10 +45,10 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         if picture is None:
             continue
         x, y = indent + (index % across) * step, area_height - tops[index // across]
-        _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), extra)
+        _picture(axes, theme, picture, (x, x + width, y - height, y), _at(heat, index), reading)
         _frames(axes, theme, _at(frames, index) or {}, legend, (x, y, width / wide, height / tall))
         for position, words in enumerate(captions):
-            size, color = (7.5, theme.ink) if words is extra.get("labels") else (6.5, theme.muted)
+            size, color = (7.5, theme.ink) if words is reading.labels else (6.5, theme.muted)
             text = short(_at(words, index) or "", int((step - gap * 0.3) / (size * 0.0076)))
             axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=color)
     for name, top in zip(row_names, tops, strict=False):
@@ -66,7 +57,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         spot = indent + across * step, area_height - 0.2 * place - 0.1
         axes.text(*spot, short(name), size=7.5, va="center", color=theme.color(place))
     if foot:
-        _warmth_scale(axes, theme, [each for each in heat if each is not None], extra, indent)
+        _warmth_scale(axes, theme, [each for each in heat if each is not None], reading, indent)
     axes.set_xlim(0, sheet.width - left)
     axes.set_ylim(0, area_height)
 
@@ -75,7 +66,7 @@ def _at(items: Sequence[Any], index: int) -> Any:
     return items[index] if index < len(items) else None
 
 
-def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, extra: Mapping[str, Any]) -> None:
+def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, reading: Images) -> None:
     """One image with an edge; pale and gray where heat lies over it, so that this is seen on black and not taken for paint."""
     from matplotlib.patches import Rectangle
 
@@ -84,7 +75,7 @@ def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], h
     under = picture if heat is None else _gray(picture)
     axes.imshow(under, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
     if heat is not None:
-        axes.imshow(_warmth(heat, _full(heat, extra), theme), **how)
+        axes.imshow(_warmth(heat, _full(heat, reading.top, reading.strong), theme), **how)
     axes.add_patch(Rectangle((x, bottom), right - x, y - bottom, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
 
 
@@ -114,13 +105,13 @@ def _frames(
         axes.add_patch(frame)
 
 
-def _full(heat: Any, extra: Mapping[str, Any]) -> float:
+def _full(heat: Any, top: float | None = None, strong: float = 0.0) -> float:
     """The size from which on a number has the full color."""
     cells = [floats(row) for row in heat]
-    if extra.get("top"):
-        return extra["top"]
+    if top:
+        return top
     sizes = sorted((abs(v) for row in cells for v in row if v == v and abs(v) < float("inf")), reverse=True)
-    few = int(extra.get("strong", 0.0) * len(sizes))
+    few = int(strong * len(sizes))
     return (sizes[few] if sizes else 0.0) or largest_of(cells) or 1.0
 
 
@@ -133,10 +124,10 @@ def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float,
     return [[(*(below if v < 0 else above), OPAQUE * min(abs(v) / largest, 1.0) if v == v else 0.0) for v in row] for row in cells]
 
 
-def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], extra: Mapping[str, Any], x: float) -> None:
+def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], reading: Images, x: float) -> None:
     """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
     below = any(v < 0 for each in heat for row in each for v in floats(row))
-    top, largest = extra.get("top"), "strongest" if extra.get("strong") else "largest"
+    top, largest = reading.top, "strongest" if reading.strong else "largest"
     words = [f"−{number(top) if top else largest}" if below else "0", number(top) if top else f"{largest} of each picture"]
     start = x + inches(words[:1], 6.5) + 0.05
     ramp = [i / 48 for i in range(-48 if below else 0, 49)]

@@ -1,20 +1,11 @@
-"""Curves: named series over a common axis, with their names at their ends.
-
-values {name: [y, ...]}; x from extra["x"] (a list, or one list per name), or from the entry of values that
-is called axes[0], else 0, 1, 2, ...; extra["smooth"] {name: window} adds a running mean;
-extra["colors"] {name: place in the palette} keeps a name's color from picture to picture;
-axes[1] names y; extra["marks"] {words: x} are upright lines, extra["top"] is where the y axis ends at most;
-extra["ticks"] are the places marked on the x axis; extra["thin"] draws thin whole lines with open rings, so
-that lines that lie on each other can be seen
-"""
+"""Draws `Lines`: named series over a common axis, with their names at their ends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from ...core.reading import Reading
+from ...core.reading import Lines
 from .paper import NARROW, Sheet, Theme, floats, inches, short, ticks
 
 DASH = 0.28
@@ -23,34 +14,29 @@ EARLY = 0.85
 """a line that ends before this share of the width has its label where it ends"""
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
-    values = dict(reading.values)
-    x_values = reading.extra.get("x")
-    if x_values is None and reading.axes and reading.axes[0] in values:
-        x_values = values.pop(reading.axes[0])
-    if not any(len(series) for series in values.values()):
+def paint(reading: Lines, theme: Theme, sheet: Sheet) -> None:
+    values = {name: (floats(x), floats(y)) for name, (x, y) in reading.curves().items()}
+    drawn = {value for _, y in values.values() for value in y if value == value}
+    if not any(y for _, y in values.values()):
         return sheet.nothing()
-    log, smooth = set(reading.extra.get("log", ())), reading.extra.get("smooth", {})
-    if not any(value > 0 for series in values.values() for value in floats(series)):
+    log: set[str] = set(reading.log)
+    if not any(value > 0 for value in drawn):
         log -= {"y"}
-    colors = reading.extra.get("colors", {})
     alone = len(values) == 1 and next(iter(values)) in reading.axes  # the title already says what the only line is
     labels = [] if alone else [short(name, 22) for name in values]
-    places = {name: colors.get(name, index) for index, name in enumerate(values)}
-    thin = bool(reading.extra.get("thin"))
+    places = {name: reading.colors.get(name, index) for index, name in enumerate(values)}
+    thin = reading.thin
     dashed = not thin and any(place >= len(theme.palette) for place in places.values())  # colors repeat, so labels show their dash
     right = 0.16 + (inches(labels, 8.5) + 0.06 + DASH * dashed if labels else 0.0)
-    upright = {words: x for words, x in reading.extra.get("marks", {}).items() if x is not None}
+    upright = {words: x for words, x in reading.marks.items() if x is not None}
     y_name = short(reading.axes[1], 30) if len(reading.axes) > 1 else ""
     left, height = 0.78 if y_name else 0.62, max(2.5, 0.15 * len(labels) + 0.6)
     sheet.open(NARROW + max(0.0, right - 1.1), height + 0.15 * len(upright))
     axes = sheet.axes(left, 0.42, sheet.width - left - right, height - 0.5)
     ends = []
-    for index, (name, series) in enumerate(values.items()):
-        y = floats(series)
-        x = floats(x_values[name] if isinstance(x_values, Mapping) else x_values if x_values is not None else range(len(y)))
+    for index, (name, (x, y)) in enumerate(values.items()):
         color, dash = theme.color(places[name]), "-" if thin else theme.dash(places[name])
-        window = int(smooth.get(name, 0))
+        window = reading.smooth.get(name, 0)
         few = sum(value == value for value in y) <= 14
         width, size = (0.7 if window > 1 or thin else 1.7), (3.2 + 1.4 * (index % 4) if thin else 3.2)
         ring = {"mfc": "none", "mew": 0.7} if thin else {}
@@ -66,24 +52,23 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             scale("log")
     axes.grid(axis="y")
     axes.margins(x=0.02, y=0.06)
-    drawn = {value for series in values.values() for value in floats(series) if value == value}
     if len(drawn) == 1 and min(drawn) > 0 and "y" not in log:
         axes.set_ylim(0, 2 * min(drawn))  # a constant has no scale of its own but its distance from zero
-    top = reading.extra.get("top")
+    top = reading.top
     if top is not None and axes.get_ylim()[0] < top < axes.get_ylim()[1]:
         low = min(drawn)  # the margin below would be that of the whole height
         axes.set_ylim(low / (top / low) ** 0.06 if "y" in log else low - 0.06 * (top - low), top)
     ticks(axes.xaxis, "x" in log, 6)
-    if "ticks" in reading.extra:
-        axes.set_xticks(floats(reading.extra["ticks"]))
+    if reading.ticks is not None:
+        axes.set_xticks(floats(reading.ticks))
         axes.set_xticks([], minor=True)
     ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
     axes.set_ylabel(y_name, labelpad=2)
-    for row, (words, x) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
-        axes.axvline(x, color=theme.muted, lw=0.9, ls=":")
-        to_left = axes.transAxes.inverted().transform(axes.transData.transform((x, 1)))[0] > 0.5
-        spot = (x, 1 + (0.06 + 0.15 * row) / (height - 0.5))
+    for row, (words, place) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
+        axes.axvline(place, color=theme.muted, lw=0.9, ls=":")
+        to_left = axes.transAxes.inverted().transform(axes.transData.transform((place, 1)))[0] > 0.5
+        spot = (place, 1 + (0.06 + 0.15 * row) / (height - 0.5))
         axes.text(*spot, short(words, 40), size=7.5, ha="right" if to_left else "left", transform=axes.get_xaxis_transform())
     _end_labels(axes, ends)
 

@@ -1,13 +1,4 @@
-"""Functions over a rectangle: contours or flat classes, with paths, points and arrows on top.
-
-a function over a rectangle: values {name: Z} with Z of shape (ny, nx), one panel each, axes [x, y];
-extra["x"], extra["y"] are the coordinates of its columns and rows (y upwards); NaN and None stay blank.
-extra["levels"], how many contour lines or a list of them, over shading that is in one color, or in two
-where Z changes its sign; extra["classes"], names of the numbers 0, 1, 2, ... in Z, gives flat colors instead.
-On top of every panel: extra["paths"] {name: [[x, y], ...]} with an open ring at the start and a dot at the
-end, extra["points"] {name: [[x, y], ...]}, extra["arrows"] [[x, y, dx, dy], ...], extra["outlines"], a list
-of polygons [[x, y], ...]; extra["colors"] {name: place in the palette} for paths and points
-"""
+"""Draws `Plane`: functions over a rectangle, with paths, points and arrows on top."""
 
 from __future__ import annotations
 
@@ -15,26 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.errors import BadInput
-from ...core.reading import Reading
+from ...core.reading import Plane
 from .paper import Sheet, Theme, floats, inches, short, ticks
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Plane, theme: Theme, sheet: Sheet) -> None:
     import numpy as np
 
-    extra, panels = reading.extra, {name: np.array([floats(row) for row in z]) for name, z in reading.values.items()}
+    panels = {name: np.array([floats(row) for row in z]) for name, z in reading.values.items()}
     if not any(z.size for z in panels.values()):
         return sheet.nothing()
-    rows, columns = next(iter(panels.values())).shape
-    x, y = np.array(floats(extra.get("x", range(columns)))), np.array(floats(extra.get("y", range(rows))))
-    for name, z in panels.items():
-        if z.shape != (len(y), len(x)) or min(z.shape) < 2:
-            wanted = f"(y, x) = ({len(y)}, {len(x)}), each at least 2"
-            raise BadInput(f"panel '{short(name)}' of a plane has shape {z.shape}", where=reading.title, fix=f"give {wanted}")
-    colors = {name: i for i, name in enumerate([*extra.get("paths", {}), *extra.get("points", {})])} | dict(extra.get("colors", {}))
-    classes = [] if extra.get("classes") is None else list(extra["classes"])
-    legend = {short(name, 20): theme.color(colors[name]) for name in [*extra.get("paths", {}), *extra.get("points", {})]}
+    x, y = (np.array(floats(places)) for places in reading.places())
+    named, classes = [*reading.paths, *reading.points], reading.classes
+    colors = {name: i for i, name in enumerate(named)} | dict(reading.colors)
+    legend = {short(name, 20): theme.color(colors[name]) for name in named}
     across = 2 if len(panels) == 4 else min(len(panels), 3)
     width = (3.4, 2.75, 2.1)[across - 1]
     height = width * min(1.3, max(0.5, float(np.ptp(y) / np.ptp(x)) if np.ptp(x) and np.ptp(y) else 1.0))
@@ -49,8 +34,8 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         if classes:
             _flat(axes, theme, x, y, z, classes)
         else:
-            _contours(axes, sheet.axes(edge + width + 0.07, base, 0.08, height), theme, x, y, z, extra)
-        _overlay(axes, theme, extra, colors)
+            _contours(axes, sheet.axes(edge + width + 0.07, base, 0.08, height), theme, x, y, z, reading)
+        _overlay(axes, theme, reading, colors)
         axes.set_xlim(x.min(), x.max())
         axes.set_ylim(y.min(), y.max())
         ticks(axes.xaxis, False, 4)
@@ -63,18 +48,18 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
         sheet.text(sheet.width - right + (0.2 if classes else 0.62), sheet.floor + 0.42 + height - 0.1 - 0.2 * index, label, color=color)
 
 
-def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra: Mapping[str, Any]) -> None:
+def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, reading: Plane) -> None:
     """Shaded bands between contour lines, and their scale.  Shading is opacity of one color, so it suits dark pages too."""
     import numpy as np
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
 
-    log = "value" in extra.get("log", ()) and bool((z > 0).any())
+    log = "value" in reading.log and bool((z > 0).any())
     z = np.ma.masked_invalid(np.where(z > 0, z, math.nan) if log else z)
     if not z.count():
         return scale.set_axis_off()
     low, high = float(z.min()), float(z.max())
-    levels = extra.get("levels", 10)
+    levels = reading.levels
     if low == high:
         edges = [low - 1e-9 - abs(low) * 1e-9, high + 1e-9 + abs(high) * 1e-9]
     elif isinstance(levels, (int, float)):
@@ -87,7 +72,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra
     steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]
 
     def shade(value: float, step: float) -> tuple[float, ...]:
-        if extra.get("paths"):  # the paths have the colors
+        if reading.paths:  # the paths have the colors
             return to_rgba(theme.muted, 0.03 + 0.42 * step**1.5)
         if signed:
             return to_rgba(theme.palette[0 if value > 0 else 1], 0.05 + 0.8 * abs(value) / max(-low, high))
@@ -107,7 +92,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, extra
     scale.spines["bottom"].set_visible(False)
 
 
-def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[str]) -> None:
+def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[Any]) -> None:
     """One flat color per class, its name where it is farthest from every other class."""
     import numpy as np
     from matplotlib.colors import to_rgba
@@ -124,19 +109,19 @@ def _flat(axes: Any, theme: Theme, x: Any, y: Any, z: Any, classes: Sequence[str
             axes.text(x[column], y[row], short(name, 16), size=8, ha="center", va="center", color=theme.ink)
 
 
-def _overlay(axes: Any, theme: Theme, extra: Mapping[str, Any], colors: Mapping[str, int]) -> None:
+def _overlay(axes: Any, theme: Theme, reading: Plane, colors: Mapping[str, int]) -> None:
     from matplotlib.collections import PolyCollection
 
-    if extra.get("outlines"):
-        width = 0.8 if len(extra["outlines"]) < 40 else 0.35
-        axes.add_collection(PolyCollection(extra["outlines"], facecolors="none", edgecolors=theme.ink, linewidths=width), autolim=False)
-    if extra.get("arrows"):
-        x, y, dx, dy = zip(*map(floats, extra["arrows"]), strict=True)
+    if reading.outlines:
+        width = 0.8 if len(reading.outlines) < 40 else 0.35
+        axes.add_collection(PolyCollection(reading.outlines, facecolors="none", edgecolors=theme.ink, linewidths=width), autolim=False)
+    if reading.arrows:
+        x, y, dx, dy = zip(*map(floats, reading.arrows), strict=True)
         axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)
-    for name, places in extra.get("points", {}).items():
+    for name, places in reading.points.items():
         x, y = zip(*map(floats, places), strict=True) if places else ((), ())
         axes.scatter(x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.color(colors[name]), ec=theme.paper, lw=0.4, zorder=3)
-    for name, places in extra.get("paths", {}).items():
+    for name, places in reading.paths.items():
         x, y = zip(*map(floats, places), strict=True) if places else ((), ())
         color, few = theme.color(colors[name]), len(x) <= 40
         axes.plot(x, y, color=color, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)

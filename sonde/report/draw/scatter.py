@@ -1,9 +1,4 @@
-"""Points in a plane or in space, colored by group.
-
-values {axes[0]: [...], axes[1]: [...]}; extra["groups"] colors the points, extra["diagonal"] draws y = x;
-extra["labels"] are written at the points, those that would cover an earlier one left out;
-with three names in axes it is drawn in 3-D, and extra["view"] = [elevation, azimuth] turns it
-"""
+"""Draws `Scatter`: points in a plane or in space, colored by group."""
 
 from __future__ import annotations
 
@@ -11,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.reading import Reading
+from ...core.reading import Scatter
 from .paper import Sheet, Theme, floats, inches, short, ticks
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Scatter, theme: Theme, sheet: Sheet) -> None:
     names = [name for name in reading.axes[:3] if name in reading.values]
     names = names if len(names) >= 2 else list(reading.values)[:2]
     if len(names) < 2 or not len(reading.values[names[0]]):
@@ -23,14 +18,14 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     if len(names) == 3:
         return _scatter_in_space(reading, theme, sheet, names)
     x, y = (floats(reading.values[name]) for name in names)
-    groups, log = reading.extra.get("groups", []), reading.extra.get("log", ())
+    groups, log = reading.groups, reading.log
     kinds = sorted(set(groups), key=str) if groups else []
     labels = [short(kind, 20) for kind in kinds]
     right = 0.2 + (inches(labels, 8.5) + 0.2 if labels else 0.0)
     sheet.open(3.9 + right, 3.7)
     axes = sheet.axes(0.66, 0.44, 3.1, 3.1)
-    size = 6.0 if "labels" in reading.extra else max(4.0, min(22.0, 6000 / len(x)))
-    if reading.extra.get("diagonal"):
+    size = 6.0 if reading.labels else max(4.0, min(22.0, 6000 / len(x)))
+    if reading.diagonal:
         ends = [min(v for v in x + y if math.isfinite(v)), max(v for v in x + y if math.isfinite(v))]
         axes.plot(ends, ends, color=theme.muted, lw=0.9)
     for index, kind in enumerate(kinds or [None]):
@@ -46,7 +41,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
     ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(names[0], 40))
     axes.set_ylabel(short(names[1], 40))
-    _point_labels(axes, theme, list(zip(x, y, reading.extra.get("labels", []), strict=False)))
+    _point_labels(axes, theme, list(zip(x, y, reading.labels, strict=False)))
 
 
 def _point_labels(axes: Any, theme: Theme, points: Sequence[tuple[float, float, Any]]) -> None:
@@ -65,17 +60,17 @@ def _point_labels(axes: Any, theme: Theme, points: Sequence[tuple[float, float, 
                 break
 
 
-def _scatter_in_space(reading: Reading, theme: Theme, sheet: Sheet, names: Sequence[str]) -> None:
+def _scatter_in_space(reading: Scatter, theme: Theme, sheet: Sheet, names: Sequence[str]) -> None:
     import numpy as np
 
     points = np.array([floats(reading.values[name]) for name in names])
-    groups = np.array([str(group) for group in reading.extra.get("groups", [])])
-    kinds = sorted(set(reading.extra.get("groups", [])), key=str)
+    groups = np.array([str(group) for group in reading.groups])
+    kinds = sorted(set(reading.groups), key=str)
     labels = [short(kind, 20) for kind in kinds]
     sheet.open(4.4 + (inches(labels, 8.5) if labels else 0.0), 3.4)
     axes = sheet.axes(0.05, -0.2, 3.9, 3.9, projection="3d")  # a cube leaves room above and below itself
     axes.set_box_aspect((1, 1, 0.8), zoom=0.98)
-    axes.view_init(*reading.extra.get("view", (24, -58)))
+    axes.view_init(*reading.view)
     size = max(1.2, min(18.0, 6000 / points.shape[1]))
     for index, kind in enumerate(kinds or [None]):
         mine = points if kind is None else points[:, groups == str(kind)]

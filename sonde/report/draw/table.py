@@ -1,7 +1,4 @@
-"""Tables with rules, aligned numbers and a row of sums.
-
-values {column: [...]}; extra["formats"] {column: "si" | "bytes" | "percent"}, extra["total"] {column: sum}
-"""
+"""Draws `Table`: rules, aligned numbers and a row of sums."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ from typing import Any
 
 from ...core.errors import clean
 from ...core.numbers import formatted
-from ...core.reading import Reading
+from ...core.reading import Table
 from .paper import ROW, Sheet, Theme, inches, short
 
 MOST_ROWS = 80
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
     from matplotlib.lines import Line2D
 
     heads = [short(name, 30) for name in reading.values]
-    formats, total = reading.extra.get("formats", {}), reading.extra.get("total", {})
+    formats, total = reading.formats, reading.total
     length = max((len(column) for column in reading.values.values()), default=0)
     if not heads or not length:
         return sheet.nothing()

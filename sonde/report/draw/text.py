@@ -1,8 +1,4 @@
-"""A running text with a mark on each token.
-
-values {"token": [...], axes[1]: [...]}: a running text with a mark on each token that has a number, stronger where
-it is larger, strongest at extra["top"]; a token that ends in the sign for the end of a line ends a line
-"""
+"""Draws `Text`: a running text with a mark on each token."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from typing import Any
 
 from ...core.errors import clean
 from ...core.numbers import number
-from ...core.reading import Reading
+from ...core.reading import Text
 from .paper import NARROW, ROW, Sheet, Theme, floats, short
 
 LETTER = 9 / 72 * 0.602
@@ -19,7 +15,7 @@ LETTERS = 72
 """letters of a line"""
 
 
-def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
+def paint(reading: Text, theme: Theme, sheet: Sheet) -> None:
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
@@ -33,7 +29,7 @@ def paint(reading: Reading, theme: Theme, sheet: Sheet) -> None:
             x, y = 0, y + 1
         places.append((x, y))
         x, y = (0, y + 1) if token.endswith("\u21b5") else (x + len(token), y)
-    largest = float(reading.extra.get("top", max((value for value in values if value == value), default=0.0)))
+    largest = max((value for value in values if value == value), default=0.0) if reading.top is None else float(reading.top)
     lines = max(row for _, row in places) + 1
     sheet.open(max(LETTERS * LETTER + 0.3, NARROW), ROW * (lines + 1.8))
     axes = sheet.axes(0.14, 0.04, LETTERS * LETTER, ROW * (lines + 1.6))
