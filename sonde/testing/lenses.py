@@ -143,7 +143,7 @@ def readings_survive_json_and_are_drawn(module: ModuleType) -> None:
 
 
 def refuses_in_one_line(module: ModuleType) -> None:
-    """Where there is nothing to look at it says so in one line: call `need(__name__, subject)` first."""
+    """Where there is nothing to look at it says so in one line: decorate `read` with `lenses.tools.readonly.guard`."""
     try:
         look(module, Subject(None, None))
     except BadInput as refusal:

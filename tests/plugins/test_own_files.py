@@ -91,21 +91,21 @@ def tiny():
     return Far(), nn.Linear(3, 1), Batch(x=x, y=x[:, 0])
 '''
 LENS = '''"""The mean of each input."""
-from sonde.core.reading import Reading, Subject
-from sonde.lenses.tools.readonly import need, no_model
+from sonde.core.reading import Bars, Subject
+from sonde.lenses.tools.readonly import guard, no_model
 
 
 def why_not(subject):
     return no_model(subject)
 
 
-def read(subject: Subject, most: int = 3) -> Reading:
+@guard
+def read(subject: Subject, most: int = 3) -> Bars:
     """Means.
 
     most: how many
     """
-    need(__name__, subject, most=most)
-    return Reading("Means", "bars", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
+    return Bars("Means", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
 '''
 DATA = '''"""Small squares."""
 import torch

@@ -181,21 +181,21 @@ def test_a_mutated_objective_is_refused(tmp_path: Path, mutant: str) -> None:
 
 
 LENS = '''"""The mean of each input."""
-from sonde.core.reading import Reading, Subject
-from sonde.lenses.tools.readonly import need, no_model
+from sonde.core.reading import Bars, Subject
+from sonde.lenses.tools.readonly import guard, no_model
 
 
 def why_not(subject):
     return no_model(subject)
 
 
-def read(subject: Subject, most: int = 3) -> Reading:
+@guard
+def read(subject: Subject, most: int = 3) -> Bars:
     """Means.
 
     most: how many
     """
-    need(__name__, subject, most=most)
-    return Reading("Means", "bars", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
+    return Bars("Means", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
 
 
 def tiny():
@@ -204,15 +204,15 @@ def tiny():
     return images()
 '''
 LENS_MUTANTS = {
-    "draws": ("    return Reading(", "    import torch\n    torch.rand(1)\n    return Reading(", "changes random states"),
-    "mode": ("    return Reading(", "    subject.model.eval()\n    return Reading(", "changes training modes"),
-    "batch": ("    return Reading(", "    subject.batch.x.zero_()\n    return Reading(", "changes the batch"),
-    "no check": ("    need(__name__, subject, most=most)\n", "", "says so in one line"),
+    "draws": ("    return Bars(", "    import torch\n    torch.rand(1)\n    return Bars(", "changes random states"),
+    "mode": ("    return Bars(", "    subject.model.eval()\n    return Bars(", "changes training modes"),
+    "batch": ("    return Bars(", "    subject.batch.x.zero_()\n    return Bars(", "changes the batch"),
+    "no check": ("@guard\n", "", "says so in one line"),
     "help": ("    most: how many\n", "", "'most' has no line"),
     "taken": ("most", "first", "'first' is an argument of looking"),
     "subject": ("subject: Subject, most", "thing: Subject, most", "first argument of read is not 'subject'"),
     "tiny draws": ("    return images()", "    import random\n    random.random()\n    return images()", "global random state"),
-    "kind": ("    return Reading(", "    return 7\n    return Reading(", "read returns int, not Reading"),
+    "kind": ("    return Bars(", "    return 7\n    return Bars(", "read returns int, not Reading"),
 }
 
 
