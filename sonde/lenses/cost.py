@@ -33,6 +33,7 @@ from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.numbers import bytes_, si
 from ..core.reading import Reading, Subject, Table
+from ..kernels import delta, hadamard, separable  # noqa: F401  they register the ops
 from ..kernels.gates import Kind
 from ..nn import features
 from ..nn.positions import Alibi, Positions, RelativeBias
