@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.kernels.convolve import convolve, serves
+from sonde.kernels.convolve import can_run, convolve
 
 SIZES = {
     "ResNet-20, stage 1": (128, 16, 16, 32),
@@ -54,7 +54,7 @@ def line(name: str, size: tuple[int, int, int, int], rounds: int) -> bool:
     dice = torch.Generator().manual_seed(0)
     x = torch.randn(images, into, side, side, generator=dice).clamp_min(0).contiguous(memory_format=torch.channels_last)
     weight = (torch.randn(out, into, 3, 3, generator=dice) * (2 / 9 / into) ** 0.5).contiguous(memory_format=torch.channels_last)
-    if not serves(x, weight, None):
+    if not can_run(x, weight, None):
         raise SystemExit(f"the kernel does not serve '{name}': is it built?")
     with torch.no_grad():
         result = alternately([lambda: torchs(x, weight), lambda: convolve(x, weight)], rounds)

@@ -65,7 +65,7 @@ def equal(path: Path, reference: dict[str, str], but: set[str] = frozenset()) ->
     return not wrong and not leftovers(path)
 
 
-def hush() -> None:
+def silence() -> None:
     """What a killed or stopped process has to say is not of interest here."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -77,7 +77,7 @@ class InsideSave:
         self.memory = mmap.mmap(-1, 1)
 
     def change(self) -> None:
-        hush()
+        silence()
         real = checkpoint.save
 
         def save(*arguments: object) -> Path:
@@ -140,7 +140,7 @@ def workers(times: int) -> bool:
         whole = train(tagger, run=home / "whole", steps=steps, **quiet)
 
         def act(path: Path) -> harness.Attempt:
-            return harness.Attempt(lambda: (hush(), train(tagger, run=path, steps=steps, processes=2, checkpoint_every=40, **quiet)))
+            return harness.Attempt(lambda: (silence(), train(tagger, run=path, steps=steps, processes=2, checkpoint_every=40, **quiet)))
 
         began = time.perf_counter()
         act(home / "timed").wait().done()
@@ -231,7 +231,7 @@ def signals(times: int) -> bool:
         for number in range(times):
             path, steps, kind = home / f"run-{number}", test_faults.Steps(), dice.choice(list(test_faults.CODES))
             counting = steps.counting()
-            running = attempt(path, before=lambda counting=counting: (hush(), counting()))  # type: ignore[misc]
+            running = attempt(path, before=lambda counting=counting: (silence(), counting()))  # type: ignore[misc]
             least = dice.randint(1, harness.STEPS - 4)
             while steps.done < least and not running.ends_within(0.0005):
                 continue
@@ -261,7 +261,7 @@ def numbers(times: int) -> bool:
 
             def act(path: Path = path, step: int = step, options: dict = options, steps: test_faults.Steps = steps) -> None:
                 steps.counting()()
-                harness.train(path, test_numerics.spoilt, steps=str(step), **options)
+                harness.train(path, test_numerics.spoiled_recipe, steps=str(step), **options)
 
             outcome = Attempt(act).wait()
             newest = test_numerics.newest(path)

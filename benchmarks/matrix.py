@@ -331,10 +331,10 @@ def read_report(path: Path) -> tuple[dict[str, int], list[str]]:
 
 def exhibits(environment: dict[str, str], how: How, progress: Callable[[float], None]) -> tuple[dict[str, int], list[str]]:
     """Run the exhibits of a part; counts, and what failed."""
-    from sonde.atlas.exhibit import found
+    from sonde.atlas.exhibit import exhibits
     from sonde.atlas.worker import each
 
-    table, ids = sensitive.read(), list(found())
+    table, ids = sensitive.read(), list(exhibits())
     if how.part != "whole":
         numeric, _, _ = sensitive.parts(table, {f"atlas {row}": [""] for row in ids})
         ids = [row for row in ids if f"atlas {row}" in numeric]
@@ -585,13 +585,13 @@ def measure_tests(path: Path, marks: str, environment: dict[str, str], jobs: int
 
 
 def measure_exhibits(path: Path, numeric: bool, environment: dict[str, str], jobs: int) -> None:
-    from sonde.atlas.exhibit import found
+    from sonde.atlas.exhibit import exhibits
     from sonde.atlas.worker import each
     from tests import headroom
 
     done = {one["test"] for one in sensitive.current(sensitive.records(path))}
     table = sensitive.read()
-    waiting = [row for row in found() if f"atlas {row}" not in done and (not numeric or table[f"atlas {row}"].numeric)]
+    waiting = [row for row in exhibits() if f"atlas {row}" not in done and (not numeric or table[f"atlas {row}"].numeric)]
     with inside(environment):
         for number, result in enumerate(each(waiting, jobs, EXHIBIT_LIMIT), 1):
             record = headroom.Record()

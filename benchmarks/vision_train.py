@@ -183,7 +183,7 @@ def compare(case: Case) -> bool:
         return x.contiguous(memory_format=torch.channels_last), y
 
     def torch_alone() -> float:
-        with patch("sonde.kernels.convolve.serves", return_value=False), patch("sonde.kernels.normalize._serves", return_value=False):
+        with patch("sonde.kernels.convolve.can_run", return_value=False), patch("sonde.kernels.normalize._can_run", return_value=False):
             return plain_loop(
                 lambda: case.ours().to(memory_format=torch.channels_last), last, loss, partial(torch.optim.AdamW, lr=1e-3), steps, per_step
             )

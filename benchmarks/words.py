@@ -86,7 +86,7 @@ def speed(rounds: int) -> bool:
     return met
 
 
-def judged(vectors: WordVectors) -> dict[str, float]:
+def evaluate(vectors: WordVectors) -> dict[str, float]:
     folder = Path(os.environ["SONDE_DATA"], "word-vectors")
     rated = {path.stem.removeprefix("EN-"): vectors.rate(path).spearman for path in sorted(folder.glob("EN-*.txt"))}
     return {
@@ -102,7 +102,7 @@ def quality(model: str, seeds: int) -> bool:
     results: dict[str, list[dict[str, float]]] = {OURS: [], THEIRS: []}
     for seed in range(seeds):
         for name, train in ((OURS, ours), (THEIRS, theirs)):
-            results[name].append(judged(train(model, text, 5, seed)[0]))
+            results[name].append(evaluate(train(model, text, 5, seed)[0]))
     print(f"{model}, five epochs, mean over {seeds} seed(s)\n  {'':14} {OURS:>8} {THEIRS:>8}")
     for name in results[OURS][0]:
         print(f"  {name:14} " + " ".join(f"{np.mean([one[name] for one in side]):8.3f}" for side in results.values()))
@@ -117,7 +117,7 @@ def glove() -> bool:
     fit = GloVe(threads=THREADS, epochs=15).fit(text.corpus)
     seconds = time.perf_counter() - start
     print(f"GloVe: {fit.n_cells_:,} cells, 15 passes, {seconds:.0f} s, loss {fit.losses_[0]:.4f} to {fit.losses_[-1]:.4f}")
-    for name, value in judged(fit.vectors_).items():
+    for name, value in evaluate(fit.vectors_).items():
         print(f"  {name:14} {value:8.3f}")
     return fit.losses_[-1] < fit.losses_[0]
 

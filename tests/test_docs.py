@@ -83,7 +83,7 @@ def test_the_objective_lens_and_exhibit_shown_work(tmp_path: Path) -> None:
     objective = shown("add-an-objective", tmp_path).tiny()
     assert objective[0](*objective[1:]).loss().isfinite()
     lens = shown("add-a-lens", tmp_path)
-    lens.need = lambda *_, **__: None  # it looks the lens up in the registry, which does not have this one
+    lens.check_applies = lambda *_, **__: None  # it looks the lens up in the registry, which does not have this one
     reading = lens.read(lens.tiny())
     assert 0 < reading.values["zeros"][0] < 1 and lens.why_not(lens.tiny()) == ""
     from sonde.atlas.exhibit import Exhibit

@@ -23,6 +23,17 @@ BRITISH = re.compile(
 DIALECT = re.compile(r"(?i)(?<![a-z])(?:dials?|shelf|shelves)(?![a-z])|(?<![a-z])mend(?![a-z])|gone on with|nobody watches")
 VARIABLES = {"told", "found", "asked", "given", "made"}
 """no name of a variable: a noun says what it holds"""
+FUNCTIONS = VARIABLES | {
+    *("able", "alone", "answered", "around", "begun", "disproof", "fitting", "hush", "hushed", "judge", "judged", "judging", "mistaken"),
+    *("need", "reason_against", "said", "says", "spared", "spelt", "spoilt", "together", "untouched"),
+}
+"""no name of a function, a method or a class, in any spelling with underscores: a verb says what it does, a noun what it is"""
+SHARED = {
+    "_Arguments": "mirrors the C struct of each kernel",
+    "_Row": "mirrors the C row of each kernel",
+    "Weights": "the same choice, with and without None",
+}
+"""names of classes and types that several modules define"""
 EXCEPTIONS = {
     "tests/test_voice.py": "the lists themselves",
     "sonde/core/renamed.py": "old names, to refuse them",
@@ -60,14 +71,35 @@ def words(text: str) -> list[str]:
 
 
 def variables(source: str) -> set[str]:
-    """Local variables and parameters of functions that are named by a participle; those of a lambda do not count."""
+    """Local variables and parameters of functions and lambdas that are named by a participle."""
     bound = set()
     for function in ast.walk(ast.parse(source)):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             arguments = function.args
             bound |= {one.arg for one in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+            bound |= {one.arg for one in (arguments.vararg, arguments.kwarg) if one is not None}
             bound |= {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     return bound & VARIABLES
+
+
+def functions(source: str) -> set[str]:
+    """Functions, methods and classes with a name of the old dialect; a test may say what it likes."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds) and node.name.strip("_").lower() in FUNCTIONS}
+
+
+def types(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Names of classes and types -> the meanings they have at the top of modules: each class one, equal aliases the same."""
+    meanings: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                meanings.setdefault(node.name, set()).add(f"class in {path}")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                if name.lstrip("_")[:1].isupper() and any(letter.islower() for letter in name):
+                    meanings.setdefault(name, set()).add(ast.unparse(node.value))
+    return meanings
 
 
 def test_spelling_and_dialect() -> None:
@@ -84,6 +116,18 @@ def test_variables_have_names_of_things() -> None:
         (name, one) for name in texts() if name.endswith(".py") for one in variables((ROOT / name).read_text(encoding="utf-8"))
     } - VARIABLES_LEFT
     assert sorted(wrong) == []
+
+
+def test_functions_and_classes_say_what_they_do() -> None:
+    names = [name for name in texts() if name.endswith(".py")]
+    assert [f"{name}: {one}" for name in names for one in sorted(functions((ROOT / name).read_text(encoding="utf-8")))] == []
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    package = {name: (ROOT / name).read_text(encoding="utf-8") for name in texts() if name.startswith("sonde/") and name.endswith(".py")}
+    shared = {name: sorted(meanings) for name, meanings in types(package).items() if len(meanings) > 1}
+    assert {name: shared[name] for name in shared.keys() - SHARED.keys()} == {}
+    assert SHARED.keys() <= shared.keys(), "an exception that is not needed"
 
 
 def test_every_exception_is_needed() -> None:
@@ -111,3 +155,20 @@ def test_other_words_are_not(text: str) -> None:
 def test_a_planted_variable_is_seen() -> None:
     assert variables("def f(given):\n    found = 1\n    return found") == {"given", "found"}
     assert variables("def f(x):\n    return x.found(made=1)") == set()
+    assert variables("g = lambda told: told") == {"told"}
+    assert variables("g = lambda *given: given") == {"given"}
+
+
+def test_a_planted_function_is_seen() -> None:
+    assert functions("def found():\n    pass\nclass Together:\n    def _mistaken(self):\n        pass") == {
+        "found",
+        "Together",
+        "_mistaken",
+    }
+    assert functions("def test_found():\n    pass\ndef find():\n    pass") == set()
+
+
+def test_a_planted_class_name_is_seen() -> None:
+    assert len(types({"a.py": "class Row: ...", "b.py": "class Row: ..."})["Row"]) == 2
+    assert len(types({"a.py": "class Row: ...", "b.py": "Row = int | str"})["Row"]) == 2
+    assert len(types({"a.py": "Count = int", "b.py": "Count = int"})["Count"]) == 1

@@ -17,7 +17,7 @@ from ..core.options import options_of
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..engine import saved
-from ..engine.plan import Plan, plan_of
+from ..engine.plan import RunPlan, plan_of
 from ..runs import layout
 from ..runs.layout import RunDirectory
 
@@ -31,10 +31,10 @@ def open_run(path: str | Path, recipe: Recipe | Callable[..., Recipe] | None = N
 class Run:
     """A run on disk: what was asked, what happened, what was learned."""
 
-    def __init__(self, path: str | Path, run_plan: Plan | None = None) -> None:
+    def __init__(self, path: str | Path, run_plan: RunPlan | None = None) -> None:
         self.directory = RunDirectory(path)
         self.path, self.name = self.directory.path, self.directory.path.name
-        self._asked = run_plan
+        self._plan = run_plan
 
     def __repr__(self) -> str:
         summary = ", ".join(f"{name} {value:.4g}" for name, value in self.result.get("metrics", {}).items() if value is not None)
@@ -63,7 +63,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, rebuilt from its record."""
-        return saved.rebuild(self.directory, self._asked)
+        return saved.rebuild(self.directory, self._plan)
 
     @cached_property
     def data(self) -> Data:

@@ -23,10 +23,10 @@ from ..core.recipe import SIGNS
 from ..core.seeds import key
 from ..engine.execute import finish, register, update
 from ..engine.fingerprint import blas_threads, fingerprint
-from ..engine.job import Job, settled_torch
+from ..engine.job import Job, torch_settings
 from ..engine.loop import Loop
 from ..engine.options import Options
-from ..engine.plan import Plan, jsonable, plan
+from ..engine.plan import RunPlan, jsonable, plan
 from ..engine.record import Record
 from ..engine.state import random_states, restore_random_states, seed_everything
 from ..engine.world import World
@@ -39,7 +39,7 @@ METHODS = ("grid", "random", "tpe")
 
 
 @dataclass
-class Row:
+class SweepRow:
     """One setting with the metrics of all its seeds."""
 
     setting: dict[str, Any]
@@ -63,12 +63,12 @@ class Sweep:
     folder: Path
     monitor: str
     mode: str
-    rows: list[Row]
+    rows: list[SweepRow]
     axes: dict[str, list[Any]]
     notices: list[str] = field(default_factory=list)
 
     @property
-    def best(self) -> Row:
+    def best(self) -> SweepRow:
         return self.rows[0]
 
     def table(self) -> str:
@@ -79,11 +79,11 @@ class Sweep:
             for metric in ("valid/accuracy", "test/accuracy", "test/loss")
             if metric != name and any(metric in row.metrics for row in self.rows)
         ]
-        options = self._varied()
+        options = self._varied_options()
         head = ["rank", *options, f"{name} (mean ± spread)", *others, "seeds"]
         body = []
         for rank, row in enumerate(self.rows, 1):
-            cells = [_say(row.setting[option]) for option in options]
+            cells = [_format(row.setting[option]) for option in options]
             outcome = row.failures[0].split("\n")[0] if row.failures else _pm(row, name)
             body.append([str(rank), *cells, outcome, *(_pm(row, metric) for metric in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
@@ -105,8 +105,8 @@ class Sweep:
 
         name = self.monitor
         good = [row for row in self.rows if not row.failures]
-        varied = self._varied()
-        labels = ["  ".join(f"{option} {_say(row.setting[option])}" for option in varied) or "all" for row in good]
+        varied = self._varied_options()
+        labels = ["  ".join(f"{option} {_format(row.setting[option])}" for option in varied) or "all" for row in good]
         note = "Mean over seeds, best first; a dot is one seed."
         return Bars(
             self.folder.name,
@@ -117,10 +117,10 @@ class Sweep:
             dots={name: [row.metrics.get(name, []) for row in good]},
         )
 
-    def _varied(self) -> list[str]:
+    def _varied_options(self) -> list[str]:
         """Options that take more than one value."""
         options = list(self.rows[0].setting) if self.rows else []
-        return [option for option in options if len({_say(row.setting[option]) for row in self.rows}) > 1]
+        return [option for option in options if len({_format(row.setting[option]) for row in self.rows}) > 1]
 
 
 def sweep(
@@ -151,7 +151,7 @@ def sweep(
     _same_sweep(place, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
     runner = _Runner(recipe, fixed, seeds, place, vectorize, threads, quiet)
     settings = _grid(values) if method == "grid" else None
-    rows = runner.all(list(settings)) if settings is not None else list(_drawn(runner, values, method, trials or 1))
+    rows = runner.all(list(settings)) if settings is not None else list(_search_settings(runner, values, method, trials or 1))
     rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
     result = Sweep(place, runner.monitor, runner.mode, rows, values, runner.notices)
     listing = [
@@ -191,7 +191,7 @@ def _grid(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(values, combination, strict=True))
 
 
-def _drawn(runner: _Runner, values: dict[str, list[Any]], method: str, trials: int) -> Iterator[Row]:
+def _search_settings(runner: _Runner, values: dict[str, list[Any]], method: str, trials: int) -> Iterator[SweepRow]:
     """Settings drawn by optuna, one after another; its study lives in memory and is replayed from the finished runs."""
     try:
         import optuna
@@ -217,7 +217,7 @@ def _suggest(trial: Any, name: str, options: list[Any]) -> Any:
         len(options) == 2 and all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options) and options[0] < options[1]
     )
     if not numbers:
-        labels = [_say(option) for option in options]
+        labels = [_format(option) for option in options]
         return options[labels.index(trial.suggest_categorical(name, labels))]
     low, high = options
     wide = low > 0 and high / low >= 10
@@ -237,12 +237,12 @@ class _Runner:
         self.monitor, self.mode = "valid/loss", "min"
         self.notices: list[str] = []
 
-    def all(self, settings: list[dict[str, Any]]) -> list[Row]:
+    def all(self, settings: list[dict[str, Any]]) -> list[SweepRow]:
         members = [(setting, seed) for setting in settings for seed in self.seeds]
         todo = [member for member in members if not self._done(*member)]
         failures: dict[Path, str] = {}
         if self.vectorize and len(todo) > 1:
-            failures, todo = self._together(todo)
+            failures, todo = self._train_vectorized(todo)
         for count, (setting, seed) in enumerate(todo, 1):
             path = self._path(setting, seed)
             if not self.quiet:
@@ -253,7 +253,7 @@ class _Runner:
                 failures[path] = str(stop)
         rows = []
         for setting in settings:
-            row = Row(setting)
+            row = SweepRow(setting)
             for seed in self.seeds:
                 self._read(row, self._path(setting, seed), failures)
             rows.append(row)
@@ -262,11 +262,11 @@ class _Runner:
             self.monitor, self.mode = first.monitor, first.mode
         return rows
 
-    def score(self, row: Row) -> float:
+    def score(self, row: SweepRow) -> float:
         """What is minimized: the mean of the monitored metric, or its negative."""
         return SIGNS[self.mode] * row.mean(self.monitor)
 
-    def _read(self, row: Row, path: Path, failures: Mapping[Path, str]) -> None:
+    def _read(self, row: SweepRow, path: Path, failures: Mapping[Path, str]) -> None:
         row.runs.append(path)
         if path in failures:
             row.failures.append(failures[path])
@@ -276,27 +276,27 @@ class _Runner:
                 row.metrics.setdefault(name, []).append(value)
 
     def _path(self, setting: Mapping[str, Any], seed: int) -> Path:
-        label = ",".join(f"{name}={_say(value)}" for name, value in setting.items())
+        label = ",".join(f"{name}={_format(value)}" for name, value in setting.items())
         return self.folder / f"{label + ',' if label else ''}seed={seed}".replace("/", "_")
 
     def _done(self, setting: Mapping[str, Any], seed: int) -> bool:
         return RunDirectory(self._path(setting, seed)).is_done
 
-    def _together(self, members: list[tuple[dict[str, Any], int]]) -> tuple[dict[Path, str], list[tuple[dict[str, Any], int]]]:
+    def _train_vectorized(self, members: list[tuple[dict[str, Any], int]]) -> tuple[dict[Path, str], list[tuple[dict[str, Any], int]]]:
         """Train members as one computation; returns failures and the members that must be trained one by one."""
-        from ..engine.vectorized import reason_against
+        from ..engine.vectorized import why_not
 
         caller = random_states()
         threads = self.threads or os.cpu_count() or 1
         try:
-            with settled_torch(threads, "cpu"), blas_threads(threads):
+            with torch_settings(threads, "cpu"), blas_threads(threads):
                 jobs, plans = [], []
                 for setting, seed in members:
                     run_plan = plan(self.recipe, {**self.fixed, **setting})
                     options = Options(seed=seed, shards=1, threads=threads, checkpoint_every=2**40, quiet=True)
-                    jobs.append(Job(partial(run_plan.make, seed), options, World.alone()))
+                    jobs.append(Job(partial(run_plan.make, seed), options, World.single()))
                     plans.append(run_plan)
-                against = reason_against(jobs)
+                against = why_not(jobs)
                 if against:
                     self.notices.append(f"trained one by one: {against}")
                     return {}, members
@@ -306,7 +306,7 @@ class _Runner:
         finally:
             restore_random_states(caller)
 
-    def _run_together(self, jobs: list[Job], plans: list[Plan], members: list[tuple[dict[str, Any], int]]) -> dict[Path, str]:
+    def _run_together(self, jobs: list[Job], plans: list[RunPlan], members: list[tuple[dict[str, Any], int]]) -> dict[Path, str]:
         from ..engine.vectorized import train_together
 
         jobs[0].check()
@@ -335,16 +335,16 @@ class _Runner:
         return {loop.record.path: reason for loop, reason in zip(loops, failed, strict=True) if reason}
 
 
-def _pm(row: Row, name: str) -> str:
+def _pm(row: SweepRow, name: str) -> str:
     if name not in row.metrics:
         return "-"
     return f"{row.mean(name):.4g}" + (f" ± {row.spread(name):.2g}" if len(row.metrics[name]) > 1 else "")
 
 
-def _say(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return "-".join(map(_say, value)) if isinstance(value, (tuple, list)) else str(value)
+    return "-".join(map(_format, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-__all__ = ["Row", "Run", "Sweep", "sweep"]
+__all__ = ["Run", "Sweep", "SweepRow", "sweep"]

@@ -29,7 +29,7 @@ from ..models.resnet import ResNet
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ..recipes.tools.parts import sometimes
+from ..recipes.tools.parts import apply_with_chance
 from .exhibit import Exhibit, spread
 
 MNIST = "mnist/train-images-idx3-ubyte.gz"
@@ -64,7 +64,7 @@ def digits(exhibit: Exhibit) -> str:
     name = "mnist" if there else "digits"
     # Of the few digits half are held out, to compare on.  They fill their 8 x 8 pixels, so a shift costs an edge: most are not moved.
     data = cache(lambda seed: load(name, seed=seed) if there else load(name, seed=seed, valid=0, test=0.5))
-    moved, side = (augment.shift(1), 28) if there else (sometimes(augment.shift(1), 0.25), 8)
+    moved, side = (augment.shift(1), 28) if there else (apply_with_chance(augment.shift(1), 0.25), 8)
     convolutional = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, steps=300, augment=moved)
     flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, steps=300)
     least = TARGETS[name]

@@ -35,8 +35,8 @@ from ..optim.initialize import initialize
 from ..optim.schedules import cosine
 from .exhibit import Exhibit, spread
 
-STEPS = {"GAN": 1800, "flow": 350, "autoregressive": 300, "diffusion": 900, "judge": 200}
-JUDGED = 1000
+STEPS = {"GAN": 1800, "flow": 350, "autoregressive": 300, "diffusion": 900, "discriminator": 200}
+HELD_OUT = 1000
 """points of each set that is compared"""
 BELL = 0.25
 """width of the bells, in deviations of the data"""
@@ -78,44 +78,44 @@ class Points(NamedTuple):
 def gap_of(points: Points, seed: int) -> Callable[[Tensor], float]:
     """What a sample leaves of the gap between a normal fit and real points: 1 for the fit, 0 for real points."""
     fit = MultivariateNormal(points.train.mean(0), torch.cov(points.train.T))
-    drawn = fit.loc + torch.randn(JUDGED, 2, generator=generator(seed, "fit")) @ fit.scale_tril.T
+    drawn = fit.loc + torch.randn(HELD_OUT, 2, generator=generator(seed, "fit")) @ fit.scale_tril.T
     real, normal = (discrepancy(each, points.held, BELL) for each in (points.other, drawn))
     return lambda sample: (discrepancy(sample, points.held, BELL) - real) / (normal - real)
 
 
 def moons(seed: int, train: int = 2000) -> Points:
     """Two half circles that reach into each other."""
-    drawn = load("moons", seed=seed, n=train + 2 * JUDGED)
+    drawn = load("moons", seed=seed, n=train + 2 * HELD_OUT)
     x = torch.cat([part[:].x for part in drawn.splits.values()])
     x = x[torch.randperm(len(x), generator=generator(seed, "moons"))]
     x = (x - x.mean(0)) / x.std(0)
-    return Points(x[: -2 * JUDGED], x[-2 * JUDGED : -JUDGED], x[-JUDGED:])
+    return Points(x[: -2 * HELD_OUT], x[-2 * HELD_OUT : -HELD_OUT], x[-HELD_OUT:])
 
 
 def generative(exhibit: Exhibit) -> str:
     """Each family samples points nearer to real ones than a normal fit does; densities hold 1; the best judge says p / (p + q)."""
-    best_judge(exhibit)
+    best_discriminator(exhibit)
     points = moons(exhibit.seed)
     gap = gap_of(points, exhibit.seed)
     gaps: dict[str, list[float]] = {}
     models: dict[str, list[Any]] = {}
     for name, family in FAMILIES.items():
-        runs = [_trained(exhibit, name, family, points, seed) for seed in exhibit.seeds(3)]
+        runs = [_train(exhibit, name, family, points, seed) for seed in exhibit.seeds(3)]
         models[name] = [run.model() for run in runs]
-        gaps[name] = [gap(_drawn(model, exhibit.seed)) for model in models[name]]
+        gaps[name] = [gap(_sample(model, exhibit.seed)) for model in models[name]]
         exhibit.below(f"{name}: gap to real points left of that of a normal fit", gaps[name], 0.5)
         if name == "GAN":
-            _settled(exhibit, [run.result["metrics"] for run in runs])
+            _check_equilibrium(exhibit, [run.result["metrics"] for run in runs])
     for name in ("flow", "autoregressive"):
         _is_density(exhibit, name, models[name], points)
-    few = [gap(model.sample(JUDGED, exhibit.generator("few"), steps=20, eta=0.0)) for model in models["diffusion"]]
+    few = [gap(model.sample(HELD_OUT, exhibit.generator("few"), steps=20, eta=0.0)) for model in models["diffusion"]]
     exhibit.below("diffusion: the same with 20 of its 40 steps and no fresh noise", few, 0.5)
     exhibit.show(_picture(exhibit.seed, points, {name: each[0] for name, each in models.items()}, gaps))
     summary = ", ".join(f"{name} {spread(each, '.0%')}" for name, each in gaps.items())
     return f"gap to real points left of that of a normal fit: {summary}; best judge of equals 0.5, density sums to 1"
 
 
-def best_judge(exhibit: Exhibit) -> None:
+def best_discriminator(exhibit: Exhibit) -> None:
     """A discriminator against a fixed generator becomes p / (p + q), and 1/2 everywhere where both are the same.
 
     For two normal densities the logit log p - log q is a polynomial of degree 2, so a judge that knows these can be exact.
@@ -125,20 +125,20 @@ def best_judge(exhibit: Exhibit) -> None:
     draw = exhibit.generator("judge")
     real = p.loc + torch.randn(8000, 2, generator=draw)
     for name, q in others.items():
-        forger = nn.Linear(2, 2)
+        generator_net = nn.Linear(2, 2)
         with torch.no_grad():
-            forger.weight.copy_(q.scale_tril)
-            forger.bias.copy_(q.loc)
-        game = gan.GAN(forger, Quadratic(), 2, (2,))
+            generator_net.weight.copy_(q.scale_tril)
+            generator_net.bias.copy_(q.loc)
+        game = gan.GAN(generator_net, Quadratic(), 2, (2,))
         recipe = Recipe(
             model=game,
             data=Data(TensorSource(real), TensorSource(real[:1000]), name="normal"),
-            objective=Adversarial(forging=0),
+            objective=Adversarial(generator_steps=0),
             optimizer=optimizer("adam", lr=0.05),
             schedule=cosine(),
             batch_size=2000,
-            steps=STEPS["judge"],
-            evaluate_every=STEPS["judge"],
+            steps=STEPS["discriminator"],
+            evaluate_every=STEPS["discriminator"],
         )
         run = exhibit.train(recipe, f"judge of {name}", seed=exhibit.seed)
         places = torch.cat([real[:1000], q.loc + torch.randn(1000, 2, generator=draw) @ q.scale_tril.T])
@@ -149,7 +149,7 @@ def best_judge(exhibit: Exhibit) -> None:
         exhibit.below(f"best judge of p against {name}: mean difference of D and p / (p + q)", (probabilities - wanted).abs().mean(), 0.02)
         if q is p:
             exhibit.expect("best judge of equals: D on average", probabilities.mean(), 0.5, 0.01)
-            exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["metrics"]["valid/judge"], 2 * math.log(2), 0.01)
+            exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["metrics"]["valid/discriminator"], 2 * math.log(2), 0.01)
 
 
 class Quadratic(nn.Module):
@@ -163,7 +163,7 @@ class Quadratic(nn.Module):
         return self.weigh(torch.cat([x, x.square(), x.prod(1, keepdim=True)], 1))
 
 
-def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: int) -> Any:
+def _train(exhibit: Exhibit, name: str, family: Family, points: Points, seed: int) -> Any:
     recipe = Recipe(
         model=family.build,
         data=Data(TensorSource(points.train), TensorSource(points.held), name="moons"),
@@ -179,16 +179,16 @@ def _trained(exhibit: Exhibit, name: str, family: Family, points: Points, seed: 
     return exhibit.train(recipe, f"{name} {seed}", seed=seed)
 
 
-def _drawn(model: Any, seed: int, n: int = JUDGED) -> Tensor:
+def _sample(model: Any, seed: int, n: int = HELD_OUT) -> Tensor:
     return model.sample(n, generator(seed, "sample"))
 
 
-def _settled(exhibit: Exhibit, figures: list[dict[str, float]]) -> None:
+def _check_equilibrium(exhibit: Exhibit, figures: list[dict[str, float]]) -> None:
     """At the end of the game neither side wins."""
     for side in ("real", "fake"):
         gone = [abs(each[f"valid/{side}"] - 0.5) for each in figures]
         exhibit.below(f"GAN: mean output of D on {side} points, away from 0.5", gone, 0.03)
-    exhibit.below("GAN: loss of D, away from 2 log 2", [abs(each["valid/judge"] - 2 * math.log(2)) for each in figures], 0.05)
+    exhibit.below("GAN: loss of D, away from 2 log 2", [abs(each["valid/discriminator"] - 2 * math.log(2)) for each in figures], 0.05)
 
 
 def _is_density(exhibit: Exhibit, name: str, models: list[Any], points: Points) -> None:
@@ -220,7 +220,7 @@ def _picture(seed: int, points: Points, models: dict[str, Any], gaps: dict[str, 
         return counted / len(x) / (2 * reach / cells) ** 2
 
     panels = {"data": share(moons(seed, many).train)}
-    panels |= {f"{name}, gap {gaps[name][0]:.0%}": share(_drawn(model, seed, many)) for name, model in models.items()}
+    panels |= {f"{name}, gap {gaps[name][0]:.0%}": share(_sample(model, seed, many)) for name, model in models.items()}
     with torch.no_grad():
         panels["density of the flow"] = _density(models["flow"], reach, cells)
     middle = (edges[1:] + edges[:-1]) / 2

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Data
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.corrupt import Change, SentenceSource, fixed, masking, next_sentence
+from ..data.corrupt import Change, SentenceSource, freeze_changes, masking, next_sentence
 from ..data.tensors import TensorSource, fingerprint
 from ..data.text.documents import Ragged
 from ..data.text.tokenizer import Tokenizer, special, train
@@ -40,7 +40,7 @@ def recipe(model: Callable[[], nn.Module] | nn.Module, data: Data, objective: An
     return Recipe(model=model, data=data, objective=objective, optimizer=optimizer("adamw", lr=lr), steps=steps, **{**usual, **more})
 
 
-def trained(recipe: Recipe, seed: int = 0) -> Any:
+def train_model(recipe: Recipe, seed: int = 0) -> Any:
     """The model of a recipe after training; nothing is left on the disk."""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
         return Exhibit(Path(work)).train(recipe, "toy", seed=seed).model().eval()
@@ -48,7 +48,7 @@ def trained(recipe: Recipe, seed: int = 0) -> Any:
 
 def of_each_seed(exhibit: Exhibit, recipe: Recipe) -> list[Any]:
     """The models of a recipe, one for each seed."""
-    return [trained(recipe, seed) for seed in exhibit.seeds()]
+    return [train_model(recipe, seed) for seed in exhibit.seeds()]
 
 
 @torch.no_grad()
@@ -189,15 +189,15 @@ def _numbers() -> Tensor:
 def sentences(seed: int, n: int, *key: Any) -> Batch:
     """Sentences x (n, 1 + LONG), each behind [CLS], and their topics y (n,)."""
     dice = generator(seed, "sentences", *key)
-    return _told(torch.randint(len(TOPICS), (n,), generator=dice), dice)
+    return _sentence(torch.randint(len(TOPICS), (n,), generator=dice), dice)
 
 
-def few(seed: int, each: int = 1) -> Batch:
+def few_labels(seed: int, each: int = 1) -> Batch:
     """So many sentences of each topic: all the labels there are."""
-    return _told(torch.arange(len(TOPICS)).repeat(each), generator(seed, "sentences", "few"))
+    return _sentence(torch.arange(len(TOPICS)).repeat(each), generator(seed, "sentences", "few"))
 
 
-def _told(topic: Tensor, dice: torch.Generator) -> Batch:
+def _sentence(topic: Tensor, dice: torch.Generator) -> Batch:
     front = torch.full((len(topic), 1), special(tokenizer(), "cls"))
     return Batch(x=torch.cat([front, _words(topic, dice)], 1), y=topic)
 
@@ -207,7 +207,7 @@ def label_words() -> Tensor:
     return _numbers()[:, 0]
 
 
-def named(batch: Batch) -> TensorSource:
+def with_mask(batch: Batch) -> TensorSource:
     """Sentences behind [MASK], which is to become the word that stands for their topic."""
     x = batch.x.clone()
     x[:, 0] = special(tokenizer(), "mask")
@@ -246,17 +246,17 @@ def questions() -> Change:
 
 
 @cache
-def asked(text: int) -> TensorSource:
+def make_questions(text: int) -> TensorSource:
     """Questions of documents that were not trained on."""
-    return fixed(_documents(text, 50, "valid"), questions(), text)
+    return freeze_changes(_documents(text, 50, "valid"), questions(), text)
 
 
 @cache
 def _bert(text: int, seed: int) -> Bert:
     # Hidden by another seed than the questions above.
-    data = Data(fixed(_documents(text, 300, "train"), questions(), text + 1), name="documents")
+    data = Data(freeze_changes(_documents(text, 300, "train"), questions(), text + 1), name="documents")
     both = Joint({"tokens": Part("y", "mask"), "pair": Part("follows")})
-    return trained(recipe(bert, data, both, 160, 8e-3), seed)
+    return train_model(recipe(bert, data, both, 160, 8e-3), seed)
 
 
 def pretrained_bert(text: int, seed: int) -> Bert:
@@ -264,9 +264,9 @@ def pretrained_bert(text: int, seed: int) -> Bert:
     return copy.deepcopy(_bert(text, seed))
 
 
-def answered(text: int, seed: int) -> dict[str, Tensor]:
+def bert_answers(text: int, seed: int) -> dict[str, Tensor]:
     """What that BERT says to the questions."""
-    model, held = pretrained_bert(text, seed), asked(text)[:]
+    model, held = pretrained_bert(text, seed), make_questions(text)[:]
     with torch.no_grad():
         return model(held.x, held.kinds, held.lengths)
 
@@ -280,9 +280,9 @@ def gpt() -> LanguageModel:
 
 @cache
 def _gpt(text: int, seed: int) -> LanguageModel:
-    batch = for_joint(sentences(text, 8000, "gpt"))
+    batch = joint_batch(sentences(text, 8000, "gpt"))
     data = Data(TensorSource(batch.x, batch.next, mask=batch.inside), name="sentences")
-    return trained(recipe(gpt, data, Categorical(tokenizer().size), 100, 8e-3), seed)
+    return train_model(recipe(gpt, data, Categorical(tokenizer().size), 100, 8e-3), seed)
 
 
 def pretrained_gpt(text: int, seed: int) -> LanguageModel:
@@ -290,14 +290,14 @@ def pretrained_gpt(text: int, seed: int) -> LanguageModel:
     return copy.deepcopy(_gpt(text, seed))
 
 
-def for_joint(batch: Batch, labeled: bool = True) -> Batch:
+def joint_batch(batch: Batch, labeled: bool = True) -> Batch:
     """Sentences with their `next` tokens, asked where `inside`, and whether each is `labeled`."""
     following = torch.cat([batch.x[:, 1:], torch.zeros_like(batch.x[:, :1])], 1)
     inside = (torch.arange(batch.x.shape[1]) < batch.x.shape[1] - 1).expand_as(batch.x)
     return batch.replace(next=following, inside=inside, labeled=torch.full((len(batch),), labeled))
 
 
-def mixed(labeled: Batch, free: Batch) -> TensorSource:
+def mix_labeled(labeled: Batch, free: Batch) -> TensorSource:
     """Both, the labeled ones so often that they are half of it."""
     often = labeled[torch.arange(len(free)) % len(labeled)]
     return source(Batch(**{name: torch.cat([often.fields[name], free.fields[name]]) for name in free}))

@@ -119,7 +119,7 @@ def read(path: Path = TABLE) -> list[Margin]:
 
 def write(margins: Iterable[Margin], path: Path = TABLE) -> None:
     """Put the lines into the table, in the order of the atlas, in place of all older ones of the same row and data."""
-    fresh = [_rounded(margin) for margin in margins]
+    fresh = [_round(margin) for margin in margins]
     renewed = {(margin.row, margin.data) for margin in fresh}
     kept = [margin for margin in read(path) if (margin.row, margin.data) not in renewed and margin.row in rows()]
     place = {row: number for number, row in enumerate(rows())}
@@ -185,6 +185,6 @@ def _differences(now: dict[str, Finding], known: dict[str, Margin]) -> list[str]
     return words
 
 
-def _rounded(margin: Margin) -> Margin:
+def _round(margin: Margin) -> Margin:
     bound, mean, sd = (float(f"{value:.6g}") for value in (margin.bound, margin.mean, margin.sd))
     return replace(margin, bound=bound, mean=mean, sd=sd)

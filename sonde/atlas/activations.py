@@ -16,10 +16,10 @@ from ..core.reading import Heat, Lines, Reading, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
-from ..models.heads import LINKS, TASKS, OddPair, fitting, head, objective_class, odd
+from ..models.heads import LINKS, TASKS, OddPair, fitting, head, mismatch, objective_class
 from ..models.mlp import MLP
 from ..nn import activations
-from ..nn.activations import Activation, Interval, about, activation, forget, formula, measure, names, register
+from ..nn.activations import Activation, Interval, activation, describe, forget, formula, measure, names, register
 from ..objectives.gaussian import Gaussian
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
@@ -105,7 +105,7 @@ def act_04(exhibit: Exhibit) -> str:
     far = softplus(torch.tensor([1000.0, -1000.0]))
     exhibit.expect("softplus at 1000 and -1000", far, [1000, 0])
     for alpha in (1.0, 0.7, 2.0):
-        known = about("elu", alpha=alpha)
+        known = describe("elu", alpha=alpha)
         values = np.maximum(a, 0) + np.minimum(alpha * (np.exp(a) - 1), 0)
         exhibit.expect(f"ELU with alpha {alpha}", known.module(GRID), values, within=1e-12)
         exhibit.expect(
@@ -140,7 +140,7 @@ def act_05(exhibit: Exhibit) -> str:
         # Five printed digits: half a unit of the last one.
         exhibit.expect(f"minimum of {name}", lowest.fun, value, within=6e-6)
         exhibit.expect(f"where {name} has it", lowest.x, place, within=2e-5)
-        known = about(name)
+        known = describe(name)
         exhibit.expect(f"range of {name} begins there", known.range.low, lowest.fun, within=1e-9)
         exhibit.expect(f"range of {name} as measured", measure(known).inside, True)
     printed = [measure(Activation(activation(name), Interval())).inside for name in ("swish", "gelu")]
@@ -159,7 +159,7 @@ def act_06(exhibit: Exhibit) -> str:
     from scipy.special import expit
     from scipy.special import softmax as outside
 
-    known = about("softmax")
+    known = describe("softmax")
     softmax = known.module
     z = torch.randn(6, 5, generator=exhibit.generator("scores")).double()
     exhibit.expect("softmax against SciPy", softmax(z), outside(z.numpy(), axis=1), within=1e-12)
@@ -224,7 +224,7 @@ def act_08(exhibit: Exhibit) -> str:
 
     register(mish)
     try:
-        known = {name: about(name) for name in names()}
+        known = {name: describe(name) for name in names()}
         measurements = {name: measure(kind) for name, kind in known.items()}
         columns = {
             "name": list(known),
@@ -300,8 +300,8 @@ def _heads(exhibit: Exhibit) -> None:
         exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
     losses = {task: head(task, 3).objective for task in pairs}
     exhibit.expect("likelihoods by task", list(losses.values()), ["bernoulli", "categorical", "gaussian", "gaussian"])
-    exhibit.expect("least absolute error is at home with real targets too", odd("real", "identity", "laplace") or "yes", "yes")
-    exhibit.expect("ReLU is at home with positive targets", odd("positive", "relu", "gaussian") or "yes", "yes")
+    exhibit.expect("least absolute error is at home with real targets too", mismatch("real", "identity", "laplace") or "yes", "yes")
+    exhibit.expect("ReLU is at home with positive targets", mismatch("positive", "relu", "gaussian") or "yes", "yes")
 
     strange = (
         ("binary", "sigmoid", None),
@@ -323,7 +323,7 @@ def _heads(exhibit: Exhibit) -> None:
         for task in TASKS:
             head(task, 2)
     exhibit.expect("warnings for the usual heads", len(records), 0)
-    twice = LINKS[_added("bernoulli")](about("sigmoid").range)
+    twice = LINKS[_added("bernoulli")](describe("sigmoid").range)
     exhibit.expect("a sigmoid of a sigmoid reaches only", list(twice[:2]), [0.5, 1 / (1 + math.exp(-1))], within=1e-12)
     usual = list(TASKS.items())
     columns = {
@@ -375,14 +375,14 @@ def _slope(module: nn.Module, a: Tensor) -> Tensor:
 
 
 def _curves(title: str, modules: dict[str, nn.Module], reach: float = 6) -> Reading:
-    return _drawn(title, dict(modules), reach)
+    return _plot(title, dict(modules), reach)
 
 
 def _slopes(title: str, modules: dict[str, nn.Module], reach: float = 6) -> Reading:
-    return _drawn(title, {name: partial(_slope, module) for name, module in modules.items()}, reach)
+    return _plot(title, {name: partial(_slope, module) for name, module in modules.items()}, reach)
 
 
-def _drawn(title: str, functions: dict[str, Callable[[Tensor], Tensor]], reach: float) -> Reading:
+def _plot(title: str, functions: dict[str, Callable[[Tensor], Tensor]], reach: float) -> Reading:
     a = torch.linspace(-reach, reach, 241).double()
     return Lines(title, {name: f(a) for name, f in functions.items()}, axes=["a"], x=a)
 

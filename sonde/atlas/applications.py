@@ -126,7 +126,7 @@ def translation(exhibit: Exhibit) -> list[float]:
 
     recipe = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch_size=64, lr=8e-3)
     translations = [greedy(run) for run in _runs(exhibit, recipe, "translate")]
-    right = [_same(one, test.y, pad) for one in translations]
+    right = [_share_equal(one, test.y, pad) for one in translations]
     lines = {
         "sentence": [words.decode(row[: n - 1]) for row, n in zip(test.source[:4], test.lengths[:4])],
         "translated": [words.decode(row[(row != end) & (row != pad)]) for row in translations[0][:4]],
@@ -147,7 +147,7 @@ def captions(exhibit: Exhibit) -> list[float]:
     models = [run.model() for run in _runs(exhibit, recipe, "captions")]
     with torch.no_grad():
         samples = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
-    right = [_same(one, test.y, 0) for one in samples]
+    right = [_share_equal(one, test.y, 0) for one in samples]
     named = [" ".join(WORDS[i] for i in row if i > 2) for row in samples[0][:6].tolist()]
     exhibit.show(Images("Captions of held-out pictures", {"picture": pixels[1400:1406]}, labels=named))
     exhibit.above("captions: held-out pictures without a mistake", right, 0.87)
@@ -192,7 +192,7 @@ def _recipe(model: Any, data: Data, objective: Any, steps: int, batch_size: int 
     )
 
 
-def _same(tokens: Tensor, wanted: Tensor, pad: int) -> float:
+def _share_equal(tokens: Tensor, wanted: Tensor, pad: int) -> float:
     """Share of rows that agree wherever something is wanted; rows that ended early are filled up."""
     tokens = torch.cat([tokens, tokens.new_full((len(tokens), wanted.shape[1] - tokens.shape[1]), pad)], 1)
     return float(((tokens == wanted) | (wanted == pad)).all(1).double().mean())
@@ -218,7 +218,7 @@ def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
                 box[:, reach] = 1
         captions.append([WORDS.index(word) for word in (SIZES[size], SHAPES[shape], SIDES[side], "</s>") if word])
     rows = Ragged.of(captions)
-    words = rows.padded(torch.arange(n), 0)
+    words = rows.pad(torch.arange(n), 0)
     return images, words, words > 0
 
 

@@ -59,7 +59,7 @@ def _layer(exhibit: Exhibit, width: int, heads: int = 1, **options: Any) -> Atte
     return layer
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
+def _relative_distance(one: Tensor, other: Tensor) -> float:
     """Distance of two tensors over the size of the second."""
     return float((one - other).detach().norm() / other.detach().norm())
 
@@ -80,7 +80,7 @@ def att_01(exhibit: Exhibit) -> str:
     layer, N, D = _layer(exhibit, 6, causal=False), 4, 6
     one, two = _draw(exhibit, 1, N, D, part=1), _draw(exhibit, 1, N, D, part=2)
     first, second = (layer.weights(x)[0, 0].detach() for x in (one, two))
-    exhibit.above("difference of the weight matrices of two inputs, over the size of one", _apart(second, first), 0.1)
+    exhibit.above("difference of the weight matrices of two inputs, over the size of one", _relative_distance(second, first), 0.1)
     v = _rows(layer, one[0].numpy())[2]
     expected = layer.out(torch.from_numpy(first.numpy() @ v)).detach()
     exhibit.expect("the output is that matrix times the values", layer(one)[0][0].detach(), expected.numpy(), 1e-12)
@@ -89,7 +89,11 @@ def att_01(exhibit: Exhibit) -> str:
     q_, k_ = (torch.from_numpy(part)[None, None] for part in (q, k))
     exhibit.expect("values times 3: output times 3", attend(q_, k_, 3 * values)[0, 0], 3 * attend(q_, k_, values)[0, 0].numpy(), 1e-12)
     some = _draw(exhibit, 16, N, D, part=4)
-    exhibit.above("tokens times 3: distance from output times 3, over its size (E-29)", _apart(layer(3 * some)[0], 3 * layer(some)[0]), 0.1)
+    exhibit.above(
+        "tokens times 3: distance from output times 3, over its size (E-29)",
+        _relative_distance(layer(3 * some)[0], 3 * layer(some)[0]),
+        0.1,
+    )
     exhibit.show(Heat("Weights of attention for two inputs", {"first": first, "second": second}, axes=["token", "token it looks at"]))
     return f"two inputs, two weight matrices, {float((first - second).abs().max()):.2f} apart; linear in V, not in X"
 
@@ -174,7 +178,7 @@ def att_04(exhibit: Exhibit) -> str:
         memory = keys[0]
         _, outputs = look(queries[0], look.keys(memory), memory, torch.tensor([N]))
         exhibit.expect(f"weights of the {scoring} score add up to", outputs.detach().sum(), 1.0, 1e-12)
-        wanted = _softmax(_scored(look, scoring, query, X))
+        wanted = _softmax(_score_by_hand(look, scoring, query, X))
         exhibit.expect(f"{scoring} score against its formula", outputs[0, 0].detach(), wanted, 1e-12)
         for name, value in zip(table, [scoring, *(f"{w:.3f}" for w in outputs[0, 0].tolist())]):
             table[name].append(value)
@@ -184,7 +188,7 @@ def att_04(exhibit: Exhibit) -> str:
     return f"an exact match returns its value to {error:.1e} at scale 1000; dot, cosine, general and additive scores"
 
 
-def _scored(look: Lookup, scoring: str, query: Array, keys: Array) -> Array:
+def _score_by_hand(look: Lookup, scoring: str, query: Array, keys: Array) -> Array:
     """Scores of one query with all keys, as the formulas have them."""
     weights = {name: parameter.detach().numpy() for name, parameter in look.named_parameters()}
     if scoring == "dot":
@@ -207,7 +211,7 @@ def att_05(exhibit: Exhibit) -> str:
     changed[:, 4] = _draw(exhibit, 16, D, part=1)
     before, after = layer(x)[0], layer(changed)[0]
     exhibit.expect("outputs before a changed token are the same bits", bool(torch.equal(before[:, :4], after[:, :4])), True)
-    exhibit.above("outputs from it on differ, over their size, by", _apart(after[:, 4:], before[:, 4:]), 0.1)
+    exhibit.above("outputs from it on differ, over their size, by", _relative_distance(after[:, 4:], before[:, 4:]), 0.1)
     exhibit.expect("weights on later keys (E-06: row = query, lower triangular)", layer.weights(x).detach().triu(1).abs().max(), 0.0)
     right = scores(
         torch.tensor([[[[1.0]]]]).double(), torch.tensor([[[[2.0], [0.0]]]]).double(), torch.zeros(1, 1, dtype=torch.long), scale=1.0
@@ -229,10 +233,10 @@ def att_06(exhibit: Exhibit) -> str:
     )
     exhibit.expect("their mean does not change at all", blind(x[:, order])[0].mean(1).detach(), blind(x)[0].mean(1).detach().numpy(), 1e-12)
     code = Positions("sinusoidal", D)
-    seen = {"sinusoidal, added": _apart(blind(code(x[:, order])[0])[0], blind(code(x)[0])[0][:, order])}
+    seen = {"sinusoidal, added": _relative_distance(blind(code(x[:, order])[0])[0], blind(code(x)[0])[0][:, order])}
     for kind in ("rotary", "alibi"):
         layer = _layer(exhibit, D, 3, causal=False, positions=kind)
-        seen[kind] = _apart(layer(x[:, order])[0], layer(x)[0][:, order])
+        seen[kind] = _relative_distance(layer(x[:, order])[0], layer(x)[0][:, order])
     for kind, difference in seen.items():
         exhibit.above(f"broken by positions, over the size of the outputs: {kind}", difference, 0.05)
     return f"equivariant to {gap:.1e} without positions, broken by {', '.join(seen)}"
@@ -285,7 +289,7 @@ def att_08(exhibit: Exhibit) -> str:
     other, later = source.clone(), x.clone()
     other[:, -1] += 1
     later[:, -1] += 1
-    moved = _apart(run(x, other)[:, 0], run(x, source)[:, 0])
+    moved = _relative_distance(run(x, other)[:, 0], run(x, source)[:, 0])
     exhibit.above("change of the first output with the last source token, over its size", moved, 0.005)
     exhibit.expect(
         "outputs before a changed target token are the same bits",
@@ -365,7 +369,7 @@ def att_12(exhibit: Exhibit) -> str:
 # Transformers -----------------------------------------------------------------------------------------------------
 
 
-def _counted(decoder: bool) -> int:
+def _count(decoder: bool) -> int:
     with torch.device("meta"):
         block = _block(512, 8, 4.0, decoder)
     return sum(parameter.numel() for parameter in block.parameters())
@@ -377,7 +381,7 @@ def _block(width: int, heads: int, ffn: float, decoder: bool, style: str = "note
 
 
 @torch.no_grad()
-def _copied(stack: Stack, layer: Any, decoder: bool) -> None:
+def _copy_weights(stack: Stack, layer: Any, decoder: bool) -> None:
     """torch's layer gets our weights."""
     block: Any = stack.blocks[0]
     for parameter in stack.parameters():
@@ -410,11 +414,11 @@ def att_13(exhibit: Exhibit) -> str:
         activation: Any = "relu" if style == "notes" else partial(nn.functional.gelu, approximate="tanh")
         theirs = nn.TransformerEncoderLayer(D, H, 2 * D, 0.0, activation, batch_first=True, norm_first=first).double()
         ours = _block(D, H, 2.0, False, style).double()
-        _copied(ours, theirs, False)
+        _copy_weights(ours, theirs, False)
         ours.norm = nn.Identity()  # the norm at the end of a stack is no part of a layer
         place = "before each branch (C-11)" if first else "after each sum"
         gaps.append(exhibit.expect(f"norms {place}", ours(x)[0].detach(), theirs(x).detach().numpy(), 1e-10))
-    number = _counted(False)
+    number = _count(False)
     exhibit.expect("parameters at width 512, hidden 2048", number, 3_152_384)
     layer = _block(D, H, 2.0, False).double()
     alone = torch.cat([layer.blocks[0].ffn(token) for token in x.unbind(1)]).view(N, 2, D).transpose(0, 1)  # type: ignore[operator]
@@ -431,17 +435,17 @@ def att_14(exhibit: Exhibit) -> str:
         activation: Any = "relu" if style == "notes" else partial(nn.functional.gelu, approximate="tanh")
         theirs = nn.TransformerDecoderLayer(D, H, 2 * D, 0.0, activation, batch_first=True, norm_first=first).double()
         ours = _block(D, H, 2.0, True, style).double()
-        _copied(ours, theirs, True)
+        _copy_weights(ours, theirs, True)
         ours.norm = nn.Identity()
         output, wanted = ours(x, ours.read(source))[0], theirs(x, source, tgt_mask=later)
         gaps.append(exhibit.expect(f"norms {'before' if first else 'after'}", output.detach(), wanted.detach().numpy(), 1e-10))
-    number = _counted(True)
+    number = _count(True)
     exhibit.expect("parameters at width 512, hidden 2048", number, 4_204_032)
     changed = x.clone()
     changed[:, -1] += 1
     same = torch.equal(ours(changed, ours.read(source))[0][:, :-1], ours(x, ours.read(source))[0][:, :-1])
     exhibit.expect("a later target token changes nothing before it (E-44)", bool(same), True)
-    batch = _turned(exhibit, 1, 3)
+    batch = _copy_or_reverse(exhibit, 1, 3)
     exhibit.expect("targets are the decoder's input moved on by one", batch.x[0, 1:], batch.y[0, :-1].numpy())
     return f"torch's decoder layer to {max(gaps):.1e}; {number:,} parameters at width 512; no leak"
 
@@ -451,7 +455,7 @@ START, PAD, COPY, REVERSE = range(SYMBOLS, SYMBOLS + 4)
 TASKS = {"copy": COPY, "reverse": REVERSE}
 
 
-def _turned(exhibit: Exhibit, part: int, n: int) -> Batch:
+def _copy_or_reverse(exhibit: Exhibit, part: int, n: int) -> Batch:
     """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
     dice = generator(3 * exhibit.seed + part, "turned")
     count = torch.randint(3, LONGEST + 1, (n, 1), generator=dice)
@@ -471,7 +475,7 @@ def _tasks(exhibit: Exhibit) -> Recipe:
     blind = "attention positions=none"
     return Recipe(
         model=partial(EncoderDecoder, SYMBOLS + 4, 32, 1, 4, 2.0, positions="sinusoidal", encoder=f"{blind} causal=false", decoder=blind),
-        data=Data(_source(_turned(exhibit, 0, 10_000)), _source(_turned(exhibit, 1, 128)), name="copy and reverse"),
+        data=Data(_source(_copy_or_reverse(exhibit, 0, 10_000)), _source(_copy_or_reverse(exhibit, 1, 128)), name="copy and reverse"),
         objective=Categorical(classes=SYMBOLS + 4),
         optimizer=optimizer("adamw", lr=8e-3),
         schedule=warmup_cosine(warmup=0.1, floor=0.02),
@@ -487,7 +491,7 @@ def att_15(exhibit: Exhibit) -> str:
     """Training sees all targets at once; decoding feeds each output back, with keys and values kept."""
     with torch.enable_grad():
         models: list[Any] = [exhibit.train(_tasks(exhibit), f"tasks-{seed}", seed=seed).model().eval() for seed in exhibit.seeds()]
-    test, parts = _turned(exhibit, 2, 400), []
+    test, parts = _copy_or_reverse(exhibit, 2, 400), []
     starts = torch.full((len(test), 1), START)
     outputs = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
     for task, word in TASKS.items():
@@ -504,12 +508,12 @@ def att_15(exhibit: Exhibit) -> str:
         pieces.append(logits.log_softmax(-1))
     gap = exhibit.expect("log-probabilities in one pass and step by step", torch.cat(pieces, 1), whole.numpy(), 1e-10)
     row = int(((test.lengths == LONGEST + 1) & (test.source[:, 0] == REVERSE)).int().argmax())
-    looks = _looks(model, test[row : row + 1])
+    looks = _cross_weights(model, test[row : row + 1])
     exhibit.show(Heat("Where the decoder looks, reverse", looks, axes=["target", "source"], note="last block"))
     return f"{', '.join(parts)} of whole rows; cached decoding within {gap:.0e} of one pass"
 
 
-def _looks(model: Any, batch: Batch) -> dict[str, Tensor]:
+def _cross_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     """Cross-attention of the last block for one pair."""
     block = model.decoder.blocks[-1]
     seen: list[Tensor] = []

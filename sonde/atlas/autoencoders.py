@@ -33,7 +33,7 @@ from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import cosine
 from ..recipes.tools.stacked import denoising, first_layers, greedy, layer
-from ..recipes.vae import binarized
+from ..recipes.vae import binarize
 from ._autoencoder_parts import generative
 from .exhibit import Exhibit, spread
 
@@ -62,7 +62,7 @@ def ae_01(exhibit: Exhibit) -> str:
     for width, ties in ((6, True), (6, False), (5, True)):
         name = f"{width} of 6, {'tied' if ties else 'untied'}"
         build = partial(autoencoder.dense, (6,), (width,), "identity", tied=ties)
-        models = _trained(exhibit, _fit(build, mixed, Reconstruction(), 400, lr=0.06), name)
+        models = _train_models(exhibit, _fit(build, mixed, Reconstruction(), 400, lr=0.06), name)
         losses[name] = [_loss(model, mixed) / start for model in models]
     for name in ("6 of 6, tied", "6 of 6, untied"):
         exhibit.below(f"K = D, linear, loss left of that of guessing 0: {name}", losses[name], 1e-6)
@@ -94,7 +94,7 @@ def ae_02(exhibit: Exhibit) -> str:
 
     U, s, V = jacobi_svd(square)
     ranks, closest = range(1, 7), math.inf
-    lost = [float(np.linalg.norm(square - _truncated(U, s, V, K)) ** 2) for K in ranks]
+    lost = [float(np.linalg.norm(square - _truncate(U, s, V, K)) ** 2) for K in ranks]
     exhibit.expect(
         "squared error of rank K against the sum of the other s^2", lost, [float((s[K:] ** 2).sum()) for K in ranks], within=1e-9
     )
@@ -146,7 +146,7 @@ def jacobi_svd(A: np.ndarray, sweeps: int = 60) -> tuple[np.ndarray, np.ndarray,
     return U, s, V
 
 
-def _truncated(U: np.ndarray, s: np.ndarray, V: np.ndarray, K: int) -> np.ndarray:
+def _truncate(U: np.ndarray, s: np.ndarray, V: np.ndarray, K: int) -> np.ndarray:
     return U[:, :K] * s[:K] @ V[:, :K].T
 
 
@@ -158,7 +158,7 @@ def _show_ranks(exhibit: Exhibit) -> None:
     U, s, V = jacobi_svd(photo)
     ranks = (1, 3, 8, 20, 70)
     shares = [float((s[:K] ** 2).sum() / (s**2).sum()) for K in ranks]
-    pictures = {"rank": [_truncated(U, s, V, K).clip(0, 1) for K in ranks]}
+    pictures = {"rank": [_truncate(U, s, V, K).clip(0, 1) for K in ranks]}
     note = "Truncated singular value decompositions of a photograph of 70 x 106 pixels, with their share of the squared norm."
     exhibit.show(
         Images(
@@ -190,7 +190,7 @@ def ae_03(exhibit: Exhibit) -> str:
         else:  # min norm(X - X W^T W)^2 without a mean: the truncated decomposition of the rows as they are
             s = np.linalg.svd(x.double().numpy(), compute_uv=False)
             exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-10)
-        models = _trained(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch_size=len(x)), name)
+        models = _train_models(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch_size=len(x)), name)
         ratios = [_loss(model, x) / least for model in models]
         angles = [
             float(subspace_angles(model.encoder.dense1.weight.detach().double().numpy().T, ours.components_.T).max()) for model in models
@@ -228,11 +228,11 @@ def ae_04(exhibit: Exhibit) -> str:
     least = float((flat - x).square().sum(1).mean() / 2)
     exhibit.expect("loss of PCA on the unit circle, worked: half of the variance 1/2", least, 0.25, within=1e-5)
     build = partial(autoencoder.dense, (2,), (32, 1), "tanh", code="identity")
-    models = _trained(exhibit, _fit(build, x, Reconstruction(), 1000, lr=0.01), "circle")
+    models = _train_models(exhibit, _fit(build, x, Reconstruction(), 1000, lr=0.01), "circle")
     ratios = [_loss(model, x) / least for model in models]
     exhibit.below("loss of the non-linear code over that of PCA", ratios, 0.3)
     line = partial(autoencoder.dense, (2,), (32, 1), "identity")
-    straight = _trained(exhibit, _fit(line, x, Reconstruction(), 300, lr=0.01), "line")
+    straight = _train_models(exhibit, _fit(line, x, Reconstruction(), 300, lr=0.01), "line")
     exhibit.above("the same network without its non-linear function, over PCA", [_loss(model, x) / least for model in straight], 0.99)
     with torch.no_grad():
         codes, curves = [model.encode(x)[:, 0] for model in models], [model(x) for model in models]
@@ -262,7 +262,7 @@ def ae_05(exhibit: Exhibit) -> str:
     factors, rows = (0.0, 0.03, 0.1, 0.25), {}
     for factor in factors:
         build = partial(autoencoder.dense, (1, 8, 8), (128,), "relu", tied=True)
-        models = _trained(exhibit, _fit(build, data, Sparse(l1=factor), 300), f"l1 {factor}")
+        models = _train_models(exhibit, _fit(build, data, Sparse(l1=factor), 300), f"l1 {factor}")
         rows[factor] = ([_active(model, test) for model in models], [_error(model, test) / baseline for model in models], models[0])
     for less, more in zip(factors, factors[1:]):
         exhibit.ordered(f"active share falls from lambda {less:g} to {more:g}", rows[less][0], rows[more][0])
@@ -270,12 +270,12 @@ def ae_05(exhibit: Exhibit) -> str:
 
     prices: dict[str, tuple[Sparse, Callable[[AutoEncoder], float], float, float]] = {
         "L2: mean square of the code": (Sparse(l2=0.05), lambda model: float(_code(model, test).square().mean()), 0.25, 0.45),
-        "KL: mean of each number away from the rate 0.1": (Sparse(kl=0.1, rate=0.1), lambda model: _off_rate(model, test, 0.1), 0.15, 0.6),
+        "KL: mean of each number away from the rate 0.1": (Sparse(kl=0.1, rate=0.1), lambda model: _share_off(model, test, 0.1), 0.15, 0.6),
     }
     build = partial(autoencoder.dense, (1, 8, 8), (128,))
-    free = _trained(exhibit, _fit(build, data, Sparse(), 300, lr=5e-3), "free")
+    free = _train_models(exhibit, _fit(build, data, Sparse(), 300, lr=5e-3), "free")
     for name, (objective, measure, most, worst) in prices.items():
-        priced = _trained(exhibit, _fit(build, data, objective, 300, lr=5e-3), name[:2])
+        priced = _train_models(exhibit, _fit(build, data, objective, 300, lr=5e-3), name[:2])
         exhibit.below(f"{name}, with the price over without", [measure(b) / measure(a) for a, b in zip(free, priced)], most)
         exhibit.below(f"{name[:2]}: error over that of the mean digit", [_error(model, test) / baseline for model in priced], worst)
     lines = {
@@ -326,7 +326,7 @@ def ae_06(exhibit: Exhibit) -> str:
     build = partial(autoencoder.dense, (1, 8, 8), (32,), tied=True)
     slopes: dict[float, list[float]] = {}
     for factor, worst in ((0.0, 0.4), (0.5, 0.55)):
-        models = _trained(exhibit, _fit(build, data, Contractive(factor), 400, lr=5e-3), f"{factor}")
+        models = _train_models(exhibit, _fit(build, data, Contractive(factor), 400, lr=5e-3), f"{factor}")
         with torch.no_grad():
             slopes[factor] = [slope(one.encode, test).mean().item() for one in models]
         exhibit.below(f"error over that of the mean digit at lambda {factor:g}", [_error(one, test) / baseline for one in models], worst)
@@ -345,7 +345,7 @@ def ae_07(exhibit: Exhibit) -> str:
     build = partial(autoencoder.dense, (1, 8, 8), (128,), "relu")
     errors, shown = {}, []
     for name, way in ways.items():
-        models = _trained(exhibit, _fit(build, data, Reconstruction(), 500, augment=way), name)
+        models = _train_models(exhibit, _fit(build, data, Reconstruction(), 500, augment=way), name)
         with torch.no_grad():
             errors[name] = [float((model(noisy) - clean).square().mean()) / start for model in models]
             shown.append(models[0](noisy[:12]))
@@ -388,7 +388,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         parts = []
         for row in range(len(x)):
             encoding = mean[row].expand(2 * K, K), log_variance[row].expand(2 * K, K)
-            fixed = _Fixed(encoding, decode)
+            fixed = _FixedPosterior(encoding, decode)
             parts.append(-objective(fixed, Batch(x=x[row].expand(2 * K, D), noise=points)).loss())
         return torch.stack(parts)
 
@@ -408,14 +408,14 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         [kl_divergence(MultivariateNormal(mean, torch.diag_embed(log_variance.exp())), posterior) for mean, log_variance in offs]
     )
     exhibit.expect("this difference against KL(q, true posterior) of torch.distributions", slack, apart, within=1e-8)
-    one = objective.log_likelihood(_Fixed(true, decode), x, 1, dice)
+    one = objective.log_likelihood(_FixedPosterior(true, decode), x, 1, dice)
     exhibit.expect("importance weight of a single code of the true posterior against log p(x)", one, exact, within=1e-9)
     wide = true[0], true[1] + 1.0
     steps = [1, 3, 10, 30, 100, 300, 1000]
     bounds = []
     for samples in steps:
         many = 3000 // samples + 3
-        fixed = _Fixed((wide[0].repeat(many, 1), wide[1].repeat(many, 1)), decode)
+        fixed = _FixedPosterior((wide[0].repeat(many, 1), wide[1].repeat(many, 1)), decode)
         bounds.append(float((objective.log_likelihood(fixed, x.repeat(many, 1), samples, dice)).mean() - exact.mean()))
     for few, more, tighter in ((1, 10, 2), (10, 100, 4)):
         exhibit.ordered(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
@@ -427,7 +427,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
     return gap
 
 
-class _Fixed(nn.Module):
+class _FixedPosterior(nn.Module):
     """A model whose posterior is given, whatever x is."""
 
     def __init__(self, posterior: tuple[Tensor, Tensor], decode: Callable[[Tensor], Tensor]) -> None:
@@ -468,7 +468,7 @@ def _trained_linear(exhibit: Exhibit) -> list[float]:
     build = lambda: vae.VAE(nn.Linear(D, 2 * K), nn.Linear(K, D), K, variance)  # noqa: E731
     objective = Elbo(Gaussian(variance))
     below, weighted = [], []
-    for model in _trained(exhibit, _fit(build, x, objective, 1000, lr=0.1, batch_size=len(x)), "linear"):
+    for model in _train_models(exhibit, _fit(build, x, objective, 1000, lr=0.1, batch_size=len(x)), "linear"):
         with torch.no_grad():
             many = x.repeat(40, 1)
             below.append(score + float(objective(model, Batch(x=many, noise=torch.randn(len(many), K, generator=dice))).loss()))
@@ -484,15 +484,15 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
     data = load("digits", seed=exhibit.seed, standardize=False)
     assert data.test is not None
     dice = exhibit.generator("pixels")
-    test = binarized(data.test[:], dice).x
+    test = binarize(data.test[:], dice).x
     train = data.train[:].x
     chance = (train.mean(0).clamp(1e-3, 1 - 1e-3)).logit().expand_as(test)
     objective = Elbo()
     independent = float(objective.log_p(chance, test).mean())
     build = partial(vae.dense, (1, 8, 8), (128,), 2)
     bounds, weighted = [], []
-    recipe = _fit(build, replace(data, valid=None, test=None), objective, 800, lr=5e-3, augment=binarized)
-    for model in (models := _trained(exhibit, recipe, "digits")):
+    recipe = _fit(build, replace(data, valid=None, test=None), objective, 800, lr=5e-3, augment=binarize)
+    for model in (models := _train_models(exhibit, recipe, "digits")):
         with torch.no_grad():
             bounds.append(-float(objective(model, Batch(x=test)).loss()))
         weighted.append(float(objective.log_likelihood(model, test, 200, dice).mean()))
@@ -525,9 +525,9 @@ def ae_09(exhibit: Exhibit) -> str:
         data = load("digits", seed=seed)
         stage = partial(layer, activation="sigmoid", noise=0.5, lr=3e-3, epochs=15)
         unlabeled = Data(TensorSource(data.train[:].x), name="digits without labels")
-        train = partial(_under, exhibit, seed)
+        train = partial(_train_seed, exhibit, seed)
         encoders = greedy(unlabeled, widths, stage, partial(_model_under, exhibit, seed))
-        labeled = data.train[:][_of_each(data.train[:].y, 5, seed)]
+        labeled = data.train[:][_per_class(data.train[:].y, 5, seed)]
         few = Data(TensorSource(labeled.x, labeled.y), test=data.test, name="50 digits", task="classes", classes=data.classes)
         tuned = Recipe(
             model=partial(MLP, (64, *widths, 10), "sigmoid"),
@@ -558,15 +558,15 @@ def ae_09(exhibit: Exhibit) -> str:
     return f"sigmoid layers: {ours} pre-trained, {plain} from random weights, {len(gains)} seeds"
 
 
-def _under(exhibit: Exhibit, seed: int, recipe: Recipe, name: str) -> Any:
+def _train_seed(exhibit: Exhibit, seed: int, recipe: Recipe, name: str) -> Any:
     return exhibit.train(recipe, f"{name} {seed}", seed=seed)
 
 
 def _model_under(exhibit: Exhibit, seed: int, recipe: Recipe, name: str) -> Any:
-    return _under(exhibit, seed, recipe, name).model()
+    return _train_seed(exhibit, seed, recipe, name).model()
 
 
-def _of_each(y: Tensor, many: int, seed: int) -> Tensor:
+def _per_class(y: Tensor, many: int, seed: int) -> Tensor:
     """So many examples of each class, drawn by the seed."""
     order = torch.randperm(len(y), generator=generator(seed, "few labels"))
     return torch.cat([order[y[order] == label][:many] for label in range(int(y.max()) + 1)])
@@ -589,7 +589,7 @@ def _fit(
     )
 
 
-def _trained(exhibit: Exhibit, recipe: Recipe, name: str) -> list[Any]:
+def _train_models(exhibit: Exhibit, recipe: Recipe, name: str) -> list[Any]:
     """The model of each seed."""
     return [exhibit.train(recipe, f"{name} {seed}", seed=seed).model() for seed in exhibit.seeds(3)]
 
@@ -623,7 +623,7 @@ def _active(model: AutoEncoder, x: Tensor) -> float:
     return float((_code(model, x) > 0).float().mean())
 
 
-def _off_rate(model: AutoEncoder, x: Tensor, rate: float) -> float:
+def _share_off(model: AutoEncoder, x: Tensor, rate: float) -> float:
     return float((_code(model, x).mean(0) - rate).abs().mean())
 
 

@@ -15,7 +15,7 @@ from ..gradients import modes
 from ..gradients.graph import trace
 from ..lenses.cost import Cost, cost
 from ..models.mlp import MLP
-from .convolutional_networks import worked_network
+from .convolutional_networks import example_network
 from .exhibit import Exhibit
 
 EXACT = 1e-10
@@ -235,7 +235,7 @@ class LinearAttention(nn.Module):
         return q @ (k.mT @ v)
 
 
-class Attention(nn.Module):
+class AttentionFormula(nn.Module):
     """softmax(Q K^T / sqrt(D)) V, written out; one head."""
 
     def __init__(self, width: int) -> None:
@@ -253,7 +253,7 @@ def calc_04(exhibit: Exhibit) -> str:
     costs: dict[str, Cost] = {}
     costs["MLP 5-7-3"] = cost(MLP((5, 7, 3)), (5,))
     exhibit.expect("MLP 5-7-3: FLOPs", costs["MLP 5-7-3"].flops, 7 * (2 * 5 + 1) + 7 + 3 * (2 * 7 + 1))
-    costs["CNN of CNN-12"] = cost(worked_network(), (1, 192, 256))
+    costs["CNN of CNN-12"] = cost(example_network(), (1, 192, 256))
     by_hand = {
         "conv1": 192 * 256 * 5 * (2 * 9 + 1),
         "relu1": 192 * 256 * 5,
@@ -293,7 +293,7 @@ def calc_04(exhibit: Exhibit) -> str:
     exhibit.expect("transformer block: layers of unknown cost", len(costs["transformer block"].unknown), 0)
     lengths, growth = (16, 64, 256, 1024), {"softmax attention": [], "linear attention": []}  # type: ignore[var-annotated]
     for time in lengths:
-        soft, linear = cost(Attention(e), (time, e)), cost(LinearAttention(e), (time, e))
+        soft, linear = cost(AttentionFormula(e), (time, e)), cost(LinearAttention(e), (time, e))
         projections = 3 * time * e * 2 * e
         exhibit.expect(f"attention, T = {time}", soft.flops, projections + time * e + 4 * time * time * e + 3 * time * time)
         # elu and + 1 for queries and keys, then phi(K)^T V and its product with phi(Q)

@@ -21,7 +21,7 @@ from ..core.seeds import generator
 from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import equivariance, feature_maps, filters, patches, receptive_field
-from ..lenses.cost import by, cost
+from ..lenses.cost import cost, size_text
 from ..models.cnn import CNN
 from ..models.mlp import MLP
 from ..nn.convolution import convolve, correlate, matrix, output_size
@@ -74,12 +74,12 @@ def cnn_02(exhibit: Exhibit) -> str:
     exhibit.expect("convolution by NumPy", np.convolve(LINE, [7, 6, 5]), turned)
     exhibit.expect("cross-correlation, valid places alone", row([7, 6, 5], padding=0), [34, 52])
     exhibit.expect("torch's layer does not turn its kernel", F.conv1d(x, torch.tensor([[[7.0, 6, 5]]]), padding=2).flatten(), plain)
-    table = {"kernel": ["7 6 5", "5 6 7", "7 6 5"], "turned": ["no", "yes", "yes"], "result": [_told(plain), _told(plain), _told(turned)]}
+    table = {"kernel": ["7 6 5", "5 6 7", "7 6 5"], "turned": ["no", "yes", "yes"], "result": [_text(plain), _text(plain), _text(turned)]}
     exhibit.show(Table("(1 2 3 4) and a kernel, at every place they touch", table))
-    return f"without turning {_told(plain)}, with it {_told(turned)}"
+    return f"without turning {_text(plain)}, with it {_text(turned)}"
 
 
-def _told(row: Sequence[float]) -> str:
+def _text(row: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in row)
 
 
@@ -177,8 +177,8 @@ def cnn_07(exhibit: Exhibit) -> str:
             measured.append(int(places[-1] - places[0] + 1))  # from edge to edge: a dilated kernel leaves holes
         exhibit.expect(f"{name}: pixels with a gradient, layer by layer", measured, formula)
         table["stack (kernel/stride/dilation)"].append(" ".join(f"{k}/{s}/{d}" for k, s, d in layers))
-        table["formula"].append(_told(formula))
-        table["measured"].append(_told(measured))
+        table["formula"].append(_text(formula))
+        table["measured"].append(_text(measured))
     exhibit.expect("kernel 3, stride 1", table["formula"][0], "3 5 7")
     exhibit.show(Table("Receptive fields", table))
     example = Subject(CNN((1, 4, 6, 8), 2, image=None, hidden=0), Batch(x=load("shapes", seed=exhibit.seed, n=10, size=48).train[:1].x))
@@ -260,7 +260,7 @@ def cnn_11(exhibit: Exhibit) -> str:
 # CNN-12, CNN-16: networks counted
 
 
-def worked_network() -> nn.Module:
+def example_network() -> nn.Module:
     """Conv, ReLU, pool three times, flatten, linear: an image of 192 x 256 gray pixels into 6 scores."""
     return nn.Sequential(
         OrderedDict(
@@ -281,7 +281,7 @@ def worked_network() -> nn.Module:
 
 def cnn_12(exhibit: Exhibit) -> str:
     """Sizes, weights and biases of the worked network, layer by layer, against the table worked by hand."""
-    model = worked_network()
+    model = example_network()
     rows = [row for row in cost(model, (1, 192, 256)).rows if row.kind not in ("ReLU", "Flatten")]
     # channels x height x width, as torch orders them
     sizes = [[5, 192, 256], [5, 96, 128], [10, 92, 124], [10, 46, 62], [20, 23, 31], [20, 10, 14], [6]]
@@ -298,13 +298,13 @@ def cnn_12(exhibit: Exhibit) -> str:
             "The worked 192 x 256 network",
             {
                 "layer": [row.name for row in rows],
-                "channels x height x width": [by(row.output) for row in rows],
+                "channels x height x width": [size_text(row.output) for row in rows],
                 "weights": [row.weights for row in rows],
                 "biases": [row.biases for row in rows],
             },
         )
     )
-    return f"{total} parameters, sizes down to {by(rows[-2].output)}"
+    return f"{total} parameters, sizes down to {size_text(rows[-2].output)}"
 
 
 def _windows(pixels: int, window: int, stride: int) -> int:
@@ -342,16 +342,16 @@ def cnn_13(exhibit: Exhibit) -> str:
     """Largest value and mean of every window, by a loop over windows; and a stride that shrinks a map as pooling does."""
     x = torch.randn(2, 3, 23, 31, dtype=torch.float64, generator=exhibit.generator("cnn-13"))
 
-    def pooled(function: Any, side: int, stride: int) -> Tensor:
+    def pool(function: Any, side: int, stride: int) -> Tensor:
         high, wide = (output_size(n, side, stride) for n in x.shape[2:])
         windows = [[x[:, :, i * stride : i * stride + side, j * stride : j * stride + side] for j in range(wide)] for i in range(high)]
         return torch.stack([torch.stack([function(window.flatten(2)) for window in row], -1) for row in windows], -2)
 
-    largest, mean = pooled(lambda v: v.amax(-1), 5, 2), pooled(lambda v: v.mean(-1), 5, 2)
+    largest, mean = pool(lambda v: v.amax(-1), 5, 2), pool(lambda v: v.mean(-1), 5, 2)
     exhibit.expect("pool 5/2 of 23 x 31", list(largest.shape[2:]), [10, 14])
     exhibit.expect("largest values, with torch's layer", largest, nn.MaxPool2d(5, 2)(x), within=1e-12)
     exhibit.expect("means, with torch's layer", mean, nn.AvgPool2d(5, 2)(x), within=1e-12)
-    middle = pooled(lambda v: v.median(-1).values, 3, 3)
+    middle = pool(lambda v: v.median(-1).values, 3, 3)
     exhibit.expect("any function of a window: medians, first window", middle[0, 0, 0, 0], np.median(x[0, 0, :3, :3].numpy()), within=1e-12)
     even = torch.zeros(1, 3, 24, 30)
     sizes = [list(layer(even).shape[2:]) for layer in (nn.MaxPool2d(2), nn.Conv2d(3, 3, 3, stride=2, padding=1), nn.Conv2d(3, 3, 2, 2))]
@@ -372,9 +372,9 @@ def cnn_14(exhibit: Exhibit) -> str:
     with torch.no_grad():
         errors = {change: own["0"] for change, own in equivariance.errors(nn.Sequential(around), batch, 1).items()}
         invariant = [(whole(batch.x) - whole(batch.x.roll(by_, (2, 3)))).abs().max() for by_ in ((1, 2), (5, 0), (3, 11))]
-        partly = _kept(pooled, batch.x)
+        partly = _share_unchanged(pooled, batch.x)
         noise = torch.randn(200, 1, 24, 24, dtype=torch.float64, generator=exhibit.generator("cnn-14"))
-        unlike = _kept(pooled, noise)
+        unlike = _share_unchanged(pooled, noise)
     exhibit.below("circular convolution: error of shifting by 1", errors["shift around"], 1e-12)
     exhibit.below("global pooling after it: difference of outputs under any shift", max(invariant), 1e-12)
     exhibit.above("turning by 90 degrees: error", errors["turn"], 0.05)
@@ -396,7 +396,7 @@ def cnn_14(exhibit: Exhibit) -> str:
     )
 
 
-def _kept(net: nn.Module, x: Tensor) -> float:
+def _share_unchanged(net: nn.Module, x: Tensor) -> float:
     """Share of outputs that a shift of the image by one pixel changes by less than a twentieth of their deviation."""
     before, after = net(x), net(x.roll(1, 3))
     return float(((before - after).abs() < 0.05 * before.std()).double().mean())

@@ -57,24 +57,24 @@ def diff_02(exhibit: Exhibit) -> str:
         shapes.append(list(own.shape))
         product, at = own @ product, stage(at)
 
-    def whole(x: Tensor) -> Tensor:
+    def composed(x: Tensor) -> Tensor:
         for stage in stages:
             x = stage(x)
         return x
 
     exhibit.expect("sizes of the four Jacobians, outputs x inputs", shapes, [[4, 3], [4, 4], [6, 4], [5, 6]])
-    graph = trace(whole, x)
+    graph = trace(composed, x)
     rows = torch.stack([graph.backward(seed=row)["x"] for row in torch.eye(5, dtype=torch.float64)])
     gap = exhibit.expect("product of Jacobians against the walk over the graph, row by row", product, rows, EXACT)
-    exhibit.expect("and against torch.func", product, modes.jacobian(whole, x), EXACT)
-    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: whole(x)[2], x), EXACT)
+    exhibit.expect("and against torch.func", product, modes.jacobian(composed, x), EXACT)
+    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: composed(x)[2], x), EXACT)
     wrong = modes.jacobian(stages[0], x).T @ modes.jacobian(torch.tanh, a @ x)
     exhibit.expect("in the wrong order the sizes do not even fit", list(wrong.shape) == list(product.shape), False)
     exhibit.show(Heat("J = J4 J3 J2 J1", {"J": product}, axes=["output", "input"]))
     return f"product of 4 Jacobians, {gap:.1g} from the Jacobian of the composition"
 
 
-class _Counted:
+class _CountedMatrix:
     """A matrix whose products are counted."""
 
     def __init__(self, matrix: Tensor) -> None:
@@ -89,10 +89,10 @@ class _Counted:
         return self.matrix.T @ u
 
 
-def _chain(widths: tuple[int, ...], seed: int) -> tuple[list[_Counted], Callable[[Tensor], Tensor]]:
+def _chain(widths: tuple[int, ...], seed: int) -> tuple[list[_CountedMatrix], Callable[[Tensor], Tensor]]:
     """tanh(W ... tanh(W x)), its matrices and the whole as a plain function."""
     sizes = zip(widths, widths[1:], strict=False)
-    layers = [_Counted(_normal(seed, f"chain {i} {widths}", after, before) / before**0.5) for i, (before, after) in enumerate(sizes)]
+    layers = [_CountedMatrix(_normal(seed, f"chain {i} {widths}", after, before) / before**0.5) for i, (before, after) in enumerate(sizes)]
 
     def f(x: Tensor) -> Tensor:
         for layer in layers:
@@ -102,7 +102,7 @@ def _chain(widths: tuple[int, ...], seed: int) -> tuple[list[_Counted], Callable
     return layers, f
 
 
-def _columns(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
+def _columns(layers: list[_CountedMatrix], x: Tensor) -> tuple[Tensor, int]:
     """Forward mode by hand: value and tangent travel together, once for each input.  The Jacobian and the passes."""
     tangents = []
     for direction in torch.eye(len(x), dtype=x.dtype):
@@ -114,7 +114,7 @@ def _columns(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
     return torch.stack(tangents, 1), len(tangents)
 
 
-def _rows(layers: list[_Counted], x: Tensor) -> tuple[Tensor, int]:
+def _rows(layers: list[_CountedMatrix], x: Tensor) -> tuple[Tensor, int]:
     """Reverse mode by hand: values are stored once, then an adjoint travels back for each output."""
     values = []
     for layer in layers:
@@ -290,7 +290,7 @@ def diff_06(exhibit: Exhibit) -> str:
     def branching(x: Tensor) -> Tensor:
         return x.sin().sum() if x.sum() > 0 else (x**3).sum()
 
-    def as_long_as_it_says(x: Tensor) -> Tensor:
+    def data_dependent_loop(x: Tensor) -> Tensor:
         for _ in range(int(x.abs().max())):
             x = x * 1.5
         return x.sum()
@@ -305,10 +305,10 @@ def diff_06(exhibit: Exhibit) -> str:
     exhibit.expect("branch on a value, traced where it is negative", trace(branching, negative).backward()["x"], 3 * negative**2, EXACT)
     for turns in (2, 4):
         there = torch.tensor([0.5, turns + 0.5], dtype=torch.float64)
-        counted = trace(as_long_as_it_says, there)
+        counted = trace(data_dependent_loop, there)
         exhibit.expect(f"a loop of {turns} turns has as many products", sum(node.kind == "mul" for node in counted), turns)
     exhibit.refuses("branch on a value, ahead of time", lambda: capture(branching, x))
-    exhibit.refuses("loop over a value, ahead of time", lambda: capture(as_long_as_it_says, x))
+    exhibit.refuses("loop over a value, ahead of time", lambda: capture(data_dependent_loop, x))
     try:
         capture(branching, x)
         message = ""
@@ -409,7 +409,7 @@ def diff_09(exhibit: Exhibit) -> str:
     gap = 0.0
     for name, (cost, delta) in costs.items():
         theirs = torch.autograd.grad(cost(net(x[None])[0]), list(net.parameters()))
-        _, at_output = backprop.loss_delta(lambda model, batch, cost=cost: _Loss(cost(model(batch))), x, a[-1])
+        _, at_output = backprop.loss_delta(lambda model, batch, cost=cost: _LossModule(cost(model(batch))), x, a[-1])
         exhibit.expect(f"{name}: grad_a C times s'(z) is the output delta", at_output * slope(z[-1]), delta, EXACT)
         sent = backprop.backward(backprop.forward(net, x[None]), at_output[None])
         lens = [step for step in sent if "weight" in step.gradients]
@@ -425,7 +425,7 @@ def diff_09(exhibit: Exhibit) -> str:
     return f"both losses {gap:.1g} from autograd; with cross-entropy the output delta is a - y"
 
 
-class _Loss:
+class _LossModule:
     """The least an objective's result must be for a lens: something with a loss."""
 
     def __init__(self, value: Tensor) -> None:
@@ -506,7 +506,7 @@ def _loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]
     return lambda at: (net(at) - y).square().sum()
 
 
-def _tail(layers: list[_Counted]) -> Callable[[Tensor], Tensor]:
+def _tail(layers: list[_CountedMatrix]) -> Callable[[Tensor], Tensor]:
     def f(x: Tensor) -> Tensor:
         for layer in layers:
             x = torch.tanh(layer.matrix @ x)
@@ -515,7 +515,7 @@ def _tail(layers: list[_Counted]) -> Callable[[Tensor], Tensor]:
     return f
 
 
-def _deltas(layers: list[_Counted], values: list[Tensor], reuse: bool) -> list[Tensor]:
+def _deltas(layers: list[_CountedMatrix], values: list[Tensor], reuse: bool) -> list[Tensor]:
     """dL/dh at the input of every layer; without reuse each is worked out from the loss again."""
     deltas: dict[int, Tensor] = {}
     for goal in reversed(range(len(layers))):

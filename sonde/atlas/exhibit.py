@@ -120,13 +120,17 @@ class Exhibit:
         """The number `measured` lies above `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
         values = self._values(measured)
         words, value = _worst(values, min) if not mean else _mean(values)
-        self._record(name, words, f"> {_number(_bound(name, bound))}", value > bound, "mean above" if mean else "above", values, bound)
+        self._record(
+            name, words, f"> {_number(_check_bound(name, bound))}", value > bound, "mean above" if mean else "above", values, bound
+        )
 
     def below(self, name: str, measured: Any, bound: float, mean: bool = False) -> None:
         """The number `measured` lies below `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
         values = self._values(measured)
         words, value = _worst(values, max) if not mean else _mean(values)
-        self._record(name, words, f"< {_number(_bound(name, bound))}", value < bound, "mean below" if mean else "below", values, bound)
+        self._record(
+            name, words, f"< {_number(_check_bound(name, bound))}", value < bound, "mean below" if mean else "below", values, bound
+        )
 
     def ordered(self, name: str, larger: Any, smaller: Any) -> None:
         """Of two lists with one number for each seed, the first has the larger number for every seed."""
@@ -221,7 +225,7 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
     return f"{np.mean(values):{form}}" + (f" +/- {np.std(values, ddof=1):{form}}" if len(values) > 1 else "")
 
 
-def found(folder: Path = FOLDER) -> dict[str, Path]:
+def exhibits(folder: Path = FOLDER) -> dict[str, Path]:
     """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported.
 
     A file holds one chapter, that of its first exhibit, and no other file holds any of it.
@@ -258,7 +262,7 @@ def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -
 
     Whatever goes wrong inside it is part of the result.
     """
-    path = found(folder)[row]
+    path = exhibits(folder)[row]
     started = time.perf_counter()
     figure, error = "", ""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
@@ -273,7 +277,7 @@ def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -
             elif not exhibit.findings:
                 error = "it states no expectation, so it cannot fail"
         except (Exception, SystemExit) as raised:
-            error = f"{type(raised).__name__}: {_one_line(raised)} ({_place(raised, path)})"
+            error = f"{type(raised).__name__}: {_one_line(raised)} ({_locate(raised, path)})"
     seconds = round(time.perf_counter() - started, 3)
     return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
 
@@ -298,7 +302,7 @@ def _own_randomness(seed: int):
         yield
 
 
-def _place(raised: BaseException, path: Path) -> str:
+def _locate(raised: BaseException, path: Path) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(raised.__traceback__) if frame.filename == str(path)]
     return f"{path.name} line {lines[-1]}" if lines else path.name
 
@@ -319,7 +323,7 @@ def _numbers(value: Any) -> Any:
     return array if array.dtype.kind in "iuf" else None
 
 
-def _bound(name: str, bound: float) -> float:
+def _check_bound(name: str, bound: float) -> float:
     if not math.isfinite(bound):
         raise BadInput(f"expectation '{name}' has the bound {bound}", fix="give a finite number")
     return bound

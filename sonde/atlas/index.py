@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..core.errors import BadInput, nearest
 
 
-class Row(NamedTuple):
+class AtlasRow(NamedTuple):
     """One thing to show."""
 
     id: str
@@ -25,9 +25,9 @@ class Row(NamedTuple):
 
 
 @cache
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, AtlasRow]:
     """Every row by its id, in the order of the atlas."""
-    return {cells[0]: Row(cells[0], cells[1], cells[2], cells[0].split("-")[0]) for cells in _lines() if "-" in cells[0]}
+    return {cells[0]: AtlasRow(cells[0], cells[1], cells[2], cells[0].split("-")[0]) for cells in _lines() if "-" in cells[0]}
 
 
 @cache
@@ -36,7 +36,7 @@ def chapters() -> dict[str, str]:
     return {cells[0]: cells[1] for cells in _lines() if "-" not in cells[0]}
 
 
-def select(words: Sequence[str] | None = None) -> list[Row]:
+def select(words: Sequence[str] | None = None) -> list[AtlasRow]:
     """Rows named by ids ('CNN-12') or chapters ('CNN'), in the order of the atlas; all of them where nothing is named."""
     if not words:
         return list(rows().values())

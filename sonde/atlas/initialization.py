@@ -62,16 +62,16 @@ def init_02(exhibit: Exhibit) -> str:
     targets = {"fan_in": 1 / n_in, "fan_out": 1 / n_out, "xavier": 2 / (n_in + n_out)}
     for name, target in targets.items():
         for distribution in ("normal", "uniform"):
-            weight = _filled(name, n_in, n_out, distribution=distribution)
+            weight = _fill(name, n_in, n_out, distribution=distribution)
             exhibit.expect(f"{name}, {distribution}: variance over the formula", float(weight.var()) / target, 1.0, within=0.02)
     bound = math.sqrt(6 / (n_in + n_out))
-    edge = float(_filled("xavier", n_in, n_out, distribution="uniform").abs().max())
+    edge = float(_fill("xavier", n_in, n_out, distribution="uniform").abs().max())
     exhibit.expect("xavier, uniform: largest entry against sqrt(6/(n_in+n_out))", edge, bound, within=1e-4)
 
     # Forward the fan of a layer is n_in, backward n_out: a layer of unequal ends keeps the one it was made for.
     x, back = (torch.randn(2000, size, generator=exhibit.generator("x", size)) for size in (n_in, n_out))
     for name, forward, backward in (("fan_in", 1.0, n_out / n_in), ("fan_out", n_in / n_out, 1.0)):
-        weight = _filled(name, n_in, n_out)
+        weight = _fill(name, n_in, n_out)
         exhibit.expect(f"{name}: variance forward", float((x @ weight.T).var()), forward, within=0.05 * forward)
         exhibit.expect(f"{name}: variance of the gradient", float((back @ weight).var()), backward, within=0.05 * backward)
 
@@ -101,7 +101,7 @@ def init_02(exhibit: Exhibit) -> str:
     return f"linear net of 20 x 512 keeps {linear:.2f} of its variance; 1/variance of the tanh net grows by {slope:.2f} a layer"
 
 
-def _filled(name: str, n_in: int, n_out: int, **settings: str) -> Tensor:
+def _fill(name: str, n_in: int, n_out: int, **settings: str) -> Tensor:
     layer = nn.Linear(n_in, n_out)
     initialize(name, **settings)(layer)
     return layer.weight.detach()
@@ -135,7 +135,7 @@ def init_03(exhibit: Exhibit) -> str:
     spread = float(np.std([_slope(one) for one in kept]))
     lines = {"s^2 = 2/D": kept.mean(0), "s^2 = 1/D": few}
     note = f"Width {width}, mean of 10 and 3 seeds; slope {slope:+.4f} +/- {spread:.4f} per layer against {math.log(0.5):.2f}."
-    exhibit.show(flow.across("Variance by layer, ReLU", lines, note))
+    exhibit.show(flow.depth_reading("Variance by layer, ReLU", lines, note))
     summary = ", ".join(f"{value:.2f}" for value in ratios[1:4].tolist())
     return f"s^2=1/D: {summary}; s^2=2/D: slope {slope:+.4f} +/- {spread:.4f} per layer over 50 layers"
 
@@ -271,8 +271,8 @@ def _norms(matrices: Tensor, x: Tensor) -> Tensor:
 def init_06(exhibit: Exhibit) -> str:
     """A gradient that is too long is shortened, never turned: g' = min(1, c / norm(g)) g."""
     pair = nn.ParameterList([nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2)])
-    exhibit.expect("(3, 4) clipped to 1", _clipped(pair, [torch.tensor([3.0]), torch.tensor([4.0])], 1.0), [0.6, 0.8], within=1e-11)
-    exhibit.expect("(3, 4) clipped to 10", _clipped(pair, [torch.tensor([3.0]), torch.tensor([4.0])], 10.0), [3.0, 4.0])
+    exhibit.expect("(3, 4) clipped to 1", _clip(pair, [torch.tensor([3.0]), torch.tensor([4.0])], 1.0), [0.6, 0.8], within=1e-11)
+    exhibit.expect("(3, 4) clipped to 10", _clip(pair, [torch.tensor([3.0]), torch.tensor([4.0])], 10.0), [3.0, 4.0])
 
     lengths, after, cosines, gaps = np.logspace(-2, 2, 25), [], [], []
     for length in lengths:
@@ -284,7 +284,7 @@ def init_06(exhibit: Exhibit) -> str:
             p.grad = g.clone()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         theirs = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        ours = torch.tensor(_clipped(model, gradients, 1.0), dtype=torch.float64)
+        ours = torch.tensor(_clip(model, gradients, 1.0), dtype=torch.float64)
         gaps.append(float((ours - theirs).abs().max()))
         after.append(float(ours.norm()))
         cosines.append(float(torch.cosine_similarity(ours, whole, dim=0)))
@@ -297,7 +297,7 @@ def init_06(exhibit: Exhibit) -> str:
     return f"(3,4) -> (0.6, 0.8); direction kept to 1e-12; torch's clip differs by {max(gaps):.1e}"
 
 
-def _clipped(model: nn.Module, gradients: list[Tensor], largest: float) -> list[float]:
+def _clip(model: nn.Module, gradients: list[Tensor], largest: float) -> list[float]:
     """What the engine's clipping makes of the gradients, in the order of the parameters."""
     flat = Flat(model)
     for slot, gradient in zip(flat.slots, gradients, strict=True):
@@ -322,7 +322,7 @@ def init_07(exhibit: Exhibit) -> str:
     }
     seeds = _seeds(exhibit, 3)
     flows = {
-        name: [flow.of_deep(flow.weights([start], depth, width, seed), act, remedy, seed) for seed in seeds]
+        name: [flow.deep_flow(flow.weights([start], depth, width, seed), act, remedy, seed) for seed in seeds]
         for name, (start, act, remedy) in cases.items()
     }
     each = {name: [float(one.ratio().log10()) for one in runs] for name, runs in flows.items()}
@@ -334,7 +334,7 @@ def init_07(exhibit: Exhibit) -> str:
         exhibit.above(f"{name}: orders of magnitude gained", power - bare, 10)
     for name in ("ReLU and He", "all of them", "residual"):
         exhibit.below(f"{name}: orders of magnitude between first and last layer", abs(powers[name]), 3)
-    other = float(flow.of_deep(flow.weights([variance], depth, width, exhibit.seed), "sigmoid", seed=exhibit.seed).ratio().log10())
+    other = float(flow.deep_flow(flow.weights([variance], depth, width, exhibit.seed), "sigmoid", seed=exhibit.seed).ratio().log10())
     exhibit.below("with 0.01 read as the variance it vanishes too, power of ten", other, -20)
     weights = {
         name: float(np.mean([float((one.in_weights[0, 0] / one.in_weights[0, -1]).log10()) for one in runs]))
@@ -343,7 +343,9 @@ def init_07(exhibit: Exhibit) -> str:
     for name in powers:
         exhibit.above(f"{name}: orders gained by the gradient in the weights", weights[name] - weights["sigmoid, N(0, 0.01)"], 10)
     note = f"Standard normal inputs, {depth} layers of {width} units; the loss is a random direction of the output."
-    exhibit.show(flow.across("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in flows.items()}, note, back=True))
+    exhibit.show(
+        flow.depth_reading("Gradient by layer and remedy", {name: runs[0].gradient[0] for name, runs in flows.items()}, note, back=True)
+    )
     table = {"layer": list(range(1, depth + 1)), **{name: runs[0].in_weights[0] for name, runs in flows.items()}}
     exhibit.show(
         Table(

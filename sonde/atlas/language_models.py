@@ -23,11 +23,11 @@ from ..core import registry
 from ..core.batch import Batch, Data, ask
 from ..core.reading import Heat, Lines, Subject, Table
 from ..core.seeds import generator
-from ..data.corrupt import hide, joined, masking, restored, span_corruption, span_numbers
+from ..data.corrupt import hide, join_pair, masking, restore_spans, span_corruption, span_numbers
 from ..data.sequences import in_context
 from ..data.tensors import TensorSource, WindowSource
 from ..data.text.pairs import pairs
-from ..data.text.tokenizer import marked, special, train
+from ..data.text.tokenizer import encode_marked, special, train
 from ..generate import exact, few_shot, generate, score, translate
 from ..generate.prompts import CORRECTION
 from ..lenses import alignment
@@ -225,7 +225,10 @@ def lm_05(exhibit: Exhibit) -> str:
     models[0].zero_grad()
     Categorical()(models[0], Batch(x=x, y=y, mask=mask)).backward()
     exhibit.expect("what receives a gradient", sorted(name for name, p in models[0].named_parameters() if p.grad is not None), names)
-    fit = [toy.trained(toy.recipe(lambda: model, data, Categorical(C), 100, 4e-2), seed) for seed, model in zip(exhibit.seeds(), models)]  # noqa: B023
+    fit = [
+        toy.train_model(toy.recipe(lambda: model, data, Categorical(C), 100, 4e-2), seed)  # noqa: B023
+        for seed, model in zip(exhibit.seeds(), models)
+    ]
     exhibit.expect("the language models are the same, bit for bit", [toy.weights(model.body.elmo) for model in fit], before)
     mix, layers = fit[0].body.mix, fit[0].body.elmo.layers(x[:5]).detach().double()
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
@@ -330,7 +333,7 @@ class _Maps(TorchFunctionMode):
 
 def lm_08(exhibit: Exhibit) -> str:
     """-log p of the hidden tokens given the others; p = softmax(h e(x)) with the embeddings themselves."""
-    model, batch = toy.pretrained_bert(exhibit.seed, exhibit.seeds()[0]), toy.asked(exhibit.seed)[:64]
+    model, batch = toy.pretrained_bert(exhibit.seed, exhibit.seeds()[0]), toy.make_questions(exhibit.seed)[:64]
     out = model(batch.x, batch.kinds, batch.lengths)["tokens"]
     out.retain_grad()
     Categorical()(type("Given", (), {"__call__": lambda self, x: out})(), batch).backward()
@@ -371,8 +374,8 @@ def lm_08(exhibit: Exhibit) -> str:
         exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(shares), within=0.011)
         exhibit.expect(f"rate {rate}: [CLS] asked", int(masked_batch.mask[:, 0].sum()), 0)
         rates[rate] = share
-    words, held = len(toy.TOPICS) * toy.WORDS, toy.asked(exhibit.seed)[:]
-    logits = [toy.answered(exhibit.seed, seed)["tokens"][held.mask] for seed in exhibit.seeds()]
+    words, held = len(toy.TOPICS) * toy.WORDS, toy.make_questions(exhibit.seed)[:]
+    logits = [toy.bert_answers(exhibit.seed, seed)["tokens"][held.mask] for seed in exhibit.seeds()]
     perplexities = [F.cross_entropy(one, held.y[held.mask]).exp().item() for one in logits]
     exhibit.below(f"perplexity of hidden words, {words} without a context", perplexities, words / 3)
     return f"{count} places carry the loss; one table for in and out, rate {rates[0.15]:.3f}; perplexity {spread(perplexities)} of {words}"
@@ -383,7 +386,7 @@ def lm_09(exhibit: Exhibit) -> str:
     first, second = "Let's make some chicken!", "It tastes great with orange sauce."
     tokenizer = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
     sides = [(tokenizer.encode(text).long().unsqueeze(0), torch.tensor([len(tokenizer.encode(text))])) for text in (first, second)]
-    x, kinds, _ = joined(sides[0], sides[1], (special(tokenizer, "cls"), special(tokenizer, "sep"), special(tokenizer, "pad")))
+    x, kinds, _ = join_pair(sides[0], sides[1], (special(tokenizer, "cls"), special(tokenizer, "sep"), special(tokenizer, "pad")))
     wanted = [tokenizer.tokens.index(word) for word in ("some", "tastes")]
     batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(tokenizer, "mask"))
     words = " ".join(tokenizer.tokens[token] for token in batch.x[0].tolist())
@@ -392,7 +395,7 @@ def lm_09(exhibit: Exhibit) -> str:
     exhibit.expect(
         "the same from text with its marks",
         batch.x[0],
-        marked(tokenizer, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
+        encode_marked(tokenizer, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
     )
     exhibit.expect("terms of the loss", Categorical().counts(batch)["nll"], 2.0)
     model = Bert(tokenizer.size, 16, 1, "attention heads=2", 2.0, places=32)
@@ -417,10 +420,10 @@ def lm_09(exhibit: Exhibit) -> str:
 
 def lm_10(exhibit: Exhibit) -> str:
     """Is it the next sentence?  And what was learned without labels serves where labels are few."""
-    follows = toy.asked(exhibit.seed)[:].follows
-    share = [float((toy.answered(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
+    follows = toy.make_questions(exhibit.seed)[:].follows
+    share = [float((toy.bert_answers(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
     exhibit.above("next-sentence questions right, chance is a half", share, 0.8)
-    topics, few, test = len(toy.TOPICS), toy.few(exhibit.seed), toy.sentences(exhibit.seed, 1000, "test")
+    topics, few, test = len(toy.TOPICS), toy.few_labels(exhibit.seed), toy.sentences(exhibit.seed, 1000, "test")
     answers: dict[str, tuple[Any, Any]] = {
         "sequence, linear": (lambda body: SequenceHead(body, topics, "mean"), False),
         "sequence at [CLS], hidden layer": (lambda body: SequenceHead(body, topics, "first", 32), False),
@@ -432,7 +435,7 @@ def lm_10(exhibit: Exhibit) -> str:
         data = Data(TensorSource(few.x, y), name="few topics")
 
         def fit(body: Any, seed: int) -> Any:
-            return toy.trained(toy.recipe(lambda: head(body(seed)), data, Categorical(topics), 40, 3e-3), seed)  # noqa: B023
+            return toy.train_model(toy.recipe(lambda: head(body(seed)), data, Categorical(topics), 40, 3e-3), seed)  # noqa: B023
 
         bodies = partial(toy.pretrained_bert, exhibit.seed), lambda seed: toy.bert()
         known, blank = (toy.right([fit(body, seed) for seed in exhibit.seeds()], test.x, wanted) for body in bodies)
@@ -534,7 +537,7 @@ def lm_12(exhibit: Exhibit) -> str:
 
 def lm_13(exhibit: Exhibit) -> str:
     """L = L_cls + lambda L_LM: the text itself teaches where labels are few."""
-    labeled, free, test = toy.few(exhibit.seed), toy.sentences(exhibit.seed, 4000, "free"), toy.sentences(exhibit.seed, 1000, "test")
+    labeled, free, test = toy.few_labels(exhibit.seed), toy.sentences(exhibit.seed, 4000, "free"), toy.sentences(exhibit.seed, 1000, "test")
     topics = len(toy.TOPICS)
 
     def joint(weight: float) -> Joint:
@@ -543,7 +546,7 @@ def lm_13(exhibit: Exhibit) -> str:
     def make(body: LanguageModel) -> SequenceHead:
         return SequenceHead(body, topics, language=True)
 
-    one, batch = make(toy.gpt()), toy.for_joint(labeled)
+    one, batch = make(toy.gpt()), toy.joint_batch(labeled)
     grads = []
     for objective in (joint(0.0), None, joint(0.5)):
         one.zero_grad()
@@ -556,7 +559,7 @@ def lm_13(exhibit: Exhibit) -> str:
     total = parts["label_nll"] + 0.5 * parts["tokens_nll"]
     exhibit.expect("lambda 0.5: loss, against L_cls + L_LM / 2", joint(0.5)(one, batch).loss().detach(), total, within=1e-5)
 
-    few, mixed = toy.source(batch), toy.mixed(batch, toy.for_joint(free, labeled=False))
+    few, mixed = toy.source(batch), toy.mix_labeled(batch, toy.joint_batch(free, labeled=False))
     ways: dict[str, tuple[Any, float, TensorSource, int]] = {
         "labels alone, lambda 0": (lambda seed: toy.gpt(), 0.0, few, 30),
         "labeled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
@@ -566,7 +569,7 @@ def lm_13(exhibit: Exhibit) -> str:
     right: dict[str, list[float]] = {name: [] for name in ways}
     logged: dict[str, list[bool]] = {name: [] for name in ways}
     for (name, (body, weight, source, steps)), seed in product(ways.items(), exhibit.seeds()):
-        recipe = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.for_joint(test))), joint(weight), steps, 5e-3)  # noqa: B023
+        recipe = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.joint_batch(test))), joint(weight), steps, 5e-3)  # noqa: B023
         run = exhibit.train(recipe, f"{name} {seed}", seed=seed)
         logged[name].append({"valid/label_nll", "valid/tokens_nll"} <= {key for row in run.metrics for key in row})
         with torch.no_grad():
@@ -666,7 +669,7 @@ def lm_16(exhibit: Exhibit) -> str:
     lost = {}
     for rate, mean in ((0.15, 3.0), (0.5, 4.0)):
         batch = span_corruption(tokenizer, rate, mean)(Batch(x=rows), generator(exhibit.seed + 1, "spans"))
-        back = torch.stack([restored(source, target, tokenizer) for source, target in zip(batch.source, batch.y)])
+        back = torch.stack([restore_spans(source, target, tokenizer) for source, target in zip(batch.source, batch.y)])
         exhibit.expect(f"rate {rate}: rows restored from what is left and what is told", back, rows.numpy())
         cut = span_numbers(40, rate, mean)
         exhibit.expect(f"rate {rate}: tokens of both sides", batch.source.shape[1] + batch.y.shape[1], 40 + 2 * cut[1] + 2)
@@ -700,7 +703,7 @@ def lm_17(exhibit: Exhibit) -> str:
     recipe = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
     data = recipe.build_data()
     models = toy.of_each_seed(exhibit, recipe.replace(callbacks=(), evaluate_every=recipe.steps))
-    results = [translation.translated(model, data) for model in models]
+    results = [translation.translate_test(model, data) for model in models]
     share = [exact(translations, wanted) for translations, wanted, _ in results]
     exhibit.above("sentences translated without a mistake", share, 0.95)
     model, (translations, wanted, sources) = models[0], results[0]
@@ -729,7 +732,7 @@ def lm_17(exhibit: Exhibit) -> str:
 
 def lm_18(exhibit: Exhibit) -> str:
     """A trained model stays; small parts plugged in, or a prompt, learn the task."""
-    few, test = toy.few(exhibit.seed, 4), toy.sentences(exhibit.seed, 1000, "test")
+    few, test = toy.few_labels(exhibit.seed, 4), toy.sentences(exhibit.seed, 1000, "test")
     fitted, d, m = toy.pretrained_bert(exhibit.seed, exhibit.seeds()[0]), 48, 6
     before = fitted(test.x)["tokens"].detach()
     fitted.zero_grad()
@@ -755,11 +758,12 @@ def lm_18(exhibit: Exhibit) -> str:
         "prompt": (prompt, 100, 0.1),
     }
     counts, right, nats = {}, {}, {}
-    data, held = Data(toy.named(few), name="few topics"), toy.named(test)[:]
+    data, held = Data(toy.with_mask(few), name="few topics"), toy.with_mask(test)[:]
     for name, (way, steps, rate) in ways.items():
-        builds = {seed: partial(_changed, way, exhibit.seed, seed) for seed in exhibit.seeds()}
+        builds = {seed: partial(_adapt, way, exhibit.seed, seed) for seed in exhibit.seeds()}
         models = [
-            toy.trained(toy.recipe(build, data, Categorical(), steps, rate), seed) if steps else build() for seed, build in builds.items()
+            toy.train_model(toy.recipe(build, data, Categorical(), steps, rate), seed) if steps else build()
+            for seed, build in builds.items()
         ]
         counts[name] = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
         with torch.no_grad():
@@ -800,7 +804,7 @@ class _Words(nn.Module):
         return owner.logits(self.body.features(tokens)[0])
 
 
-def _changed(way: Any, text: int, seed: int) -> Any:
+def _adapt(way: Any, text: int, seed: int) -> Any:
     """The trained model with one way to go on learning; those that change it in place return no model."""
     body = toy.pretrained_bert(text, seed)
     result = way(body)

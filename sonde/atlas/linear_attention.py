@@ -48,18 +48,18 @@ from ..nn.mixers import (
 )
 from ..nn.recurrence import Rule, Steps, compute, run, scan, watching
 from ..nn.recurrence.choose import flops
-from ..nn.recurrence.fused import able
-from ..nn.recurrence.scan import joined
+from ..nn.recurrence.fused import available_forms
+from ..nn.recurrence.scan import combine_rule
 from .exhibit import Exhibit
 
 L, K, V, M = 37, 5, 7, 6
 """steps, key width, value width, slots: all different"""
 
 Array = np.ndarray
-Step = Callable[[Array, int], tuple[Array, Array]]
+StepFunction = Callable[[Array, int], tuple[Array, Array]]
 
 
-class Drawn(NamedTuple):
+class HeadInputs(NamedTuple):
     """Inputs of one head as (L, width) tensors of float64, and gates between 0 and 1."""
 
     q: Tensor
@@ -76,7 +76,7 @@ class Drawn(NamedTuple):
     """(L, M) slots"""
 
 
-def draw(seed: int, steps: int = L) -> Drawn:
+def draw(seed: int, steps: int = L) -> HeadInputs:
     source = generator(seed, "mixers")
 
     def normal(*shape: int) -> Tensor:
@@ -86,7 +86,7 @@ def draw(seed: int, steps: int = L) -> Drawn:
         return torch.sigmoid(normal(*shape) + 1)
 
     q, k, v = normal(steps, K), normal(steps, K), normal(steps, V)
-    return Drawn(q, k, v, gate(steps, K), gate(steps, V), gate(steps), gate(steps), normal(steps, M).exp())
+    return HeadInputs(q, k, v, gate(steps, K), gate(steps, V), gate(steps), gate(steps), normal(steps, M).exp())
 
 
 def head(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def head(x: Tensor) -> Tensor:
     return x[None, None]
 
 
-def by_book(x: Drawn, step: Step, shape: tuple[int, int] = (V, K)) -> Array:
+def reference_loop(x: HeadInputs, step: StepFunction, shape: tuple[int, int] = (V, K)) -> Array:
     """Outputs (L, V) of a recurrence, one step after the other in NumPy."""
     S, outs = np.zeros(shape), []
     for t in range(len(x.v)):
@@ -103,15 +103,15 @@ def by_book(x: Drawn, step: Step, shape: tuple[int, int] = (V, K)) -> Array:
     return np.stack(outs)
 
 
-def arrays(x: Drawn) -> list[Array]:
+def arrays(x: HeadInputs) -> list[Array]:
     return [part.numpy() for part in x]
 
 
-def in_forms(exhibit: Exhibit, rule: Callable[[], Rule], wanted: Array, within: float = 1e-12) -> Array:
+def compare_forms(exhibit: Exhibit, rule: Callable[[], Rule], wanted: Array, within: float = 1e-12) -> Array:
     """The rule in each form it has, beside the loop; shows a table of the differences and returns what 'auto' gives."""
     with watching() as watch:
         run(rule(), form="step")
-    first, *others = [able(steps) for steps, _ in watch.seen]
+    first, *others = [available_forms(steps) for steps, _ in watch.seen]
     both = [form for form in first if all(form in other for other in others)]
     table: dict[str, list[Any]] = {"form": [], "largest difference": []}
     size = np.abs(wanted).max()  # the printed delta rule has keys of any length and may grow
@@ -139,19 +139,19 @@ def lin_01(exhibit: Exhibit) -> str:
     full = attention.Attention(width, heads=2, positions="none").double()
     x = torch.randn(2, N, width, generator=exhibit.generator("tokens"), dtype=torch.float64)
 
-    def windowed(**options: int) -> Array:
+    def window_attention(**options: int) -> Array:
         some = window.Window(width, heads=2, rotary=False, **options).double()
-        some.load_state_dict(_apart(full))
+        some.load_state_dict(_split_weights(full))
         return some(x)[0].detach().numpy()
 
     whole = full(x)[0].detach().numpy()
-    gap = exhibit.expect("a window as long as the sequence is full attention", windowed(window=N), whole, 1e-12)
-    exhibit.expect("global tokens all along as well", windowed(window=1, global_tokens=N), whole, 1e-12)
-    exhibit.above("a window of 4 is something else", np.abs(windowed(window=4) - whole).max(), 1e-3)
+    gap = exhibit.expect("a window as long as the sequence is full attention", window_attention(window=N), whole, 1e-12)
+    exhibit.expect("global tokens all along as well", window_attention(window=1, global_tokens=N), whole, 1e-12)
+    exhibit.above("a window of 4 is something else", np.abs(window_attention(window=4) - whole).max(), 1e-3)
     for options in ({"window": 4}, {"window": 4, "dilation": 3}, {"window": 4, "global_tokens": 2}):
-        pairs = _pairs_of(options, N)
-        wanted = _masked(full, x, pairs)
-        exhibit.expect(f"{options} against a mask written out", windowed(**options), wanted, 1e-12)
+        pairs = _window_pairs(options, N)
+        wanted = _masked_attention(full, x, pairs)
+        exhibit.expect(f"{options} against a mask written out", window_attention(**options), wanted, 1e-12)
     lengths = [256, 512, 1024, 2048]
     counts = {
         "full attention": [mixing(attention.Attention(width, heads=2), torch.zeros(1, n, width)) for n in lengths],
@@ -168,7 +168,7 @@ def lin_01(exhibit: Exhibit) -> str:
     return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {summary}"
 
 
-def _pairs_of(options: dict[str, int], N: int) -> Array:
+def _window_pairs(options: dict[str, int], N: int) -> Array:
     """(N, N) which pairs a window allows, by its definition."""
     i, j = np.arange(N)[:, None], np.arange(N)[None, :]
     step = options.get("dilation", 1)
@@ -176,15 +176,15 @@ def _pairs_of(options: dict[str, int], N: int) -> Array:
     return near | ((j < options.get("global_tokens", 0)) & (j <= i))
 
 
-def _apart(layer: attention.Attention) -> dict[str, Tensor]:
+def _split_weights(layer: attention.Attention) -> dict[str, Tensor]:
     """Weights of full attention under the names of layers that keep queries, keys and values apart."""
     q, k, v = layer.qkv.weight.detach().chunk(3)
     return {"q.weight": q, "k.weight": k, "v.weight": v, "out.weight": layer.out.weight.detach()}
 
 
-def _masked(layer: attention.Attention, x: Tensor, pairs: Array) -> Array:
+def _masked_attention(layer: attention.Attention, x: Tensor, pairs: Array) -> Array:
     """Softmax attention over given pairs, with the layer's weights, in NumPy."""
-    q, k, v, out = (weight.numpy() for weight in _apart(layer).values())
+    q, k, v, out = (weight.numpy() for weight in _split_weights(layer).values())
     tokens, d = x.numpy(), x.shape[-1] // layer.heads
     parts = []
     for h in range(layer.heads):
@@ -202,7 +202,7 @@ def _hash_recall(seed: int, N: int = 256, width: int = 16, rounds: int = 4) -> t
     x = torch.cat([base, base + 0.15 * torch.randn(N // 2, width, generator=source, dtype=torch.float64)])[None, None]
     torch.manual_seed(seed)
     rotations = reformer.Reformer(width, heads=1, buckets=8, rounds=rounds, rotary=False).rotations
-    buckets = reformer.hashed(x, rotations)[0, 0]
+    buckets = reformer.hash_buckets(x, rotations)[0, 0]
     same = (buckets[:, None] == buckets[None]).any(-1)
     scores = F.normalize(x[0, 0], dim=-1) @ F.normalize(x[0, 0], dim=-1).T
     best = scores.fill_diagonal_(-2).argmax(1)
@@ -255,13 +255,13 @@ def lin_03(exhibit: Exhibit) -> str:
     full = attention.Attention(width, heads=2, causal=False, positions="none").double()
     x = torch.randn(1, N, width, generator=generator(exhibit.seed + 2, "tokens"), dtype=torch.float64)
 
-    def projected(E: Tensor) -> Tensor:
+    def project(E: Tensor) -> Tensor:
         layer = linformer.Linformer(width, heads=2, rows=E.shape[1], max_len=N, projection="random").double()
-        layer.load_state_dict({**_apart(full), "E": E, "F": E})
+        layer.load_state_dict({**_split_weights(full), "E": E, "F": E})
         return layer(x)[0].detach()
 
     whole = full(x)[0].detach()
-    same = projected(torch.eye(N).double())
+    same = project(torch.eye(N).double())
     gap = exhibit.expect("identity projection, as many rows as tokens: softmax attention", same, whole.numpy(), 1e-12)
     rows, errors = [4, 8, 16, 32, 64], []
     for n in rows:
@@ -310,7 +310,7 @@ def lin_04(exhibit: Exhibit) -> str:
     # The whole layer against softmax attention, and no leak: only the last key is made larger.
     attend = attention.Attention(width, heads=1, positions="none").double()
     layer = performer.Performer(width, heads=1, features=4096, rotary=False).double()
-    layer.load_state_dict({**_apart(attend), "W": performer.directions(4096, width).double()})
+    layer.load_state_dict({**_split_weights(attend), "W": performer.directions(4096, width).double()})
     x = 0.5 * torch.randn(1, N, width, generator=source, dtype=torch.float64)
     off = float(((layer(x)[0] - attend(x)[0]).abs().max() / attend(x)[0].abs().max()).detach())
     exhibit.below("distance of the layer from softmax attention, 4096 features", off, 0.05)
@@ -348,11 +348,11 @@ def lin_05(exhibit: Exhibit) -> str:
     return f"equal to explicit weights to {gap:.1e}; {summary}"
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of the table: the rule of the library and the printed step."""
 
-    rule: Callable[[Drawn], Rule]
-    step: Callable[[Drawn], Step]
+    rule: Callable[[HeadInputs], Rule]
+    step: Callable[[HeadInputs], StepFunction]
     shape: tuple[int, int] = (V, K)
 
 
@@ -363,16 +363,16 @@ def _static(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return a.exp() / 5, d, A, B, C
 
 
-def table_rows(seed: int) -> dict[str, Row]:
+def table_rows(seed: int) -> dict[str, TableRow]:
     """The 17 rows, each with the step as it is printed (errata applied)."""
     a, d, A, B, C = _static(seed)
     gamma = 0.9
     key_first = (A.T.exp()[None], B.T[None], C.T[None])
 
-    def simple(keep: Callable[[Drawn, Array, int], Array]) -> Callable[[Drawn], Step]:
+    def simple(keep: Callable[[HeadInputs, Array, int], Array]) -> Callable[[HeadInputs], StepFunction]:
         """S = keep(S) + v k^T, o = S q."""
 
-        def make(x: Drawn) -> Step:
+        def make(x: HeadInputs) -> StepFunction:
             q, k, v, *_ = arrays(x)
 
             def step(S: Array, t: int) -> tuple[Array, Array]:
@@ -383,7 +383,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return make
 
-    def s4_step(x: Drawn) -> Step:
+    def s4_step(x: HeadInputs) -> StepFunction:
         v = x.v.numpy()
 
         def step(S: Array, t: int) -> tuple[Array, Array]:
@@ -392,7 +392,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def mamba_step(x: Drawn) -> Step:
+    def mamba_step(x: HeadInputs) -> StepFunction:
         q, k, v, *_ = arrays(x)
         times = x.b.numpy()
 
@@ -402,7 +402,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def delta_step(x: Drawn, decay: bool) -> Step:
+    def delta_step(x: HeadInputs, decay: bool) -> StepFunction:
         q, k, v, *_ = arrays(x)
 
         def step(S: Array, t: int) -> tuple[Array, Array]:
@@ -412,7 +412,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def rwkv_step(x: Drawn) -> Step:
+    def rwkv_step(x: HeadInputs) -> StepFunction:
         q, k, v, *_ = arrays(x)
 
         def step(S: Array, t: int) -> tuple[Array, Array]:
@@ -421,7 +421,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def hgrn_step(x: Drawn) -> Step:
+    def hgrn_step(x: HeadInputs) -> StepFunction:
         q, v = x.q.numpy(), x.v.numpy()
 
         def step(S: Array, t: int) -> tuple[Array, Array]:
@@ -431,7 +431,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def normalized_step(x: Drawn, keep: Array, write: Array, least: float, key: Array) -> Step:
+    def normalized_step(x: HeadInputs, keep: Array, write: Array, least: float, key: Array) -> StepFunction:
         """S and z side by side: z is one more row of the state, fed with ones."""
         q, v = x.q.numpy(), x.v.numpy()
 
@@ -442,7 +442,7 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def slots(x: Drawn, gates: Array) -> Step:
+    def slots(x: HeadInputs, gates: Array) -> StepFunction:
         """Both memories in one state: S_k above S_v, (K + V, M)."""
         q, k, v, *_ = arrays(x)
         phi = x.phi.numpy()
@@ -455,62 +455,64 @@ def table_rows(seed: int) -> dict[str, Row]:
 
         return step
 
-    def positive(x: Drawn) -> Drawn:
+    def positive(x: HeadInputs) -> HeadInputs:
         """Keys and queries above zero, as a denominator needs them."""
         return x._replace(q=x.q.exp(), k=x.k.exp())
 
     ones = np.ones(L)
     phi = feature("elu", K)
 
-    def featured(x: Drawn) -> Drawn:
+    def with_features(x: HeadInputs) -> HeadInputs:
         return x._replace(q=torch.where(x.q > 0, x.q + 1, x.q.exp()), k=torch.where(x.k > 0, x.k + 1, x.k.exp()))
 
     plus = (V + 1, K)
     return {
-        "linear": Row(lambda x: linear.rule(head(x.q), head(x.k), head(x.v)), simple(lambda x, S, t: S)),
-        "linear_kernel": Row(
-            lambda x: linear_kernel.rule(head(x.q), head(x.k), head(x.v), phi), lambda x: simple(lambda _, S, t: S)(featured(x))
+        "linear": TableRow(lambda x: linear.rule(head(x.q), head(x.k), head(x.v)), simple(lambda x, S, t: S)),
+        "linear_kernel": TableRow(
+            lambda x: linear_kernel.rule(head(x.q), head(x.k), head(x.v), phi), lambda x: simple(lambda _, S, t: S)(with_features(x))
         ),
-        "linear_norm": Row(
+        "linear_norm": TableRow(
             lambda x: linear_norm.rule(head(x.q), head(x.k), head(x.v), phi),
-            lambda x: normalized_step(featured(x), ones, ones, 0, featured(x).k.numpy()),
+            lambda x: normalized_step(with_features(x), ones, ones, 0, with_features(x).k.numpy()),
             plus,
         ),
-        "deltanet": Row(lambda x: deltanet.rule(head(x.q), head(x.k), head(x.v), head(x.beta)), lambda x: delta_step(x, decay=False)),
-        "gated_rfa": Row(
+        "deltanet": TableRow(lambda x: deltanet.rule(head(x.q), head(x.k), head(x.v), head(x.beta)), lambda x: delta_step(x, decay=False)),
+        "gated_rfa": TableRow(
             lambda x: gated_rfa.rule(head(x.q.exp()), head(x.k.exp()), head(x.v), head(x.g.log())),
             lambda x: normalized_step(positive(x), x.g.numpy(), 1 - x.g.numpy(), 0, x.k.exp().numpy()),
             plus,
         ),
-        "s4": Row(lambda x: s4.rule(head(x.v), a[None], *key_first, d[None]), s4_step),
-        "abc": Row(lambda x: abc.rule(head(x.q), head(x.k), head(x.v), head(x.phi)), lambda x: slots(x, np.ones((L, M))), (K + V, M)),
-        "dfw": Row(
+        "s4": TableRow(lambda x: s4.rule(head(x.v), a[None], *key_first, d[None]), s4_step),
+        "abc": TableRow(lambda x: abc.rule(head(x.q), head(x.k), head(x.v), head(x.phi)), lambda x: slots(x, np.ones((L, M))), (K + V, M)),
+        "dfw": TableRow(
             lambda x: dfw.rule(head(x.q), head(x.k), head(x.v), head(x.a.log()), head(x.b.log())),
             simple(lambda x, S, t: S * np.outer(x.b[t].numpy(), x.a[t].numpy())),
         ),
-        "retnet": Row(
+        "retnet": TableRow(
             lambda x: retnet.rule(head(x.q), head(x.k), head(x.v), torch.tensor([gamma], dtype=torch.float64).log()),
             simple(lambda x, S, t: gamma * S),
         ),
-        "mamba": Row(lambda x: mamba.rule(head(x.q), head(x.k), head(x.v), head(x.b), table_rows_rate(seed), d[None]), mamba_step),
-        "gla": Row(
+        "mamba": TableRow(lambda x: mamba.rule(head(x.q), head(x.k), head(x.v), head(x.b), table_rows_rate(seed), d[None]), mamba_step),
+        "gla": TableRow(
             lambda x: gla.rule(head(x.q), head(x.k), head(x.v), head(x.a.log())),
             simple(lambda x, S, t: S * np.outer(np.ones(V), x.a[t].numpy())),
         ),
-        "rwkv6": Row(lambda x: rwkv6.rule(head(x.q), head(x.k), head(x.v), head(x.a.log()), d[None]), rwkv_step),
-        "hgrn2": Row(lambda x: hgrn2.rule(head(x.q), head(x.v), head(x.a.log())), hgrn_step),
-        "mlstm": Row(
+        "rwkv6": TableRow(lambda x: rwkv6.rule(head(x.q), head(x.k), head(x.v), head(x.a.log()), d[None]), rwkv_step),
+        "hgrn2": TableRow(lambda x: hgrn2.rule(head(x.q), head(x.v), head(x.a.log())), hgrn_step),
+        "mlstm": TableRow(
             lambda x: mlstm.rule(head(x.q), head(x.k), head(x.v), head(x.phi[:, 0].log()), head(x.g.log())),
             lambda x: normalized_step(x, x.g.numpy(), x.phi[:, 0].numpy(), 1, x.k.numpy()),
             plus,
         ),
-        "mamba2": Row(lambda x: mamba2.rule(head(x.q), head(x.k), head(x.v), head(x.g.log())), simple(lambda x, S, t: float(x.g[t]) * S)),
-        "gsa": Row(
+        "mamba2": TableRow(
+            lambda x: mamba2.rule(head(x.q), head(x.k), head(x.v), head(x.g.log())), simple(lambda x, S, t: float(x.g[t]) * S)
+        ),
+        "gsa": TableRow(
             lambda x: gsa.rule(head(x.q), head(x.k), head(x.v), head(x.phi), head(torch.cat([x.a, x.b], 1)[:, :M].log())),
             lambda x: slots(x, np.concatenate([x.a.numpy(), x.b.numpy()], 1)[:, :M]),
             (K + V, M),
         ),
-        "gated_deltanet": Row(
+        "gated_deltanet": TableRow(
             lambda x: gated_deltanet.rule(head(x.q), unit(x.k), head(x.v), head(x.beta), head(x.g.log())),
             lambda x: delta_step(x._replace(k=unit(x.k)[0, 0]), decay=True),
         ),
@@ -524,7 +526,7 @@ def unit(k: Tensor) -> Tensor:
 def check_row(exhibit: Exhibit, name: str) -> Array:
     """One row of the table in all its forms beside its loop."""
     row, x = table_rows(exhibit.seed)[name], draw(exhibit.seed)
-    return in_forms(exhibit, lambda: row.rule(x), by_book(x, row.step(x), row.shape))
+    return compare_forms(exhibit, lambda: row.rule(x), reference_loop(x, row.step(x), row.shape))
 
 
 def lin_06(exhibit: Exhibit) -> str:
@@ -534,7 +536,7 @@ def lin_06(exhibit: Exhibit) -> str:
     for name, row in rows.items():
         with watching() as watch:
             out = output(row.rule(x))
-        wanted = by_book(x, row.step(x), row.shape)
+        wanted = reference_loop(x, row.step(x), row.shape)
         size = np.abs(wanted).max()
         gap = exhibit.expect(f"{name} against its loop", out / size, wanted / size, 1e-12)
         kinds = [steps.name for steps, _ in watch.seen]
@@ -712,7 +714,7 @@ def lin_16(exhibit: Exhibit) -> str:
     _, end = run(mamba.rule(head(x.q), head(x.k), head(x.v), still, rate), {"S0": start})
     exhibit.expect("a_t = 0 keeps S and writes nothing", end["S0"], start.numpy(), 0.0)
     options = {"length": 24, "items": 3, "symbols": 4, "width": 32, "depth": 1, "steps": 400, "batch_size": 32, "lr": 1e-2}
-    scores = _trained(exhibit, "copying", ("mamba", "s4"), options)
+    scores = _accuracies(exhibit, "copying", ("mamba", "s4"), options)
     exhibit.above("selective copying: Mamba", scores["mamba"], 0.95)
     exhibit.below("selective copying: S4, which treats every token alike", scores["s4"], 0.9)
     return f"a_t = 0 keeps S; selective copying: Mamba {np.mean(scores['mamba']):.0%}, S4 {np.mean(scores['s4']):.0%} of the symbols"
@@ -723,7 +725,7 @@ def table_rows_rate(seed: int) -> Tensor:
     return _static(seed)[2].T.exp()[None]
 
 
-def _trained(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], options: dict[str, Any]) -> dict[str, list[float]]:
+def _accuracies(exhibit: Exhibit, recipe: str, mixers: tuple[str, ...], options: dict[str, Any]) -> dict[str, list[float]]:
     """Accuracy on new sequences of a recipe with each mixer, over seeds; shown as bars."""
     scores: dict[str, list[float]] = {}
     seeds = exhibit.seeds()
@@ -744,7 +746,7 @@ def lin_17(exhibit: Exhibit) -> str:
     out = check_row(exhibit, "gla")
     x = draw(exhibit.seed)
     q, k, v, a, *_ = arrays(x)
-    by_diag = by_book(x, lambda S, t: (S := S @ np.diag(a[t]) + np.outer(v[t], k[t]), S @ q[t]))
+    by_diag = reference_loop(x, lambda S, t: (S := S @ np.diag(a[t]) + np.outer(v[t], k[t]), S @ q[t]))
     exhibit.expect("Diag and Hadamard forms", by_diag, out, 1e-12)
     B = np.cumprod(a, 0)
     gap = exhibit.expect("((Q o B)(K / B)^T o M) V with B = cumprod a", np.tril((q * B) @ (k / B).T) @ v, out, 1e-8)
@@ -763,16 +765,16 @@ def lin_18(exhibit: Exhibit) -> str:
     ones = torch.ones(1, V, dtype=torch.float64)
     exhibit.expect("d = 1, a = 1 is linear attention", output(rwkv6.rule(head(x.q), head(x.k), head(x.v), free, ones)), plain, 1e-10)
 
-    def sided(bonus: Tensor, side: Any) -> Array:
+    def on_side(bonus: Tensor, side: Any) -> Array:
         return output(rwkv6.rule(head(x.q), head(x.k), head(x.v), head(x.a.log()), bonus[None], side))
 
     same = exhibit.expect(
         "value and key side with a constant bonus",
-        sided(torch.full((K,), 0.7, dtype=torch.float64), "key"),
-        sided(torch.full((V,), 0.7, dtype=torch.float64), "value"),
+        on_side(torch.full((K,), 0.7, dtype=torch.float64), "key"),
+        on_side(torch.full((V,), 0.7, dtype=torch.float64), "value"),
         1e-12,
     )
-    by_key, by_value = (sided(torch.linspace(0, 1, n, dtype=torch.float64), side) for n, side in ((K, "key"), (V, "value")))
+    by_key, by_value = (on_side(torch.linspace(0, 1, n, dtype=torch.float64), side) for n, side in ((K, "key"), (V, "value")))
     apart = math.sqrt(np.square(by_key - by_value).mean() / np.square(by_value).mean())
     exhibit.above("difference of the sides with bonuses from 0 to 1, over the output, root mean squares", apart, 0.1)
     return f"first output exact; both sides equal ({same:.0e}) for a constant bonus, {apart:.0%} of the output apart otherwise"
@@ -803,7 +805,7 @@ def lin_20(exhibit: Exhibit) -> str:
     forget = F.logsigmoid(300 * torch.randn(1, 1, L, generator=source, dtype=torch.float64))
     outputs = output(mlstm.rule(head(x.q), head(x.k), head(x.v), wild, forget))
     exhibit.expect("outputs with gates of e^600 are finite", bool(np.isfinite(outputs).all()), True)
-    exact = _mlstm_in_logs(x, wild[0, 0].numpy(), forget[0, 0].numpy())
+    exact = _log_space_mlstm(x, wild[0, 0].numpy(), forget[0, 0].numpy())
     gap = exhibit.expect("and equal weights summed in log space", outputs, exact, 1e-9)
     # With values of one the output is z.q over the denominator: below one in size, and z.q itself where |z.q| < 1.
     ones = torch.ones(L, V, dtype=torch.float64)
@@ -815,7 +817,7 @@ def lin_20(exhibit: Exhibit) -> str:
     return f"denominator never below 1; gates of e^600 agree with log-space sums to {gap:.1e}"
 
 
-def _mlstm_in_logs(x: Drawn, log_i: Array, log_f: Array) -> Array:
+def _log_space_mlstm(x: HeadInputs, log_i: Array, log_f: Array) -> Array:
     """Each weight as sign and logarithm, summed relative to the largest."""
     q, k, v, *_ = arrays(x)
     outs = []
@@ -875,7 +877,7 @@ def lin_24(exhibit: Exhibit) -> str:
     for name, row in rows.items():
         with watching() as watch:
             first = run(row.rule(x), form="step")[0]
-        both = [form for form in able(watch.seen[0][0]) if all(form in able(steps) for steps, _ in watch.seen)]
+        both = [form for form in available_forms(watch.seen[0][0]) if all(form in available_forms(steps) for steps, _ in watch.seen)]
         size = float(first.abs().max())  # the printed delta rule has keys of any length and may grow
         gaps = {form: float((run(row.rule(x), form=form)[0] - first).abs().max()) / size for form in both if form != "step"}
         exhibit.below(f"{name}: largest difference of {', '.join(gaps)} from step by step", max(gaps.values()), 1e-10)
@@ -884,7 +886,7 @@ def lin_24(exhibit: Exhibit) -> str:
     exhibit.show(Table("Which forms each recurrence has", table))
     exhibit.expect("matmul form of Mamba", "parallel" in mixer("mamba", 16).forms(), False)
     exhibit.expect("convolution of S4", "convolution" in mixer("s4", 16).forms(), True)
-    exhibit.expect("passes of GSA and ABC", [len(_seen(rows[name], x)) for name in ("gsa", "abc", "gla")], [2, 2, 1])
+    exhibit.expect("passes of GSA and ABC", [len(_visible(rows[name], x)) for name in ("gsa", "abc", "gla")], [2, 2, 1])
     exhibit.refuses("a form that is not there", lambda: mixer("mamba", 16).use("parallel"))
     _associative(exhibit)
     rounds: dict[str, list[int]] = {"shallow": [], "tree": [], "ceil(log2 L)": []}
@@ -902,7 +904,7 @@ def lin_24(exhibit: Exhibit) -> str:
     return f"forms of {len(table['row'])} rows agree to {worst:.1e}; a scan of 1024 steps takes {rounds['shallow'][-1]} rounds"
 
 
-def _seen(row: Row, x: Drawn) -> list[tuple[Steps, str]]:
+def _visible(row: TableRow, x: HeadInputs) -> list[tuple[Steps, str]]:
     with watching() as watch:
         run(row.rule(x))
     return watch.seen
@@ -915,7 +917,7 @@ def _associative(exhibit: Exhibit) -> None:
     def stretch(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         return (torch.randn(*shape, generator=source, dtype=torch.float64), torch.randn(K, V, generator=source, dtype=torch.float64))
 
-    for name, combine, shape in (("numbers", joined(torch.mul), (K, V)), ("matrices", joined(torch.matmul), (K, K))):
+    for name, combine, shape in (("numbers", combine_rule(torch.mul), (K, V)), ("matrices", combine_rule(torch.matmul), (K, K))):
         x, y, z = (stretch(shape) for _ in range(3))
         left, right = combine(combine(x, y), z), combine(x, combine(y, z))
         exhibit.expect(f"joining stretches is associative: {name}", torch.cat(left, -1), torch.cat(right, -1).numpy(), 1e-12)
@@ -928,7 +930,7 @@ def _rounds(n: int, method: Any) -> int:
     def combine(first: Any, second: Any) -> Any:
         nonlocal calls
         calls += len(first[0]) > 0
-        return joined(torch.mul)(first, second)
+        return combine_rule(torch.mul)(first, second)
 
     ones = torch.ones(n, 1, dtype=torch.float64)
     _, sums = scan(combine, (ones, ones), method)
@@ -945,15 +947,15 @@ def lin_25(exhibit: Exhibit) -> str:
     exhibit.show(Table("FLOPs of a layer with a head gate (4 heads of 64)", {"form": list(work), **columns}))
     # What torch counts when the forms run, without memory: products alone, so somewhat less than all arithmetic.
     for form, power in (("parallel", 2), ("chunk", 1), ("scan", 1)):
-        few, more = (_counted(s, form) for s in steps[1:3])
+        few, more = (_count_flops(s, form) for s in steps[1:3])
         exhibit.expect(f"power of L in the products of the {form} form, counted as it runs", math.log(more / few, 4), power, 0.1)
         exhibit.expect(f"share of the table's FLOPs that are products, {form}", more / 1e9 / work[form][2], 1.0, 0.1)
     _memory(exhibit)
-    streamed = _streamed(exhibit)
+    streamed = _check_streaming(exhibit)
     small = {"width": 32, "batch_size": 32, "lr": 1e-2}
-    recall = _trained(exhibit, "recall", ("deltanet", "linear"), {"pairs": 6, "keys": 12, "depth": 1, "steps": 320, **small})
+    recall = _accuracies(exhibit, "recall", ("deltanet", "linear"), {"pairs": 6, "keys": 12, "depth": 1, "steps": 320, **small})
     exhibit.above("recall: DeltaNet less linear attention", _lead(recall["deltanet"], recall["linear"]), 0.3)
-    reset = _trained(exhibit, "reset", ("gla", "linear"), {"steps": 200, **small})
+    reset = _accuracies(exhibit, "reset", ("gla", "linear"), {"steps": 200, **small})
     exhibit.above("reset: a gated model less linear attention", _lead(reset["gla"], reset["linear"]), 0.1)
     means = [f"{np.mean(scores):.0%}" for scores in (*recall.values(), *reset.values())]
     summary = "recall {} by DeltaNet, {} by linear attention; reset {} by GLA, {} by linear attention".format(*means)
@@ -971,7 +973,7 @@ def _shape(n: int, heads: int, width: int) -> Steps:
     return Steps(row, row, row, log_head=row[..., 0])
 
 
-def _counted(steps: Steps, form: str) -> int:
+def _count_flops(steps: Steps, form: str) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
@@ -989,7 +991,7 @@ def _memory(exhibit: Exhibit) -> None:
         steps = Steps(q, k, v, log_head=F.logsigmoid(torch.randn(1, heads, n, generator=source)))
         for name in peaks:
             with torch.no_grad(), Live() as live:
-                compute(steps, form=name) if name in steps.forms else scan(joined(torch.mul), _each_step(steps))
+                compute(steps, form=name) if name in steps.forms else scan(combine_rule(torch.mul), _per_step(steps))
             peaks[name].append(live.peak)
     states = 4 * heads * width * width
     exhibit.above("a scan over 512 steps, in bytes of all 512 states", peaks["scan over every step"][-1] / (512 * states), 1.0)
@@ -997,14 +999,14 @@ def _memory(exhibit: Exhibit) -> None:
     exhibit.show(Lines("Memory of each form", peaks, axes=["steps", "bytes"], x=lengths, log=["x", "y"]))
 
 
-def _each_step(steps: Steps) -> tuple[Tensor, Tensor]:
+def _per_step(steps: Steps) -> tuple[Tensor, Tensor]:
     """(n, H, K, V) what each step keeps and what it writes, for a scan without chunks."""
     assert steps.k is not None and steps.log_head is not None
     written = (steps.k[0, ..., None] * steps.v[0, ..., None, :]).transpose(0, 1)
     return steps.log_head[0].T.exp()[..., None, None].expand_as(written), written
 
 
-def _streamed(exhibit: Exhibit) -> str:
+def _check_streaming(exhibit: Exhibit) -> str:
     """A layer fed token by token: what it keeps does not grow, and attention's cache does."""
     torch.manual_seed(exhibit.seed)
     kept: dict[str, list[int]] = {}

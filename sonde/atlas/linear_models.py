@@ -40,7 +40,7 @@ def fn_01(exhibit: Exhibit) -> str:
     exhibit.expect("output size of each layer", [list(row.output) for row in layers], [[5], [4], [3]])
     exhibit.expect("parameters of each layer", [row.weights + row.biases for row in layers], [7 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3])
     exhibit.expect("parameters in all", cost.weights + cost.biases, 79)
-    printed = _printed(explain_model(net, (7,), "A net of three layers"))
+    printed = _as_printed(explain_model(net, (7,), "A net of three layers"))
     lines = {row.name: next(line for line in printed.splitlines() if line.split()[:1] == [row.name]) for row in layers}
     shown = [all(f" {n} " in lines[row.name] for n in (row.output[0], row.weights, row.biases)) for row in layers]
     exhibit.expect("layers printed with size and counts", sum(shown), 3)
@@ -197,7 +197,7 @@ def fn_04(exhibit: Exhibit) -> str:
     return f"largest |gradient . tangent| {float(crossed):.1e} at 100 points"
 
 
-class Descent(NamedTuple):
+class DescentPath(NamedTuple):
     """Where gradient descent ended: 'converged', 'diverged' or 'ran out' of steps, after so many."""
 
     fate: str
@@ -206,7 +206,7 @@ class Descent(NamedTuple):
     path: list[Tensor]
 
 
-def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: float, most: int = 100_000) -> Descent:
+def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: float, most: int = 100_000) -> DescentPath:
     """phi <- phi - rate grad L until |L_new - L_old| < eps; a loss that grows beyond all bounds is reported, never followed."""
     path = [phi]
     old = first = float(loss(phi))
@@ -215,11 +215,11 @@ def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: flo
         path.append(phi)
         new = float(loss(phi))
         if not math.isfinite(new) or new > 1e6 * (1 + first):
-            return Descent("diverged", step, phi, path)
+            return DescentPath("diverged", step, phi, path)
         if abs(new - old) < eps:
-            return Descent("converged", step, phi, path)
+            return DescentPath("converged", step, phi, path)
         old = new
-    return Descent("ran out", most, phi, path)
+    return DescentPath("ran out", most, phi, path)
 
 
 def fn_05(exhibit: Exhibit) -> str:
@@ -585,7 +585,7 @@ def _parts(net: nn.Module) -> list[nn.Module]:
     return [module for module in net.modules() if not list(module.children())]
 
 
-def _printed(what: Any) -> str:
+def _as_printed(what: Any) -> str:
     from rich.console import Console
 
     paper = io.StringIO()

@@ -64,7 +64,7 @@ def misc_01(exhibit: Exhibit) -> str:
     columns = {
         "step": [step for step, *_ in trace],
         "what": [name for _, name, *_ in trace],
-        "numbers": [_say(measured) for *_, measured, _ in trace],
+        "numbers": [_format(measured) for *_, measured, _ in trace],
     }
     note = f"XOR, batch of 2, learning rate {RATE}, net 2-2-1 with sigmoids"
     exhibit.show(Table("One step of training, traced", columns, note=note))
@@ -103,7 +103,7 @@ def _double(numbers: Any) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def _say(value: Any) -> str:
+def _format(value: Any) -> str:
     numbers = torch.as_tensor(value)
     rows = numbers.reshape(-1, numbers.shape[-1] if numbers.ndim else 1).tolist()
     return "; ".join(" ".join(f"{number:.6g}" for number in row) for row in rows)

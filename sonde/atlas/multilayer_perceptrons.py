@@ -154,7 +154,7 @@ def mlp_04(exhibit: Exhibit) -> str:
     broadcast = np.concatenate([w1, b1[:, None]], 1) @ np.concatenate([x.T, np.ones((1, n))])
     exhibit.expect("a bias added to every column is one more column of weights", w1 @ x.T + b1[:, None], broadcast, within=1e-12)
     exhibit.refuses("4 numbers per example are refused", lambda: net(torch.zeros(n, 4, dtype=torch.float64)))
-    exhibit.expect("the refusal names the layer", _told(lambda: net(torch.zeros(n, 4, dtype=torch.float64))), True)
+    exhibit.expect("the refusal names the layer", _names_first_layer(lambda: net(torch.zeros(n, 4, dtype=torch.float64))), True)
     shapes = {
         "array": ["x", "W1", "b1", "hidden", "W2", "b2", "output"],
         "shape": [str(np.shape(a)) for a in (x, w1, b1, x @ w1.T, w2, b2, batch)],
@@ -163,7 +163,7 @@ def mlp_04(exhibit: Exhibit) -> str:
     return f"loop, matrix and batch agree to {max(gaps.values()):.0e}; a wrong shape is laid to dense1"
 
 
-def _told(call: Callable[[], Any]) -> bool:
+def _names_first_layer(call: Callable[[], Any]) -> bool:
     """Whether the error of a call names the first dense layer."""
     try:
         call()
@@ -440,7 +440,7 @@ def mlp_10(exhibit: Exhibit) -> str:
     depths = list(range(1, 7))
     counts, units = [], []
     for times in depths:
-        net = constructive.folded(times)
+        net = constructive.fold_zigzag(times)
         regions = piecewise.pieces(piecewise.regions(net, -1, 1))
         counts.append(len(regions))
         units.append(sum(len(b) for _, b in piecewise.dense_layers(net)[:-1]))
@@ -462,11 +462,11 @@ def mlp_10(exhibit: Exhibit) -> str:
     exhibit.expect("their bound", piecewise.region_bound(1, 6), 7)
     lines, places = {}, {}
     for times in (1, 2, 3):
-        regions = piecewise.regions(constructive.folded(times), -1, 1)
+        regions = piecewise.regions(constructive.fold_zigzag(times), -1, 1)
         where = [-1.0, *piecewise.joints(regions), 1.0]
         # Each further fold is set below the last, so that the three can be read together.
         lines[f"{3**times} pieces"] = [
-            float(v) - 2.5 * (times - 1) for v in constructive.folded(times)(torch.tensor(where).double()[:, None]).detach()[:, 0]
+            float(v) - 2.5 * (times - 1) for v in constructive.fold_zigzag(times)(torch.tensor(where).double()[:, None]).detach()[:, 0]
         ]
         places[f"{3**times} pieces"] = where
     exhibit.show(Lines("Folding", lines, axes=["x"], note="one, two and three folds, set below each other", x=places))
@@ -485,7 +485,7 @@ def mlp_11(exhibit: Exhibit) -> str:
     x = torch.linspace(-2, 2, 401, dtype=torch.float64)[:, None]
     worst, ranks, middles = 0.0, [], []
     for name, (inner, outer) in pairs.items():
-        one = piecewise.merged(inner, outer)
+        one = piecewise.merge(inner, outer)
         with torch.no_grad():
             worst = max(worst, exhibit.expect(f"{name}: merged against composed", one(x), outer(inner(x)), within=1e-12))
         layers = piecewise.dense_layers(one)

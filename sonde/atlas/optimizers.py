@@ -67,7 +67,7 @@ def opt_01(exhibit: Exhibit) -> str:
     paths = {
         f"eta = {rate:g}": _descend(torch.diag(_vector(1.0, 10.0)), _vector(*ground.start), rate, 25).path for rate in (0.02, 0.1, 0.19)
     }
-    exhibit.show(_ways("Below the limit 0.2, small steps crawl and large ones zigzag", ground, paths))
+    exhibit.show(_plot_paths("Below the limit 0.2, small steps crawl and large ones zigzag", ground, paths))
     return f"descent turns into ascent at {low / limit:.4f} * 2 / lambda_max"
 
 
@@ -96,10 +96,10 @@ def opt_02(exhibit: Exhibit) -> str:
     exhibit.show(Table("A new rate at every step", numbers, note="Six weights, condition number 200."))
     paths = {}
     for name in ("exact", "armijo", "wolfe"):
-        track = _go(ground.loss, _vector(*ground.start), partial(Descent, search=name), 60)
+        track = _descend_path(ground.loss, _vector(*ground.start), partial(Descent, search=name), 60)
         exhibit.expect(f"steps of 60 on which {name} raised the loss", _rises(track), 0)
         paths[name] = track.path
-    exhibit.show(_ways("60 steps with three line searches", ground, paths))
+    exhibit.show(_plot_paths("60 steps with three line searches", ground, paths))
     return f"rates off by at most {worst:.1e}, successive gradients orthogonal to {turn:.1e}"
 
 
@@ -133,8 +133,8 @@ def opt_03(exhibit: Exhibit) -> str:
     }
     exhibit.show(Table("Contraction of the loss per step", table))
     ground = quadratic(10.0)
-    track = _go(ground.loss, start, partial(Descent, search="exact"), 15)
-    exhibit.show(_ways("Exact line search from the worst start", ground, {"descent": track.path}))
+    track = _descend_path(ground.loss, start, partial(Descent, search="exact"), 15)
+    exhibit.show(_plot_paths("Exact line search from the worst start", ground, {"descent": track.path}))
     closest = max(highest[k] / ((k - 1) / (k + 1)) ** 2 for k in highest)
     return f"ratio {ratios[0]:.6f} at every step; from random starts at most {closest:.4f} of the bound"
 
@@ -163,7 +163,7 @@ def opt_04(exhibit: Exhibit) -> str:
     curvatures = torch.linalg.eigvalsh(torch.func.hessian(loss)(best))
     low, high = curvatures.tolist()
     mu = ((high - low) / (high + low)) ** 2
-    track = _go(loss, _vector(3.0, 2.0), partial(_sgd, rate=2 / (low + high)), 60)
+    track = _descend_path(loss, _vector(3.0, 2.0), partial(_sgd, rate=2 / (low + high)), 60)
     above = [value - float(loss(best)) for value in track.losses]
     tail = [b / a for a, b in zip(above, above[1:], strict=False) if a > 1e-12][-5:]  # the last that rounding leaves alone
     measured = math.exp(sum(map(math.log, tail)) / len(tail))
@@ -172,7 +172,7 @@ def opt_04(exhibit: Exhibit) -> str:
     for name, condition in (("round", 2.0), ("narrow", 50.0)):
         ground = quadratic(condition)
         path = _descend(torch.diag(_vector(1.0, condition)), _vector(*ground.start), 2 / (1 + condition), 20).path
-        exhibit.show(_ways(f"A {name} bowl, condition number {condition:g}: 20 steps", ground, {"descent": path}))
+        exhibit.show(_plot_paths(f"A {name} bowl, condition number {condition:g}: 20 steps", ground, {"descent": path}))
     exhibit.show(Table("Steps to a millionth of the loss", {"k": list(counts), "steps": list(counts.values())}))
     return f"{', '.join(f'{steps} steps at k={k:g}' for k, steps in counts.items())}; near a minimum {measured:.4f} for mu {mu:.4f}"
 
@@ -216,7 +216,7 @@ def _gradients(exhibit: Exhibit, data: TensorSource, batches: list[Tensor]) -> T
     flat = Flat(model)
     gradients = []
     for indices in batches:
-        mean.whole(model, Gaussian(), flat, data[indices])
+        mean.full_batch(model, Gaussian(), flat, data[indices])
         gradients.append(flat.grad.clone())
     return torch.stack(gradients)
 
@@ -291,7 +291,7 @@ def opt_07(exhibit: Exhibit) -> str:
     pick = int((arrived["batches of 8"] & ~arrived["full batch"]).flatten().int().argmax())
     ground = replace(gabor(), loss=lambda weights: gabor_loss(weights, *data[pick // starts_each]))
     ways = {name: path.flatten(1, 2)[:, pick] for name, path in paths.items()}
-    exhibit.show(_ways("From one start: the full batch stays in the nearest minimum", ground, ways))
+    exhibit.show(_plot_paths("From one start: the full batch stays in the nearest minimum", ground, ways))
     shares = [f"{count} with {name}" for name, count in counts.items()]
     return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(shares)}"
 
@@ -409,12 +409,12 @@ def opt_09(exhibit: Exhibit) -> str:
     }
     steps, paths = {}, {}
     for name, options in settings.items():
-        track = _go(ground.loss, _vector(1.0, 1.0), partial(_sgd, **options), 3000, target=1e-6)
+        track = _descend_path(ground.loss, _vector(1.0, 1.0), partial(_sgd, **options), 3000, target=1e-6)
         steps[name], paths[name] = track.steps or 10**9, track.path[:40]
     for name in ("momentum", "nesterov"):
         exhibit.below(f"steps to 1e-6 at k=100, {name} over descent", steps[name] / steps["descent"], 0.4)
     close = replace(ground, start=(1.0, 1.0), box=(-0.6, 1.2, -2.0, 2.0))
-    exhibit.show(_ways("Condition number 100, the first 40 steps of each", close, paths))
+    exhibit.show(_plot_paths("Condition number 100, the first 40 steps of each", close, paths))
     exhibit.show(Table("Steps to 1e-6", {"rule": list(steps), "steps": list(steps.values())}))
     summary = ", ".join(f"{name} {count}" for name, count in steps.items())
     return f"paths equal to {worst:.1e} over 100 steps; steps at k=100: {summary}"
@@ -427,7 +427,7 @@ def opt_10(exhibit: Exhibit) -> str:
         a, b = _definite(exhibit, n, condition), torch.linspace(1, 2, n).double()
         solution = torch.linalg.solve(a, b)
         start = solution + _corner(a)
-        theta = _go(_form(a, b), start, Newton, 1).path[1]
+        theta = _descend_path(_form(a, b), start, Newton, 1).path[1]
         rounding = 200 * torch.finfo(torch.float64).eps * condition
         worst = max(worst, exhibit.expect(f"one step, {n} weights, k={condition:g}", theta, solution, within=rounding))
         printed = start - a @ (a @ start - b)  # -H g, an erratum of the notes
@@ -440,16 +440,16 @@ def opt_10(exhibit: Exhibit) -> str:
     exhibit.refuses("a step where the Hessian is indefinite", lambda: Newton([theta]).step(lambda: ground.loss(theta)), NumericalStop)
     undamped = beside - torch.linalg.solve(torch.func.hessian(ground.loss)(beside), torch.func.grad(ground.loss)(beside))
     exhibit.below("where the undamped step would go: distance to the saddle", undamped.norm(), 1e-2)
-    track = _go(ground.loss, beside, partial(Newton, indefinite="damp"), 40, target=-0.25 + 1e-12)
+    track = _descend_path(ground.loss, beside, partial(Newton, indefinite="damp"), 40, target=-0.25 + 1e-12)
     exhibit.expect("damped, from the same start: what became of it", track.fate, "reached")
     exhibit.expect("loss at its end", track.losses[-1], -0.25, within=1e-11)
     exhibit.expect("steps that raised the loss", _rises(track), 0)
-    slow = _go(ground.loss, beside, partial(_sgd, rate=0.1), 200, target=-0.25 + 1e-9)
-    exhibit.show(_ways("Away from a saddle", ground, {"Newton, damped": track.path, "gradient descent": slow.path}))
+    slow = _descend_path(ground.loss, beside, partial(_sgd, rate=0.1), 200, target=-0.25 + 1e-9)
+    exhibit.show(_plot_paths("Away from a saddle", ground, {"Newton, damped": track.path, "gradient descent": slow.path}))
     bent = rosenbrock()
-    valley = _go(bent.loss, _vector(*bent.start), partial(Newton, indefinite="damp"), 60, target=1e-12)
+    valley = _descend_path(bent.loss, _vector(*bent.start), partial(Newton, indefinite="damp"), 60, target=1e-12)
     exhibit.below("steps of damped Newton on Rosenbrock's valley to 1e-12", valley.steps or 10**9, 40)
-    exhibit.show(_ways("Damped Newton in Rosenbrock's valley", bent, {"Newton, damped": valley.path}))
+    exhibit.show(_plot_paths("Damped Newton in Rosenbrock's valley", bent, {"Newton, damped": valley.path}))
     return f"one step ends {worst:.1e} from the solution; damped, {track.steps} steps from beside a saddle to the minimum"
 
 
@@ -458,13 +458,13 @@ def opt_11(exhibit: Exhibit) -> str:
     a, b = _definite(exhibit, 4, 20.0), torch.linspace(-1, 1, 4).double()
     start = torch.linspace(2, 3, 4).double()
     g = a @ start - b
-    one = _go(_form(a, b), start, partial(_sgd, rate=0.1), 1).path[1]
+    one = _descend_path(_form(a, b), start, partial(_sgd, rate=0.1), 1).path[1]
     exhibit.expect("M = I is gradient descent", start - 0.1 * torch.linalg.solve(torch.eye(4).double(), g), one, within=1e-14)
-    newton = _go(_form(a, b), start, partial(Newton, lr=0.7), 1).path[1]
+    newton = _descend_path(_form(a, b), start, partial(Newton, lr=0.7), 1).path[1]
     exhibit.expect("M = H is Newton", start - 0.7 * torch.linalg.solve(a, g), newton, within=1e-12)
 
     w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    adagrad = _built("adagrad", [w], 0.1)
+    adagrad = _build("adagrad", [w], 0.1)
     moves = []
     for _ in range(30):
         w.grad = torch.ones(1).double()
@@ -489,8 +489,8 @@ def opt_11(exhibit: Exhibit) -> str:
         exhibit.above(f"way of {name} in 100 steps", (path[-1] - START).abs().max(), 0.05)
     ground, paths = quadratic(10.0), {}
     for name, rate in (("sgd", 0.1), ("adagrad", 3.0), ("rmsprop", 0.3), ("adadelta", 30.0)):
-        paths[name] = _go(ground.loss, _vector(*ground.start), partial(_built, name, rate=rate), 40).path
-    exhibit.show(_ways("40 steps with four diagonal preconditioners", ground, paths))
+        paths[name] = _descend_path(ground.loss, _vector(*ground.start), partial(_build, name, rate=rate), 40).path
+    exhibit.show(_plot_paths("40 steps with four diagonal preconditioners", ground, paths))
     exhibit.show(Lines("AdaGrad under a constant gradient", {"step": moves}, axes=["t", "size"], x=list(range(1, 31))))
     return "largest difference over 100 steps: " + ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items())
 
@@ -576,8 +576,8 @@ def opt_13(exhibit: Exhibit) -> str:
     exhibit.show(Table("Three steps by hand", {"gradient": [f"{a:g}, {b:g}" for a, b in gradients], **rows}))
     ground, paths = quadratic(10.0), {}
     for name, rate in (("lion", 0.3), ("sgd", 0.1), ("adam", 0.3)):
-        paths[name] = _go(ground.loss, _vector(*ground.start), partial(_built, name, rate=rate), 45).path
-    exhibit.show(_ways("45 steps: every weight moves by the rate", ground, paths))
+        paths[name] = _descend_path(ground.loss, _vector(*ground.start), partial(_build, name, rate=rate), 45).path
+    exhibit.show(_plot_paths("45 steps: every weight moves by the rate", ground, paths))
     return f"{moves.numel()} moves of exactly the rate, to {worst:.1e} of it; 3 steps as traced by hand"
 
 
@@ -605,10 +605,10 @@ def opt_14(exhibit: Exhibit) -> str:
         return theta[..., 0].square() - theta[..., 1].square() + noise * theta @ torch.randn(2, generator=dice).double()
 
     tracks = {
-        "on the ridge": _go(ridge, _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
-        "with noise": _go(partial(ridge, noise=1e-3), _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
-        "beside it": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05), 120, target=-1.0),
-        "momentum": _go(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05, momentum=0.9), 120, target=-1.0),
+        "on the ridge": _descend_path(ridge, _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
+        "with noise": _descend_path(partial(ridge, noise=1e-3), _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
+        "beside it": _descend_path(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05), 120, target=-1.0),
+        "momentum": _descend_path(ridge, _vector(1.0, 1e-6), partial(_sgd, rate=0.05, momentum=0.9), 120, target=-1.0),
     }
     stuck = tracks["on the ridge"].path[-1]
     exhibit.below("gradient descent on the ridge: distance to the saddle after 120 steps", stuck.norm(), 1e-3)
@@ -617,7 +617,7 @@ def opt_14(exhibit: Exhibit) -> str:
     # Both start 1e-6 beside the ridge: without momentum each step multiplies that by 1 + 2 * 0.05.
     exhibit.expect("beside it: distance from the ridge", float(tracks["beside it"].path[-1][1]), 1e-6 * 1.1**120, within=1e-8)
     view = Surface("x^2 - y^2", ridge, (1.0, 0.0), -1.0, (-1.2, 1.2, -1.2, 1.2))
-    exhibit.show(_ways("On the ridge of x^2 - y^2", view, {name: track.path for name, track in tracks.items()}))
+    exhibit.show(_plot_paths("On the ridge of x^2 - y^2", view, {name: track.path for name, track in tracks.items()}))
 
     start = torch.linspace(-2.5, -0.5, 400).double()
     wide = [float((_two_wells(start, seed) > 0).double().mean()) for seed in exhibit.seeds()]
@@ -696,7 +696,7 @@ def opt_15(exhibit: Exhibit) -> str:
         )
     exhibit.above("on Rosenbrock", sum(count is not None for count in flat["rosenbrock"].values()), 3)
     paths = {track.name: track.path for track in races["rosenbrock"] if track.name in ("sgd", "nesterov", "adam", "lbfgs", "damped_newton")}
-    exhibit.show(_ways("Rosenbrock's valley", rosenbrock(), paths))
+    exhibit.show(_plot_paths("Rosenbrock's valley", rosenbrock(), paths))
 
     seeds = list(exhibit.seeds())
     grid = sweep(
@@ -749,7 +749,7 @@ def _slope(theta: Tensor, step: int) -> Tensor:
 def _walk(name: str, rate: float, **options: Any) -> Tensor:
     """100 steps of the framework's rule under those gradients.  (101, weights)"""
     w = START.clone().requires_grad_()
-    optimizer = _built(name, [w], rate, **options)
+    optimizer = _build(name, [w], rate, **options)
     path = [START]
     for step in range(100):
         w.grad = _slope(w.detach(), step)
@@ -758,15 +758,17 @@ def _walk(name: str, rate: float, **options: Any) -> Tensor:
     return torch.stack(path)
 
 
-def _built(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
+def _build(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
     return optimizer(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
 
 
 def _sgd(weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
-    return _built("sgd", weights, rate, **options)
+    return _build("sgd", weights, rate, **options)
 
 
-def _go(loss: Callable[[Tensor], Tensor], start: Tensor, make: Callable[..., Any], steps: int, target: float = -math.inf) -> Track:
+def _descend_path(
+    loss: Callable[[Tensor], Tensor], start: Tensor, make: Callable[..., Any], steps: int, target: float = -math.inf
+) -> Track:
     """One optimizer from one start, with its path."""
     theta = start.clone().requires_grad_()
     return follow([theta], lambda step: loss(theta), make([theta]), steps, target, keep=True)
@@ -782,12 +784,12 @@ def _form(a: Tensor, b: Tensor | float = 0.0) -> Callable[[Tensor], Tensor]:
 
 
 def _descend(a: Tensor, start: Tensor, rate: float, steps: int, target: float = -math.inf) -> Track:
-    return _go(_form(a), start, partial(_sgd, rate=rate), steps, target)
+    return _descend_path(_form(a), start, partial(_sgd, rate=rate), steps, target)
 
 
 def _contractions(a: Tensor, start: Tensor, steps: int) -> list[float]:
     """Loss after each step of exact line search over the loss before it."""
-    losses = _go(_form(a), start, partial(Descent, search="exact"), steps).losses
+    losses = _descend_path(_form(a), start, partial(Descent, search="exact"), steps).losses
     return [after / before for before, after in zip(losses, losses[1:], strict=False)]
 
 
@@ -822,6 +824,6 @@ def _closure(theta: Tensor, loss: Callable[[Tensor], Tensor]) -> Callable[[], Te
     return closure
 
 
-def _ways(title: str, ground: Surface, paths: Mapping[str, Any]) -> Reading:
+def _plot_paths(title: str, ground: Surface, paths: Mapping[str, Any]) -> Reading:
     x, y, height = ground.grid()
     return trajectories(title, x, y, height, dict(paths))

@@ -133,11 +133,11 @@ class Replicas(Callback):
     """Writes the weights of this process's replica at the last step; every process has its own."""
 
     def __init__(self, models: list[nn.Module], folder: Path, last: int) -> None:
-        self.made, self.folder, self.last = models, folder, last
+        self.output, self.folder, self.last = models, folder, last
 
     def step(self, run: Any, step: int, row: Any) -> None:
         if step == self.last:
-            np.save(self.folder / f"rank-{run.world.rank}.npy", _weights(self.made[-1]).numpy())
+            np.save(self.folder / f"rank-{run.world.rank}.npy", _weights(self.output[-1]).numpy())
 
 
 def _small_task(steps: int, seed: int, folder: Path | None = None, batch_size: int = 8) -> Recipe:
@@ -202,7 +202,7 @@ def _sharded_gradient(shards: dict[int, Batch], seed: int) -> Tensor:
     model = _net(seed).double()
     flat = Flat(model)
     parts = {shard: batch.replace(x=batch.x.double()) for shard, batch in shards.items()}
-    mean.sharded(model, Categorical(classes=3), flat, parts, len(parts), World.alone(), lambda shard: None, {})
+    mean.sharded(model, Categorical(classes=3), flat, parts, len(parts), World.single(), lambda shard: None, {})
     return parameters_to_vector([parameter.grad for parameter in model.parameters() if parameter.grad is not None]).clone()
 
 

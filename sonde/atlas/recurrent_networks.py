@@ -38,7 +38,7 @@ def _draw(exhibit: Exhibit, *shape: int, part: str = "x") -> Tensor:
     return torch.randn(*shape, generator=exhibit.generator("rnn", part), dtype=torch.float64)
 
 
-def _spread(exhibit: Exhibit, layer: Any) -> Any:
+def _perturb(exhibit: Exhibit, layer: Any) -> Any:
     """Every parameter away from special values such as 0."""
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -63,7 +63,7 @@ def _torch_twin(kind: Callable[..., Any], layer: RNN | GRU | LSTM) -> Any:
 Draw = Callable[[torch.Generator], Batch]
 
 
-def _trained(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> float:
+def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> float:
     """Adam on fresh batches; the share of right answers in the last tenth of them, before they were learned from."""
     objective, optimizer, dice = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
     right: list[float] = []
@@ -79,12 +79,12 @@ def _trained(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -
     return sum(last) / len(last)
 
 
-def _each_seed(exhibit: Exhibit, build: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
-    """What `_trained` gives with each seed, of the first weights and of the batches; model and task are made anew for each."""
+def _train_per_seed(exhibit: Exhibit, build: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
+    """What `_train` gives with each seed, of the first weights and of the batches; model and task are made anew for each."""
     shares = []
     for seed in exhibit.seeds(3):
         torch.manual_seed(seed)
-        shares.append(_trained(*build(), steps, rate, seed))
+        shares.append(_train(*build(), steps, rate, seed))
     return shares
 
 
@@ -97,7 +97,7 @@ def _shares(title: str, shares: dict[str, list[float]], axis: str) -> Reading:
 
 def rnn_01(exhibit: Exhibit) -> str:
     """One set of weights for every step, so for every length."""
-    layer = _spread(exhibit, RNN(5))
+    layer = _perturb(exhibit, RNN(5))
     twin, read = _torch_twin(nn.RNN, layer), nn.Linear(5, 3).double()
     gaps = []
     for length in (4, 9, 800):
@@ -165,13 +165,13 @@ def rnn_02(exhibit: Exhibit) -> str:
     for name, (make, draw, sizes) in _tasks().items():
         exhibit.expect(f"{name}: sizes of the answer", list(ask(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
 
-        def made(make: Callable[[], nn.Module] = make, draw: Draw = draw) -> tuple[nn.Module, Draw]:
+        def make_and_train(make: Callable[[], nn.Module] = make, draw: Draw = draw) -> tuple[nn.Module, Draw]:
             model = make()
             if isinstance(model, Vec2Seq):
                 vectors.append(model)
             return model, draw
 
-        shares[name] = _each_seed(exhibit, made, steps=60, rate=3e-2)
+        shares[name] = _train_per_seed(exhibit, make_and_train, steps=60, rate=3e-2)
         exhibit.above(f"{name}: right answers after 60 steps", shares[name], 0.87)
     with torch.no_grad():
         melodies = [model.sample(torch.eye(3), torch.full((3, 1), 5), 4, lambda raw: raw.argmax(-1)).tolist() for model in vectors]
@@ -186,7 +186,7 @@ def rnn_02(exhibit: Exhibit) -> str:
 def rnn_03(exhibit: Exhibit) -> str:
     """A sequence about a vector: its probability is a product of steps, and all sequences together have 1."""
     source = _draw(exhibit, 1, 4)
-    model = _spread(exhibit, Vec2Seq(4, 2, width=6, mixer="rnn"))
+    model = _perturb(exhibit, Vec2Seq(4, 2, width=6, mixer="rnn"))
     every = torch.tensor(list(itertools.product([0, 1], repeat=3)))
 
     def score(y: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def rnn_03(exhibit: Exhibit) -> str:
     far = ((shares - score(every).exp()).abs() / (score(every).exp() / n).sqrt()).max()
     exhibit.below("sampled shares against scores, in standard errors", far, 4.0)
 
-    numbers = _spread(exhibit, Vec2Seq(4, 3, "numbers", width=6, mixer="gru"))
+    numbers = _perturb(exhibit, Vec2Seq(4, 3, "numbers", width=6, mixer="gru"))
     y = _draw(exhibit, 5, 4, 3, part="y")
     raw = numbers(source.expand(5, -1), F.pad(y[:, :-1], (0, 0, 1, 0)))
     mean, log_variance = raw.detach().chunk(2, -1)
@@ -233,7 +233,7 @@ def rnn_03(exhibit: Exhibit) -> str:
 def rnn_04(exhibit: Exhibit) -> str:
     """Two encoders over one sequence: every state sees it all, and the halves change places when it is turned round."""
     x = _draw(exhibit, 2, 7, 6)
-    shared = Bidirectional(_spread(exhibit, LSTM(6)))
+    shared = Bidirectional(_perturb(exhibit, LSTM(6)))
     y, state = shared(x)
     back, _ = shared(x.flip(1))
     ahead, behind = back.flip(1).detach().chunk(2, -1)
@@ -245,13 +245,13 @@ def rnn_04(exhibit: Exhibit) -> str:
         torch.cat([state["ahead.h"], state["back.h"]], -1).detach(),
         torch.cat([y[:, -1, :6], y[:, 0, 6:]], -1).detach(),
     )
-    both, leaf = Bidirectional(_spread(exhibit, mixer("rnn", 6)), _spread(exhibit, mixer("rnn", 6))), x.clone().requires_grad_()
+    both, leaf = Bidirectional(_perturb(exhibit, mixer("rnn", 6)), _perturb(exhibit, mixer("rnn", 6))), x.clone().requires_grad_()
     reach = torch.stack([torch.autograd.grad(both(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.above("smallest gradient of any state by any input: its logarithm to base 10", reach.min().log10(), -6.0)
     one = torch.stack([torch.autograd.grad(both.ahead(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.expect("pairs that one direction sees, of 49", int((one > 0).sum()), 28)
     for pool in ("last", "mean"):
-        model = _spread(
+        model = _perturb(
             exhibit, topology("many-one", inputs=6, outputs=3, kind="numbers", width=8, mixer="lstm", bidirectional=True, pool=pool)
         )
         states, _ = model.trunk(model.entry(x))
@@ -271,7 +271,7 @@ def rnn_05(exhibit: Exhibit) -> str:
         return Batch(x=x, y=F.pad(x[:, 1:], (0, 1)), mask=mask)
 
     shares = {
-        name: _each_seed(exhibit, lambda both=both: (Tagger(4, 4, width=16, bidirectional=both), draw), steps=80, rate=3e-2)  # type: ignore[misc]
+        name: _train_per_seed(exhibit, lambda both=both: (Tagger(4, 4, width=16, bidirectional=both), draw), steps=80, rate=3e-2)  # type: ignore[misc]
         for name, both in (("both directions", True), ("causal", False))
     }
     exhibit.above("right labels, both directions", shares["both directions"], 0.98)
@@ -287,7 +287,7 @@ def rnn_05(exhibit: Exhibit) -> str:
     return f"right labels over {len(shares['causal'])} seeds: {summary} (chance 0.25)"
 
 
-class _Linear(nn.Module):
+class _LinearCell(nn.Module):
     """h_t = W_hx x_t + W_hh h_{t-1}, o_t = W_ho h_t."""
 
     def __init__(self, exhibit: Exhibit, inputs: int, hidden: int, outputs: int) -> None:
@@ -308,7 +308,7 @@ class _Linear(nn.Module):
         return torch.stack(states, 1) @ self.W_ho.mT, {"h": h}
 
 
-def _explicit(model: _Linear, x: Tensor, slopes: Tensor, since: Callable[[int], int]) -> tuple[dict[str, Tensor], int]:
+def _explicit(model: _LinearCell, x: Tensor, slopes: Tensor, since: Callable[[int], int]) -> tuple[dict[str, Tensor], int]:
     """dL/dW by the sum over all i <= t of (prod_{j=i+1..t} dh_j/dh_{j-1}) df_i/dw, terms from i = since(t) on; and their number.
 
     x (T, D), slopes (T, outputs) = dL/do_t.  df_i/dW_hx = x_i and df_i/dW_hh = h_{i-1}, from the left by the chain.
@@ -329,9 +329,9 @@ def _explicit(model: _Linear, x: Tensor, slopes: Tensor, since: Callable[[int], 
     return gradients, terms
 
 
-def _setting(exhibit: Exhibit, T: int) -> tuple[_Linear, Batch, Tensor]:
+def _setting(exhibit: Exhibit, T: int) -> tuple[_LinearCell, Batch, Tensor]:
     """The linear model, one row of T steps, and dL/do of L = (1/T) sum_t norm(o_t - y_t)^2 / 2 summed over its numbers."""
-    model, x, y = _Linear(exhibit, 3, 5, 2), _draw(exhibit, 1, T, 3, part="row"), _draw(exhibit, 1, T, 2, part="target")
+    model, x, y = _LinearCell(exhibit, 3, 5, 2), _draw(exhibit, 1, T, 3, part="row"), _draw(exhibit, 1, T, 2, part="target")
     return model, Batch(x=x, y=y), ((model(x) - y) / (2 * T)).detach()[0]
 
 
@@ -359,7 +359,7 @@ def rnn_06(exhibit: Exhibit) -> str:
     return f"{terms} terms equal autograd to {max(gaps):.0e}"
 
 
-def _part(model: _Linear, x: Tensor, slopes: Tensor, back: int) -> Tensor:
+def _part(model: _LinearCell, x: Tensor, slopes: Tensor, back: int) -> Tensor:
     """The share of dL/dW_hh that comes over exactly so many steps back."""
     longer = _explicit(model, x, slopes, lambda t: max(t - back, 0))[0]["W_hh"]
     return longer - _explicit(model, x, slopes, lambda t: max(t - back + 1, 0))[0]["W_hh"]
@@ -410,7 +410,7 @@ def rnn_08(exhibit: Exhibit) -> str:
     T, H, curves, rates = 60, 8, {}, {}
     turn = torch.linalg.qr(_draw(exhibit, H, H, part="turn"))[0]
     for radius in (0.8, 1.0, 1.2):
-        linear = _Linear(exhibit, H, H, H)
+        linear = _LinearCell(exhibit, H, H, H)
         with torch.no_grad():
             linear.W_hh.copy_(radius * turn)
         x = _draw(exhibit, 1, T, H).requires_grad_()
@@ -509,7 +509,7 @@ def rnn_10(exhibit: Exhibit) -> str:
     """Gates at their ends: a GRU is a memory, a vanilla RNN or an MLP; and its conventions are the same net written otherwise."""
     H, OPEN = 6, 100.0
     x, h = _draw(exhibit, 2, 8, H), _draw(exhibit, 2, H, part="h")
-    layer = _spread(exhibit, GRU(H))
+    layer = _perturb(exhibit, GRU(H))
     W, U, b = (t.detach().chunk(3)[2].clone() for t in (layer.x.weight, layer.h.weight, layer.x.bias))
     _set_gates(layer, r=OPEN, z=-OPEN)
     vanilla, now = [], h
@@ -525,7 +525,7 @@ def rnn_10(exhibit: Exhibit) -> str:
 
     worst = 0.0
     for after in (False, True):
-        keep, take = _spread(exhibit, GRU(H, reset_after=after)), _spread(exhibit, GRU(H, update="take_new", reset_after=after))
+        keep, take = _perturb(exhibit, GRU(H, reset_after=after)), _perturb(exhibit, GRU(H, update="take_new", reset_after=after))
         take.load_state_dict(keep.state_dict())
         with torch.no_grad():
             for tensor in (take.x.weight, take.x.bias, take.h.weight):
@@ -550,7 +550,7 @@ def rnn_10(exhibit: Exhibit) -> str:
 def rnn_11(exhibit: Exhibit) -> str:
     """The LSTM: torch's, a cell that lasts a thousand steps, and three output gates."""
     x = _draw(exhibit, 2, 9, 6)
-    layer = _spread(exhibit, LSTM(6))
+    layer = _perturb(exhibit, LSTM(6))
     y, state = layer(x)
     wanted, (h, c) = _torch_twin(nn.LSTM, layer)(x)
     gap = exhibit.expect("outputs against torch's LSTM", y.detach(), wanted.detach(), within=1e-10)
@@ -561,7 +561,7 @@ def rnn_11(exhibit: Exhibit) -> str:
     exhibit.expect("F = 1, I = 0: the cell after 1000 steps, to the bit", end["c"].detach(), start["c"].clone())
     counts = {}
     for kind in ("standard", "peephole", "cell_only"):
-        lstm = _spread(exhibit, LSTM(4, hidden=5, output_gate=kind))
+        lstm = _perturb(exhibit, LSTM(4, hidden=5, output_gate=kind))
         parts = [p for p in lstm.parameters() if p is not getattr(lstm.out, "weight", None)]
         counts[kind] = sum(p.numel() for p in parts)
         small = _draw(exhibit, 1, 3, 4, part=kind).requires_grad_()
@@ -569,12 +569,12 @@ def rnn_11(exhibit: Exhibit) -> str:
     exhibit.expect("parameters, D = 4, H = 5: standard 4 (D H + H H + H)", counts["standard"], 200)
     exhibit.expect("with a peephole: H more", counts["peephole"], 205)
     exhibit.expect("the cell in place of the input: H H for D H", counts["cell_only"], 205)
-    peep = _spread(exhibit, LSTM(6, output_gate="peephole"))
+    peep = _perturb(exhibit, LSTM(6, output_gate="peephole"))
     plain = LSTM(6).double()
     plain.load_state_dict({name: value for name, value in peep.state_dict().items() if name != "peephole"})
     apart = (peep(x)[0] - plain(x)[0]).detach().abs().max()
     exhibit.above("largest difference that the peephole makes: its logarithm to base 10", apart.log10(), -3.0)
-    cell = _spread(exhibit, LSTM(6, output_gate="cell_only"))
+    cell = _perturb(exhibit, LSTM(6, output_gate="cell_only"))
     exhibit.expect("inputs of the cell-only output gate: columns of X it has weights for", cell.x.weight.shape[0] // 6, 3)
     summary = ", ".join(f"{kind} {n}" for kind, n in counts.items())
     return f"torch's LSTM to {gap:.0e}; a cell unchanged after 1000 steps; parameters: {summary}"
@@ -614,7 +614,7 @@ def rnn_12(exhibit: Exhibit) -> str:
     stays at chance, unless its forget gates begin with long memories (`memory=60`).  And the vanilla RNN fails at this task and
     budget, not for ever: of 4 symbols, with a lag that grows more slowly at first, it too gave every answer over 60 steps.
     """
-    sizes = {name: sum(p.numel() for part in (layer.x, layer.h) for p in part.parameters()) for name, layer in _sized().items()}
+    sizes = {name: sum(p.numel() for part in (layer.x, layer.h) for p in part.parameters()) for name, layer in _sizes_table().items()}
     exhibit.expect("parameters of RNN, GRU, LSTM, D = 10, H = 20, one bias", list(sizes.values()), [620, 1860, 2480])
     theirs = [sum(p.numel() for p in kind(10, 20).parameters()) for kind in (nn.RNN, nn.GRU, nn.LSTM)]
     exhibit.expect(
@@ -623,7 +623,12 @@ def rnn_12(exhibit: Exhibit) -> str:
     exhibit.expect("torch's as printed", theirs, [640, 1920, 2560])
 
     shares = {
-        f"{name} over {lag}": _each_seed(exhibit, lambda name=name, lag=lag: (_Recall(name, 32), _growing(lag, STEPS)), STEPS, rate=1e-2)  # type: ignore[misc]
+        f"{name} over {lag}": _train_per_seed(
+            exhibit,
+            lambda name=name, lag=lag: (_Recall(name, 32), _growing(lag, STEPS)),  # type: ignore[misc]
+            STEPS,
+            rate=1e-2,
+        )
         for name, lag in (("lstm", 50), ("gru", 50), ("rnn", 50), ("rnn", 5))
     }
     for name in ("lstm over 50", "gru over 50", "rnn over 5"):
@@ -634,5 +639,5 @@ def rnn_12(exhibit: Exhibit) -> str:
     return f"{summary} (chance 0.12, {len(shares['lstm over 50'])} seeds, the same training for all); 620, 1860 and 2480 parameters"
 
 
-def _sized() -> dict[str, RNN | GRU | LSTM]:
+def _sizes_table() -> dict[str, RNN | GRU | LSTM]:
     return {"rnn": RNN(10, 20), "gru": GRU(10, 20), "lstm": LSTM(10, 20)}

@@ -33,7 +33,7 @@ from ..objectives.gaussian import Gaussian
 from ..objectives.penalized import Penalized
 from ..optim.build import Optimizer, optimizer
 from ..recipes import digits_cnn
-from ..recipes.tools.parts import sometimes
+from ..recipes.tools.parts import apply_with_chance
 from .exhibit import Exhibit, spread
 
 SPOILT = """length,width,site,kind
@@ -63,9 +63,9 @@ def reg_01(exhibit: Exhibit) -> str:
     train, valid, judge = (_sines(exhibit.seed, size, part) for size, part in ((20, "train"), (200, "valid"), (200, "judge")))
     sets = Sets(train, valid, judge, exhibit.seed)
     start, floor = float(valid[1].var()), NOISE**2
-    errors = {degree: _fitted(LeastSquares(), degree, train, valid) for degree in degrees}
+    errors = {degree: _fit(LeastSquares(), degree, train, valid) for degree in degrees}
     means = {degree: (float(on_train.mean()), float(on_new.mean())) for degree, (on_train, on_new) in errors.items()}
-    diagnoses = {degree: diagnosis.of_losses(seen, new, start, floor) for degree, (seen, new) in means.items()}
+    diagnoses = {degree: diagnosis.diagnose_losses(seen, new, start, floor) for degree, (seen, new) in means.items()}
     for degree, regime in ((0, "under"), (2, "under"), (6, "good fit"), (7, "good fit"), (14, "over"), (15, "over")):
         regime += "" if " " in regime else "fitting"
         exhibit.expect(f"degree {degree}: regime", diagnoses[degree].regime, regime)
@@ -105,14 +105,14 @@ def reg_01(exhibit: Exhibit) -> str:
     )
     table = {"regime": [row[0] for row in rows], "remedy": [row[1] for row in rows]}
     for side, part in (("training", 0), ("validation", 1)):
-        table[f"{side} before"] = [_spread(row[2][part]) for row in rows]
-        table[f"{side} after"] = [_spread(row[3][part]) for row in rows]
+        table[f"{side} before"] = [_spread_text(row[2][part]) for row in rows]
+        table[f"{side} after"] = [_spread_text(row[3][part]) for row in rows]
     exhibit.show(Table("What each remedy moves", table, note=f"Mean +/- deviation over {SETS} data sets."))
-    gained = " to ".join(_spread(errors[1]) for errors in rows[0][2:])
+    gained = " to ".join(_spread_text(errors[1]) for errors in rows[0][2:])
     return f"best degree {best} of 0..15; {len(rows)} remedies each move the right number; L2 takes the validation error from {gained}"
 
 
-Points = tuple[np.ndarray, np.ndarray]
+XY = tuple[np.ndarray, np.ndarray]
 """x and y, (data sets, points) each"""
 Errors = tuple[np.ndarray, np.ndarray]
 """mean squared errors on training and on new points, one per data set"""
@@ -121,13 +121,13 @@ Errors = tuple[np.ndarray, np.ndarray]
 class Sets(NamedTuple):
     """What is fitted, what it is measured on, what a stop is decided on."""
 
-    train: Points
-    valid: Points
-    judge: Points
+    train: XY
+    valid: XY
+    judge: XY
     seed: int
 
 
-def _sines(seed: int, points: int, part: str) -> Points:
+def _sines(seed: int, points: int, part: str) -> XY:
     """y = sin(2 pi x) + noise, drawn anew for each data set."""
     draw = generator(seed, "sines", part)
     x = torch.linspace(-1, 1, points, dtype=torch.float64).expand(SETS, points)
@@ -140,7 +140,7 @@ def _features(x: np.ndarray, degree: int) -> np.ndarray:
     return np.polynomial.legendre.legvander(x, degree)[..., 1:] * np.sqrt(2 * np.arange(1, degree + 1) + 1)
 
 
-def _fitted(estimator: LeastSquares | Ridge, degree: int, train: Points, valid: Points) -> Errors:
+def _fit(estimator: LeastSquares | Ridge, degree: int, train: XY, valid: XY) -> Errors:
     def one(number: int) -> tuple[float, float]:
         (x, y), (new, truth) = ((part[0][number], part[1][number]) for part in (train, valid))
         if degree == 0:
@@ -154,11 +154,11 @@ def _fitted(estimator: LeastSquares | Ridge, degree: int, train: Points, valid: 
     return np.array(a), np.array(b)
 
 
-def _descended(
+def _descend_all(
     degree: int, sets: Sets, steps: int, rule: str = "adam", decay: float = 0.0, drop: float = 0.0, stop: bool = False
 ) -> Errors:
     """All data sets at once by gradient descent from 0: the weights are one (data sets, degree + 1) tensor, the rule is elementwise."""
-    (a, y), (new, truth), judge = ((torch.from_numpy(_with_one(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
+    (a, y), (new, truth), judge = ((torch.from_numpy(_with_bias(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
     w = torch.zeros(len(a), degree + 1, dtype=torch.float64, requires_grad=True)
     step = optimizer(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
     mask, dice = Dropout(drop), torch.random.fork_rng(devices=[])
@@ -177,7 +177,7 @@ def _descended(
     return _mse(a, y, end).numpy(), _mse(new, truth, end).numpy()
 
 
-def _with_one(x: np.ndarray, degree: int) -> np.ndarray:
+def _with_bias(x: np.ndarray, degree: int) -> np.ndarray:
     return np.concatenate([np.ones((*x.shape, 1)), _features(x, degree)], -1)
 
 
@@ -195,31 +195,31 @@ def _against_overfitting(sets: Sets) -> dict[str, tuple[Errors, Errors]]:
     jitter = 0.08 * torch.randn(copies[0].shape, generator=generator(seed, "jitter"), dtype=torch.float64).numpy()
     jittered = (np.clip(copies[0] + jitter, -1, 1), copies[1])
     more = tuple(np.concatenate([a, b], 1) for a, b in zip(train, _sines(seed, 60, "more"), strict=True))
-    bare, adam = _fitted(LeastSquares(), 15, train, valid), _descended(15, sets, 800)
+    bare, adam = _fit(LeastSquares(), 15, train, valid), _descend_all(15, sets, 800)
     return {
-        "L2": (bare, _fitted(Ridge(alpha=1.0), 15, train, valid)),
+        "L2": (bare, _fit(Ridge(alpha=1.0), 15, train, valid)),
         "L1": (
-            _descended(15, sets, 800, rule="proximal"),
-            _descended(15, sets, 800, rule="proximal", decay=0.05),
+            _descend_all(15, sets, 800, rule="proximal"),
+            _descend_all(15, sets, 800, rule="proximal", decay=0.05),
         ),
-        "early stopping": (adam, _descended(15, sets, 800, stop=True)),
-        "dropout": (adam, _descended(15, sets, 800, drop=0.1)),
-        "augmentation": (bare, _fitted(LeastSquares(), 15, jittered, valid)),
-        "more data": (bare, _fitted(LeastSquares(), 15, (more[0], more[1]), valid)),
-        "a smaller model": (bare, _fitted(LeastSquares(), 7, train, valid)),
+        "early stopping": (adam, _descend_all(15, sets, 800, stop=True)),
+        "dropout": (adam, _descend_all(15, sets, 800, drop=0.1)),
+        "augmentation": (bare, _fit(LeastSquares(), 15, jittered, valid)),
+        "more data": (bare, _fit(LeastSquares(), 15, (more[0], more[1]), valid)),
+        "a smaller model": (bare, _fit(LeastSquares(), 7, train, valid)),
     }
 
 
 def _against_underfitting(sets: Sets) -> dict[str, tuple[Errors, Errors]]:
     train, valid = sets.train, sets.valid
     return {
-        "more capacity": (_fitted(LeastSquares(), 1, train, valid), _fitted(LeastSquares(), 7, train, valid)),
-        "less regularization": (_fitted(Ridge(alpha=100.0), 9, train, valid), _fitted(Ridge(alpha=0.1), 9, train, valid)),
-        "longer training": (_descended(9, sets, 10), _descended(9, sets, 600)),
+        "more capacity": (_fit(LeastSquares(), 1, train, valid), _fit(LeastSquares(), 7, train, valid)),
+        "less regularization": (_fit(Ridge(alpha=100.0), 9, train, valid), _fit(Ridge(alpha=0.1), 9, train, valid)),
+        "longer training": (_descend_all(9, sets, 10), _descend_all(9, sets, 600)),
     }
 
 
-def _spread(values: np.ndarray) -> str:
+def _spread_text(values: np.ndarray) -> str:
     return f"{values.mean():.3f} +/- {values.std():.3f}"
 
 
@@ -242,11 +242,11 @@ def reg_02(exhibit: Exhibit) -> str:
     start = [p.detach().clone() for p in model.parameters()]
     ends = {}
     for rule in ("sgd", "adam", "adamw"):
-        ends[rule, "in the loss"] = _walked(model, start, penalized, batch, optimizer(rule, lr=lr), steps)
+        ends[rule, "in the loss"] = _follow_steps(model, start, penalized, batch, optimizer(rule, lr=lr), steps)
         decaying = optimizer(rule, lr=lr, weight_decay=strength, decay_all=True)
-        ends[rule, "by the rule"] = _walked(model, start, Gaussian(), batch, decaying, steps)
-    ends["sgd", "decoupled"] = _walked(model, start, Gaussian(), batch, optimizer("sgd", lr=lr), steps, shrink=1 - lr * strength)
-    ends["adam", "decoupled"] = _walked(model, start, Gaussian(), batch, optimizer("adam", lr=lr), steps, shrink=1 - lr * strength)
+        ends[rule, "by the rule"] = _follow_steps(model, start, Gaussian(), batch, decaying, steps)
+    ends["sgd", "decoupled"] = _follow_steps(model, start, Gaussian(), batch, optimizer("sgd", lr=lr), steps, shrink=1 - lr * strength)
+    ends["adam", "decoupled"] = _follow_steps(model, start, Gaussian(), batch, optimizer("adam", lr=lr), steps, shrink=1 - lr * strength)
     for label, one, other, within in (
         ("SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g", ("sgd", "in the loss"), ("sgd", "decoupled"), 1e-12),
         ("SGD: weight decay of the rule, against the same", ("sgd", "by the rule"), ("sgd", "decoupled"), 1e-12),
@@ -259,7 +259,7 @@ def reg_02(exhibit: Exhibit) -> str:
     from sklearn.linear_model import Ridge as Theirs
 
     line = nn.Linear(4, 2, bias=False).double()
-    solution = _walked(line, [torch.zeros(2, 4).double()], penalized, batch, optimizer("sgd", lr=0.3), 400)
+    solution = _follow_steps(line, [torch.zeros(2, 4).double()], penalized, batch, optimizer("sgd", lr=0.3), 400)
     # The loss is a mean over 60 targets, scikit-learn's a sum.
     theirs = Theirs(alpha=60 * strength, fit_intercept=False).fit(batch.x.numpy(), batch.y.numpy()).coef_
     exhibit.expect("SGD with L2 on a linear model ends at scikit-learn's ridge", solution.view(2, 4), theirs, within=1e-10)
@@ -272,7 +272,7 @@ def _gradient(model: nn.Module, objective: Callable[[nn.Module, Batch], Terms], 
     return parameters_to_vector(torch.autograd.grad(objective(model, batch).loss(), list(model.parameters())))
 
 
-def _walked(
+def _follow_steps(
     model: nn.Module,
     start: list[Tensor],
     objective: Callable[[nn.Module, Batch], Terms],
@@ -518,7 +518,7 @@ def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
     """Validation accuracy on 1,000 digits after training on 200, with or without shifted and noisy images."""
     recipe = digits_cnn.recipe(width=8, hidden=32, dropout=0.0, batch_size=50, lr=4e-3, epochs=80).replace(
         data=lambda: replace(load("digits", seed=seed, valid=1000, test=597), test=None),
-        augment=augment.compose(sometimes(augment.shift(1), 0.25), augment.noise(0.3)) if name == "augmented" else None,
+        augment=augment.compose(apply_with_chance(augment.shift(1), 0.25), augment.noise(0.3)) if name == "augmented" else None,
         evaluate_every=10_000,
     )
     run = exhibit.train(recipe, f"{name}-{seed}", seed=seed, checkpoint_every=10_000)
@@ -554,7 +554,10 @@ def reg_07(exhibit: Exhibit) -> str:
     exhibit.expect("the same seed splits alike", torch.cat(again), torch.cat(parts))
     exhibit.above("examples another seed puts elsewhere in test", len(set(other[2].tolist()) - set(parts[2].tolist())), 0)
 
-    gap = max(exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6) for name, pair in _weighted(exhibit).items())
+    gap = max(
+        exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6)
+        for name, pair in _weighted_and_balanced(exhibit).items()
+    )
 
     shares, seeds = (0.0, 0.4, 0.7), exhibit.seeds()
     scores = [[_accuracy(exhibit, share, seed) for seed in seeds] for share in shares]
@@ -569,7 +572,7 @@ def reg_07(exhibit: Exhibit) -> str:
     return f"{kept}; weighted loss off by {gap:.1e}; accuracy at 0, 40, 70 % wrong labels {reached}"
 
 
-def _weighted(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
+def _weighted_and_balanced(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
     """Loss and gradient with class weights on 30, 10 and 5 examples, and without them on 30 of each class."""
     y = torch.tensor([0] * 30 + [1] * 10 + [2] * 5)
     x = torch.randn(45, 4, generator=exhibit.generator("x"))

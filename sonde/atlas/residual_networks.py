@@ -172,7 +172,7 @@ def _states(width: int, blocks: int, norm: bool, dice: torch.Generator) -> Tenso
     states = [torch.randn(256, width, generator=dice)]
     for _ in range(blocks):
         branch = torch.relu(states[-1]) @ (torch.randn(width, width, generator=dice) * (2 / width) ** 0.5)
-        states.append(states[-1] + (_normalized(branch, (0,))[0] if norm else branch))
+        states.append(states[-1] + (_normalize(branch, (0,))[0] if norm else branch))
     return torch.stack(states)
 
 
@@ -182,7 +182,7 @@ def _sizes(states: Tensor) -> Tensor:
     return torch.stack([size[1:] / size[0], change / size[1:]])
 
 
-def _normalized(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
+def _normalize(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Tensor, Tensor, Tensor]:
     """(x - mean) / sqrt(variance + eps) over some axes, with the mean and the variance (divided by n)."""
     mean = x.mean(axes, keepdim=True)
     variance = (x - mean).square().mean(axes, keepdim=True)
@@ -196,7 +196,7 @@ def res_06(exhibit: Exhibit) -> str:
     layer = nn.BatchNorm2d(3).double()
     layer.weight.data, layer.bias.data = torch.tensor([1.5, 0.5, 2.0]).double(), torch.tensor([0.1, -1.0, 3.0]).double()
     axes = (0, 2, 3)
-    plain, mean, variance = _normalized(x, axes)
+    plain, mean, variance = _normalize(x, axes)
     scale, shift = layer.weight.detach()[:, None, None], layer.bias.detach()[:, None, None]
     exhibit.expect("mean over the batch", plain.mean(axes), [0.0] * 3, within=1e-12)
     exhibit.expect("variance over the batch", plain.var(axes, correction=0), [1.0] * 3, within=1e-5)
@@ -226,7 +226,7 @@ def _jumpiness(size: int, dice: torch.Generator) -> float:
     """Deviation of the normalized value of one example over 400 batches of others."""
     others = torch.randn(400, size - 1, generator=dice)
     batch = torch.cat([torch.full((400, 1), 0.5), others], 1)
-    return float(_normalized(batch, (1,))[0][:, 0].std())
+    return float(_normalize(batch, (1,))[0][:, 0].std())
 
 
 def res_07(exhibit: Exhibit) -> str:
@@ -234,14 +234,14 @@ def res_07(exhibit: Exhibit) -> str:
     dice = exhibit.generator("res-07")
     image, tokens = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=dice), torch.randn(4, 7, 8, dtype=torch.float64, generator=dice)
     whole, each = nn.LayerNorm((3, 5, 6)).double(), nn.LayerNorm(8).double()
-    exhibit.expect("channels, height and width of an image", _normalized(image, (1, 2, 3))[0], whole(image).detach(), within=1e-10)
-    exhibit.expect("the numbers of one token", _normalized(tokens, (2,))[0], each(tokens).detach(), within=1e-10)
+    exhibit.expect("channels, height and width of an image", _normalize(image, (1, 2, 3))[0], whole(image).detach(), within=1e-10)
+    exhibit.expect("the numbers of one token", _normalize(tokens, (2,))[0], each(tokens).detach(), within=1e-10)
     changed = image.clone()
     changed[1:] = changed[1:] * 50 - 3
     exhibit.expect("another batch around the first image", whole(changed)[0], whole(image)[0].detach(), within=0.0)
     batch = nn.BatchNorm2d(3).double()
     exhibit.above("the same for batch normalization: it moves by", (batch(changed)[0] - batch(image)[0]).abs().max().detach(), 0.5)
-    exhibit.expect("mean of each token", _normalized(tokens, (2,))[0].mean(-1), np.zeros((4, 7)), within=1e-12)
+    exhibit.expect("mean of each token", _normalize(tokens, (2,))[0].mean(-1), np.zeros((4, 7)), within=1e-12)
     return "over (C, H, W) of an image or the D of a token; other examples change nothing"
 
 
@@ -250,7 +250,7 @@ def res_07(exhibit: Exhibit) -> str:
 
 def res_08(exhibit: Exhibit) -> str:
     """Down and up again with shortcuts across: 572 pixels give 388 answers, padded as many as there are; shapes outlined."""
-    exhibit.expect("unpadded: 572 x 572", list(UNet().answers((572, 572))), [388, 388])
+    exhibit.expect("unpadded: 572 x 572", list(UNet().output_size((572, 572))), [388, 388])
     with torch.no_grad():
         small = UNet(1, 2, width=2, depth=4)(torch.zeros(1, 1, 188, 188))
     exhibit.expect("unpadded, really computed: 188 x 188", list(small.shape), [1, 4, 4, 2])

@@ -16,8 +16,8 @@ from ..core.errors import BadInput, DataUnusable, nearest
 from ..core.files import read_json, replace_file
 from . import _margins
 from ._margins import Margin
-from .exhibit import FOLDER, Finding, Result, fingerprint, found
-from .index import Row, chapters, normal, rows, select
+from .exhibit import FOLDER, Finding, Result, exhibits, fingerprint
+from .index import AtlasRow, chapters, normal, rows, select
 from .worker import each, samples
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FIRST_GUESS = 5.0
 def listing(chapter: str | None = None, folder: Path = FOLDER) -> None:
     """Print every row by chapter: what it says, what was measured last, the verdict and the seconds it took."""
     console = _console()
-    wanted, places = select([chapter] if chapter else None), found(folder)
+    wanted, places = select([chapter] if chapter else None), exhibits(folder)
     kept = recall(places)
     for prefix in dict.fromkeys(row.chapter for row in wanted):
         number = list(chapters()).index(prefix) + 1
@@ -48,7 +48,7 @@ def show(word: str, folder: Path = FOLDER) -> int:
     if normal(word) not in rows():
         raise BadInput(f"the atlas has no row '{word}'", fix=nearest(normal(word), rows()))
     row = rows()[normal(word)]
-    if row.id not in found(folder):
+    if row.id not in exhibits(folder):
         raise BadInput(f"{row.id} ({row.title}) has no exhibit yet", fix="'sonde atlas' lists those that have")
     console = _console()
     console.print(_text(f"{row.id}  {row.title}", "bold"), _text(row.statement), "", sep="\n")
@@ -72,7 +72,7 @@ def check(ids: Sequence[str] | None = None, jobs: int = 2, limit: float = 600.0,
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = _console()
-    wanted, places = select(ids), found(folder)
+    wanted, places = select(ids), exhibits(folder)
     kept = recall(places)
     expected = {row.id: kept[row.id].seconds if row.id in kept else FIRST_GUESS for row in wanted if row.id in places}
     started = time.perf_counter()
@@ -105,7 +105,7 @@ def distribution(ids: Sequence[str] | None, seeds: int, jobs: int = 2, table: Pa
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = _console()
-    wanted = [row.id for row in select(ids) if row.id in found(folder)]
+    wanted = [row.id for row in select(ids) if row.id in exhibits(folder)]
     data = "real" if os.environ.get("SONDE_DATA") else "built-in"
     runs: dict[str, list[Result]] = {row: [] for row in wanted}
     margins: list[Margin] = []
@@ -181,12 +181,12 @@ def _state(row: str, results: dict[str, Result], places: dict[str, Path]) -> str
     return "not run" if row in places else "missing"
 
 
-def _count(wanted: Sequence[Row], results: dict[str, Result], places: dict[str, Path]) -> Text:
+def _count(wanted: Sequence[AtlasRow], results: dict[str, Result], places: dict[str, Path]) -> Text:
     states = [_state(row.id, results, places) for row in wanted]
     return _text(", ".join(f"{states.count(state)} {state}" for state in STYLES if states.count(state) or state != "not run"), "bold")
 
 
-def _rows_table(wanted: Sequence[Row], results: dict[str, Result], places: dict[str, Path], title: str) -> RenderableType:
+def _rows_table(wanted: Sequence[AtlasRow], results: dict[str, Result], places: dict[str, Path], title: str) -> RenderableType:
     table = _table(title, ("id", "statement", "measured", "verdict", "s"))
     for column, ratio in zip(table.columns[1:3], (4, 3), strict=True):
         column.overflow, column.no_wrap, column.ratio = "ellipsis", True, ratio
@@ -248,7 +248,7 @@ def _text(words: str, style: str = "") -> Text:
     return Text(words, style=style)
 
 
-def _reader_left() -> None:
+def _raise_broken_pipe() -> None:
     """rich would end the process here; the command line knows what to do."""
     raise BrokenPipeError
 
@@ -258,7 +258,7 @@ def _console() -> Console:
 
     # Formulas hold square brackets, so nothing is read as markup; a pipe has no width, so it gets a generous one.
     console = Console(markup=False, highlight=False, soft_wrap=False)
-    console.on_broken_pipe = _reader_left  # type: ignore[method-assign]
+    console.on_broken_pipe = _raise_broken_pipe  # type: ignore[method-assign]
     if not console.is_terminal:
         console.width = 180
     return console

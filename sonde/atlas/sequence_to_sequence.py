@@ -29,7 +29,7 @@ from ..models.seq2seq import Scoring, Seq2Seq
 from ..models.topologies import Tagger
 from ..nn.recurrence import State
 from ..objectives.categorical import Categorical
-from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
+from ..objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mix_inputs
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from ..recipes import translate
@@ -75,7 +75,7 @@ def backwards(exhibit: Exhibit, attention: str, longest: int = LONG, width: int 
     return [_TRAINED[attention, longest, exhibit.seed, seed] for seed in exhibit.seeds()]
 
 
-def written(model: Any, batch: Batch) -> Tensor:
+def decode(model: Any, batch: Batch) -> Tensor:
     """What a model writes, token after token, (B, T) like the targets."""
     state = model.begin(batch.source, batch.lengths)
     tokens = generate(model, batch.x[:, :1], batch.y.shape[1], state=state, stop=Stop(end=0), temperature=0)
@@ -84,7 +84,7 @@ def written(model: Any, batch: Batch) -> Tensor:
 
 def right(model: Any, batch: Batch) -> Tensor:
     """(B,) whether each target is written without a mistake."""
-    return ((written(model, batch) == batch.y) | ~batch.mask).all(1)
+    return ((decode(model, batch) == batch.y) | ~batch.mask).all(1)
 
 
 def s2s_01(exhibit: Exhibit) -> str:
@@ -112,7 +112,7 @@ def s2s_01(exhibit: Exhibit) -> str:
     models, batch = backwards(exhibit, "none", SHORT, width=48, steps=200), words(exhibit.seed, 1000, SHORT, "test")[:]
     exact = [float(right(model, batch).float().mean()) for model in models]
     exhibit.above(f"words of 2 to {SHORT} letters written backwards without a mistake", exact, 0.95)
-    ends = [(written(model, batch) == 0).long().argmax(1) for model in models]  # the end token is 0
+    ends = [(decode(model, batch) == 0).long().argmax(1) for model in models]  # the end token is 0
     longer = [float((end == batch.lengths).float().mean()) for end in ends]
     exhibit.above("rows with one token written for each token read, and the end", longer, 0.95)
     state = models[0].begin(batch.source, batch.lengths)
@@ -187,7 +187,7 @@ def s2s_03(exhibit: Exhibit) -> str:
 
 
 @final
-class Tree:
+class ParseTree:
     """A model of texts of up to three tokens over A, B and end, given by a table: what comes next after each beginning."""
 
     training = False
@@ -201,7 +201,7 @@ class Tree:
         (2, 2): (0.05, 0.05, 0.9),
     }
 
-    def train(self, mode: bool = True) -> Tree:
+    def train(self, mode: bool = True) -> ParseTree:
         return self
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Any = None) -> tuple[Tensor, State]:
@@ -215,7 +215,7 @@ class Tree:
 
 def s2s_04(exhibit: Exhibit) -> str:
     """The likeliest token at every step need not make the likeliest text; two beams find it."""
-    model, start, stop = Tree(), torch.zeros(1, 1, dtype=torch.long), Stop(end=3)
+    model, start, stop = ParseTree(), torch.zeros(1, 1, dtype=torch.long), Stop(end=3)
     every = {text: model.chance(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
     best = max(every, key=lambda text: every[text])
     exhibit.expect("probabilities of all texts sum to", sum(every.values()), 1.0, within=1e-12)
@@ -288,7 +288,7 @@ def s2s_07(exhibit: Exhibit) -> str:
     plain = Categorical()(model, batch).loss()
     exhibit.expect("fraction 0: loss, against teacher forcing", Scheduled(Categorical(), linear(100))(model, batch).loss(), plain)
     free = generate(model, batch.x[:, :1], LONG, state=model.begin(batch.source, batch.lengths), temperature=0)
-    own = mixed(model, batch, 1.0, likeliest=True)
+    own = mix_inputs(model, batch, 1.0, likeliest=True)
     exhibit.expect("fraction 1: inputs, against what it writes by itself", own[:, 1:], free)
     steps = range(0, 1001, 10)
     fractions = {"linear": linear(800, 0.9), "exponential": exponential(0.995), "inverse sigmoid": inverse_sigmoid(90)}
@@ -303,7 +303,7 @@ def s2s_07(exhibit: Exhibit) -> str:
     for step in (100, 400, 700):
         share = fractions["linear"](step)
         torch.manual_seed(exhibit.seed + step)
-        measured = float((mixed(echo, never, share)[:, 1:] != LETTERS + 1).float().mean())
+        measured = float((mix_inputs(echo, never, share)[:, 1:] != LETTERS + 1).float().mean())
         worst = max(worst, abs(measured - share))
         exhibit.expect(f"step {step}: measured share of its own tokens", measured, share, within=0.02)  # the row asks for 2 %
     exhibit.show(Lines("Share of its own tokens", lines, axes=["step", "fraction"], x=list(steps)))
@@ -330,7 +330,7 @@ def s2s_08(exhibit: Exhibit) -> str:
         ("as they come", Order(4, 2, exhibit.seed, shuffle=False)),
         ("by length", Order(4, 2, exhibit.seed, sizes=lengths)),
     ):
-        pads[name] = sum(int((rows.padded(order.at(step), fill=0) == 0).sum()) for step in range(2))
+        pads[name] = sum(int((rows.pad(order.at(step), fill=0) == 0).sum()) for step in range(2))
     exhibit.expect("pads of lengths 1, 9, 2, 8 in batches of 2, as they come", pads["as they come"], 14)
     exhibit.expect("sorted by length", pads["by length"], 2)
     table = {"batches": ["1 9 | 2 8", "1 2 | 8 9"], "pads": list(pads.values())}
@@ -338,7 +338,7 @@ def s2s_08(exhibit: Exhibit) -> str:
 
     torch.manual_seed(exhibit.seed)
     model = Seq2Seq(LETTERS + 1, 12, mixer="lstm", attention="additive").double()
-    target = Ragged.of(torch.cat([row.flip(0), row[:1]]) for row in (rows[i] for i in range(4))).wrapped(0, 0)
+    target = Ragged.of(torch.cat([row.flip(0), row[:1]]) for row in (rows[i] for i in range(4))).wrap(0, 0)
     source = PairSource(rows, target, pad=0)
     whole = source[torch.arange(4)]
     with torch.no_grad():
@@ -366,7 +366,7 @@ def s2s_09(exhibit: Exhibit) -> str:
     shares, scores = [], []
     for seed in exhibit.seeds():
         model = exhibit.train(recipe.replace(callbacks=()), f"toy-{seed}", seed=seed).model().eval()
-        translations, wanted, sources = translate.translated(model, data)
+        translations, wanted, sources = translate.translate_test(model, data)
         shares.append(exact(translations, wanted))
         scores.append(bleu([text.split() for text in translations], [text.split() for text in wanted]))
     exhibit.above("sentences translated without a mistake", shares, 0.97)

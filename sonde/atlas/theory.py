@@ -542,24 +542,24 @@ def th_08(exhibit: Exhibit) -> str:
     four: dict[int, list[float]] = {}
     for width in widths:
         z2 = torch.cat([_pairs(width, max(depths), 12_000_000 // (width * 10), dice) for _ in range(3)])
-        four[width] = _connected(z2, depths)
+        four[width] = _connected_moment(z2, depths)
         # Each layer multiplies the variance by an independent factor with mean 1 and variance 5 / width.
         exact = [(1 + 5 / width) ** depth - 1 for depth in depths]
         relative = [value / target for value, target in zip(four[width], exact, strict=True)]
         exhibit.expect(f"width {width}: connected 4-point over (1 + 5/n)^depth - 1", relative, [1.0] * len(depths), within=0.15)
-    real = _connected(_square_pairs(_full_nets(exhibit.seed, "relu", 2.0, 5, 32, 3000)), (1, 2, 4))
+    real = _connected_moment(_square_pairs(_full_nets(exhibit.seed, "relu", 2.0, 5, 32, 3000)), (1, 2, 4))
     relative = [value / ((1 + 5 / 32) ** depth - 1) for value, depth in zip(real, (1, 2, 4), strict=True)]
     exhibit.expect("3000 nets with full matrices of width 32: the same over (1 + 5/n)^depth - 1", relative, [1.0] * 3, within=0.2)
     ratio = four[32][0] / four[128][0]
     exhibit.expect("4 times the width, a quarter of it", ratio, 4.0, within=0.5)
     exhibit.expect("twice the depth, twice as much (width 128)", four[128][1] / four[128][0], 2.0, within=0.3)
 
-    drift = {rate: _conserved(exhibit, "relu", rate) for rate in (1e-2, 1e-3)}
+    drift = {rate: _check_balance(exhibit, "relu", rate) for rate in (1e-2, 1e-3)}
     exhibit.below("relu, rate 0.001: drift of |row of W1|^2 + b1^2 - |column of W2|^2", drift[1e-3][0], 2e-3)
     exhibit.above("while the weights themselves moved: furthest, as a power of 10", math.log10(drift[1e-3][1]), -0.5)
     exhibit.expect("a tenth of the rate, a tenth of the drift", drift[1e-2][0] / drift[1e-3][0], 10.0, within=1.0)
     exhibit.above("the loss fell by a third or more: logarithm to base 2 of the factor", math.log2(drift[1e-3][2]), math.log2(1.5))
-    smooth, without = _conserved(exhibit, "tanh", 1e-3), _conserved(exhibit, "relu", 1e-3, biases=False)
+    smooth, without = _check_balance(exhibit, "tanh", 1e-3), _check_balance(exhibit, "relu", 1e-3, biases=False)
     for name, (other, *_) in {"tanh": smooth, "relu without the term b1^2": without}.items():
         exhibit.above(f"{name}: not conserved; drift over that of relu, as a power of 10", math.log10(other / drift[1e-3][0]), 1.5)
     lines = {f"width {width}": values for width, values in four.items()}
@@ -598,13 +598,13 @@ def _square_pairs(z: Tensor) -> Tensor:
     return torch.stack([square.mean(-1), pairs], -1)
 
 
-def _connected(z2: Tensor, depths: Sequence[int]) -> list[float]:
+def _connected_moment(z2: Tensor, depths: Sequence[int]) -> list[float]:
     """E z_i^2 z_j^2 / (E z_i^2)^2 - 1 over nets, from their `_square_pairs` (nets, layers, 2)."""
     two, four = z2.mean(0).unbind(-1)
     return [float(four[depth] / two[depth] ** 2) - 1 for depth in depths]
 
 
-def _conserved(exhibit: Exhibit, activation: str, rate: float, biases: bool = True) -> tuple[float, float, float, list[float]]:
+def _check_balance(exhibit: Exhibit, activation: str, rate: float, biases: bool = True) -> tuple[float, float, float, list[float]]:
     """Gradient descent over a fixed time: largest drift of the balance, way of the weights, factor of the loss, drift by step."""
     torch.manual_seed(exhibit.seed)
     model = MLP((3, 12, 1), activation).double()
@@ -622,7 +622,7 @@ def _conserved(exhibit: Exhibit, activation: str, rate: float, biases: bool = Tr
     losses, drifts = [], []
     steps = round(2.0 / rate)
     for step in range(steps + 1):
-        losses.append(mean.whole(model, Gaussian(), flat, batch))
+        losses.append(mean.full_batch(model, Gaussian(), flat, batch))
         if step % 20 == 0:
             drifts.append(float((balance() - start).abs().max()))
         flat.values.sub_(flat.grad, alpha=rate)

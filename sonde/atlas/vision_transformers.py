@@ -25,7 +25,7 @@ from ..nn.mixers.attention import scores
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from ..recipes.tools.parts import sometimes
+from ..recipes.tools.parts import apply_with_chance
 from ..report.draw import draw
 from .exhibit import Exhibit, spread
 
@@ -96,7 +96,7 @@ def _digits(data: Data) -> Recipe:
         objective=Categorical(10),
         optimizer=optimizer("adamw", lr=4e-3, weight_decay=0.05),
         schedule=warmup_cosine(),
-        augment=sometimes(augment.shift(1), 0.25),
+        augment=apply_with_chance(augment.shift(1), 0.25),
         clip_norm=1.0,
         batch_size=64,
         epochs=EPOCHS,
@@ -137,8 +137,8 @@ def vit_03(exhibit: Exhibit) -> str:
         with torch.no_grad():
             bits.append(float(-model.log_prob(test.x, test.label).mean()) / 64 / math.log(2))
             drawn = model.sample(len(labels), labels, torch.Generator().manual_seed(seed))
-        alone.append(_alone(train, test))
-        known.append(_recognized(train, drawn, labels))
+        alone.append(_independent_pixels(train, test))
+        known.append(_share_recognized(train, drawn, labels))
     gains = [theirs - ours for ours, theirs in zip(bits, alone)]
     exhibit.above("bits per pixel saved over pixels that only know their place and the digit, new images", gains, 0.1)
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
@@ -182,7 +182,7 @@ def _pixels(train: Batch) -> Recipe:
     )
 
 
-def _alone(train: Batch, test: Batch) -> float:
+def _independent_pixels(train: Batch, test: Batch) -> float:
     """Bits per pixel where each pixel is drawn by how often its levels came at its place in images of the digit."""
     often = torch.full((10, 64, LEVELS), 0.1, dtype=torch.float64)
     for level in range(LEVELS):
@@ -191,7 +191,7 @@ def _alone(train: Batch, test: Batch) -> float:
     return float(-chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
 
 
-def _recognized(train: Batch, drawn: Tensor, labels: Tensor) -> float:
+def _share_recognized(train: Batch, drawn: Tensor, labels: Tensor) -> float:
     """Share of samples in which a support vector machine, trained on real digits, sees the digit that was asked for."""
     from sklearn.svm import SVC
 

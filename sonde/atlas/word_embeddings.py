@@ -73,12 +73,12 @@ def emb_01(exhibit: Exhibit) -> str:
 
 def emb_02(exhibit: Exhibit) -> str:
     """Looking a row up is the product with a one-hot row, and only rows that were looked up learn."""
-    from ..models.language_model import embedded
+    from ..models.language_model import embed
 
     V, D, tokens = 11, 7, torch.tensor([[3, 5, 3], [9, 0, 5]])
     table = nn.Embedding(V, D, dtype=torch.float64)
     weight = torch.randn(2, 3, D, generator=generator(exhibit.seed + 1, "weight"), dtype=torch.float64)
-    embeddings = embedded(table, tokens)
+    embeddings = embed(table, tokens)
     product = F.one_hot(tokens, V).double() @ table.weight
     exhibit.expect("lookup of 2 x 3 tokens and one-hot @ E", embeddings, product.detach(), 1e-15)
     (by_lookup,) = torch.autograd.grad((embeddings * weight).sum(), table.weight)
@@ -212,12 +212,16 @@ def emb_06(exhibit: Exhibit) -> str:
     places = Positions("sinusoidal", 24)
     embeddings = places(F.embedding(tokens, table))[0]
 
-    def apart(x: Tensor) -> float:
+    def smallest_distance(x: Tensor) -> float:
         return float(torch.cdist(x, x)[~torch.eye(3, dtype=torch.bool)].min())
 
-    exhibit.below("tokens plus places, summed: still apart by", apart(embeddings.sum(1)), 1e-12)
-    exhibit.below("each token through a network, summed, without places", apart(torch.tanh(F.embedding(tokens, table) @ mix).sum(1)), 1e-12)
-    distance = apart(torch.tanh(embeddings @ mix).sum(1))
+    exhibit.below("tokens plus places, summed: still apart by", smallest_distance(embeddings.sum(1)), 1e-12)
+    exhibit.below(
+        "each token through a network, summed, without places",
+        smallest_distance(torch.tanh(F.embedding(tokens, table) @ mix).sum(1)),
+        1e-12,
+    )
+    distance = smallest_distance(torch.tanh(embeddings @ mix).sum(1))
     exhibit.above("and with places", distance, 0.1)
     return f"3 orders of 5 words, one vector; with places read by a network they are {distance:.2f} or more apart"
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..core import registry
 from ..core.files import parse_json
-from .exhibit import FOLDER, Result, fingerprint, found, run
+from .exhibit import FOLDER, Result, exhibits, fingerprint, run
 
 GRACE = 30.0
 """seconds on top of a row's limit: starting Python, and a worker too stuck to stop itself"""
@@ -40,14 +40,14 @@ def samples(ids: Sequence[str], n: int, jobs: int = 2, limit: float = 600.0, fol
 
 
 def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, folder: Path) -> Iterator[Result]:
-    waiting, places = deque(tasks), found(folder)
-    idle: list[_Worker] = []
-    busy: list[_Worker] = []
+    waiting, places = deque(tasks), exhibits(folder)
+    idle: list[_ExhibitWorker] = []
+    busy: list[_ExhibitWorker] = []
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-", ignore_cleanup_errors=True) as scratch:
         try:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
-                    worker = idle.pop() if idle else _Worker(folder, limit, Path(scratch))
+                    worker = idle.pop() if idle else _ExhibitWorker(folder, limit, Path(scratch))
                     busy.append(worker)
                     row, seed = waiting.popleft()
                     worker.begin(row, seed, places[row])
@@ -65,7 +65,7 @@ def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, fold
                 worker.end()
 
 
-class _Worker:
+class _ExhibitWorker:
     """One process, seen from outside."""
 
     def __init__(self, folder: Path, limit: float, scratch: Path) -> None:
@@ -89,7 +89,7 @@ class _Worker:
 
     def begin(self, row: str, seed: int | None, path: Path) -> None:
         self.row, self.seed, self.path, self.text = row, seed, path, b""
-        self.said = self.log.stat().st_size
+        self.log_start = self.log.stat().st_size
         self.started = time.monotonic()
         self.deadline = self.started + self.limit + GRACE
         assert self.process.stdin is not None
@@ -111,7 +111,7 @@ class _Worker:
         """The row's failure, named, after its worker died or did not answer; the worker is ended."""
         late = time.monotonic() > self.deadline
         self.end()
-        words = self.log.read_bytes()[self.said :].decode("utf-8", "replace")
+        words = self.log.read_bytes()[self.log_start :].decode("utf-8", "replace")
         code = self.process.returncode
         if late or "Timeout (" in words:
             what = f"it did not finish within {self.limit:g} s"

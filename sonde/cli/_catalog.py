@@ -49,14 +49,14 @@ def _optimizers() -> dict[str, str]:
 def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
     """Functions of a file of `optim` that make one kind of thing, with the first line of their docstrings."""
 
-    def found() -> dict[str, str]:
+    def listing() -> dict[str, str]:
         body = ast.parse((registry.folder("optim") / file).read_text(encoding="utf-8")).body
         makers = [
             node for node in body if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == kind
         ]
         return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in makers if node.name != kind.lower()}
 
-    return found
+    return listing
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
@@ -67,6 +67,6 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "objectives": _in_registry("objectives"),
     "optimizers": _optimizers,
     "schedules": _returning("schedules.py", "Schedule"),
-    "initializers": _returning("initialize.py", "Rule"),
+    "initializers": _returning("initialize.py", "Initializer"),
     "lenses": _in_registry("lenses"),
 }

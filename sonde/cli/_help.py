@@ -32,7 +32,7 @@ def overview(commands: Mapping[str, str]) -> str:
             columns(
                 (
                     ("sonde list", "what there is to try"),
-                    ("sonde train digits_cnn", "train it; give --run DIR and the same command goes on after a stop"),
+                    ("sonde train digits_cnn", "train it; give --run DIR and the same command continues after a stop"),
                     ("sonde train digits_cnn --help", "the options of a recipe; your own works too: sonde train ./mine.py"),
                 )
             ),
@@ -73,10 +73,10 @@ def schema(name: str, command: ModuleType, words: Sequence[str]) -> str:
 
 def options(options: Mapping[str, Option]) -> str:
     """One entry per option: how it is typed, what it is for, range and default."""
-    return columns((_typed(name, option), _about(option)) for name, option in options.items())
+    return columns((_signature(name, option), _describe(option)) for name, option in options.items())
 
 
-def _typed(name: str, option: Option) -> str:
+def _signature(name: str, option: Option) -> str:
     """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; a flag that is on by default is shown as `--no-flag`."""
     from dataclasses import replace
     from inspect import Parameter
@@ -85,12 +85,12 @@ def _typed(name: str, option: Option) -> str:
 
     if option.type is bool:
         return flag(f"no_{name}" if option.default is True else name)
-    kind = replace(option, range=None, default=Parameter.empty).say().removesuffix(" ...")
+    kind = replace(option, range=None, default=Parameter.empty).describe().removesuffix(" ...")
     word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
     return f"{flag(name)} {word}" + (" ..." if option.many else "")
 
 
-def _about(option: Option) -> str:
+def _describe(option: Option) -> str:
     """Help text, range and default; a default that says nothing is left out."""
     facts = [] if option.range is None else [option.range.brief()]
     if option.required:

@@ -37,7 +37,7 @@ def named(target: str, owner: str, place: Path, function: str, load: Callable[[]
     return Named(target, owner, (inspect.getdoc(make) or "").split("\n")[0], options_of(make, owner, skip), lambda: make)
 
 
-def needed(words: Sequence[str], command: str, *registries: str) -> str:
+def first_name(words: Sequence[str], command: str, *registries: str) -> str:
     """The first word, or an error that lists what could stand there."""
     if not words:
         kinds = " or ".join(name.removesuffix("s") for name in registries)
@@ -47,7 +47,7 @@ def needed(words: Sequence[str], command: str, *registries: str) -> str:
     return words[0]
 
 
-def merged(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
+def merge_options(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
     """Options of a command and options of what it works on; a name that means both is refused."""
     for name in own.keys() & thing.options.keys():
         raise BadInput(f"{thing.owner} has an option '{name}', and {flag(name)} already is an option", fix="give the option another name")

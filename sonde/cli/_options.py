@@ -147,7 +147,7 @@ def _value(token: _Token, option: Option, owner: str) -> Any:
     if not token.values:
         raise BadInput(
             f"{token.typed} of {owner} needs a value",
-            fix=f"it takes {option.say()}" + (f"; {token.typed}= means none" if option.many else ""),
+            fix=f"it takes {option.describe()}" + (f"; {token.typed}= means none" if option.many else ""),
         )
     value = option.parse([] if option.many and token.values == [""] else token.values)  # `--widths=` is the empty list
     return usable(value, f"{token.typed} of {owner}") if isinstance(value, Path) else value

@@ -79,13 +79,13 @@ class RunBusy(SondeError):
 
 
 class Preempted(SondeError):
-    """SIGTERM or SIGHUP: state saved, the same command goes on."""
+    """SIGTERM or SIGHUP: state saved, the same command continues."""
 
     exit_code = 75
 
 
 class Interrupted(SondeError):
-    """Ctrl-C: state saved, the same command goes on."""
+    """Ctrl-C: state saved, the same command continues."""
 
     exit_code = 130
 

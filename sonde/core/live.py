@@ -29,7 +29,7 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = op(*args, **(kwargs or {}))
         for x in torch.utils._pytree.tree_leaves(out):
-            if isinstance(x, Tensor) and not _seen(x, args, self._known):
+            if isinstance(x, Tensor) and not _is_alias(x, args, self._known):
                 self._add(x)
         return out
 
@@ -45,7 +45,7 @@ class Live(TorchDispatchMode):
         self.now -= self._known.pop(key, 0)
 
 
-def _seen(x: Tensor, args: Any, known: dict[int, int]) -> bool:
+def _is_alias(x: Tensor, args: Any, known: dict[int, int]) -> bool:
     """A view of, or the same as, something there already."""
     key = x.untyped_storage()._cdata
     return key in known or any(isinstance(a, Tensor) and a.untyped_storage()._cdata == key for a in torch.utils._pytree.tree_leaves(args))

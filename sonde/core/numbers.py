@@ -46,7 +46,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f} %"
 
 
-def formatted(value: Any, how: str = "") -> str:
+def format_cell(value: Any, how: str = "") -> str:
     """A table cell in the format a Reading asks for: 'si', 'bytes', 'percent', or plain."""
     if value is None:
         return "-"

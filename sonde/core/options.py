@@ -86,12 +86,12 @@ class Option:
         """A value from command-line words."""
         kind = _without_none(self.type)
         if not self.many and len(words) != 1:
-            raise self._wrong(" ".join(words), "takes one value" if words else "needs a value")
+            raise self._error(" ".join(words), "takes one value" if words else "needs a value")
         if _optional(self.type) and len(words) == 1 and words[0].lower() == "none":
             return self.check(None)
         if self.many:
-            return self.check(tuple(_read(word, item) for word, item in zip(words, self._kinds(words))))
-        return self.check(_read(words[0], kind))
+            return self.check(tuple(_parse(word, item) for word, item in zip(words, self._kinds(words))))
+        return self.check(_parse(words[0], kind))
 
     def check(self, value: Any) -> Any:
         """The value in its own type, or an error that names option, value, type and range."""
@@ -101,7 +101,7 @@ class Option:
         if not self.many:
             return self._one(value, kind)
         if not isinstance(value, (list, tuple)):
-            raise self._wrong(value, f"must be a list of {_say(_item(kind))}")
+            raise self._error(value, f"must be a list of {_describe(_item(kind))}")
         return tuple(self._one(one, item) for one, item in zip(value, self._kinds(value)))
 
     def _kinds(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -111,23 +111,23 @@ class Option:
         if get_origin(kind) is not tuple or inside[-1:] == (...,):
             return (_item(kind),) * len(values)
         if len(inside) != len(values):
-            raise self._wrong(values, f"takes {len(inside)} values")
+            raise self._error(values, f"takes {len(inside)} values")
         return inside
 
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
-        if not _fits(value, kind):
+        if not _matches(value, kind):
             close = closest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else None
-            raise self._wrong(value, f"must be {_say(kind)}", "" if close is None else f"did you mean '{close}'?")
+            raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
-            raise self._wrong(value, "must be a finite number")
+            raise self._error(value, "must be a finite number")
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise self._wrong(value, "is too large for a whole number")
+            raise self._error(value, "is too large for a whole number")
         if self.range is not None and isinstance(value, (int, float)) and not self.range.holds(value):
-            raise self._wrong(value, f"must be {self.range}")
+            raise self._error(value, f"must be {self.range}")
         return value
 
-    def _wrong(self, value: Any, why: str, fix: str = "") -> BadInput:
+    def _error(self, value: Any, why: str, fix: str = "") -> BadInput:
         try:
             shown = repr(value)
         except ValueError:  # Python refuses to spell out whole numbers of thousands of digits
@@ -159,9 +159,9 @@ class Option:
             return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
         return {"type": "array", "items": _schema(_item(kind), self.range)}
 
-    def say(self) -> str:
+    def describe(self) -> str:
         """Type, range and default in a few words, for help texts."""
-        kind = _say(_item(_without_none(self.type)) if self.many else _without_none(self.type))
+        kind = _describe(_item(_without_none(self.type)) if self.many else _without_none(self.type))
         parts = [kind + (" ..." if self.many else "")]
         if self.range is not None:
             parts.append(str(self.range))
@@ -266,7 +266,7 @@ def help_texts(doc: str) -> dict[str, str]:
     return texts
 
 
-def _read(word: str, kind: Any) -> Any:
+def _parse(word: str, kind: Any) -> Any:
     """A word as the kind of value it is meant to be; a word that cannot be stays as it is, and `check` says so."""
     if kind in (int, float):
         for number in (int, float):
@@ -279,8 +279,8 @@ def _read(word: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return next((choice for choice in get_args(kind) if str(choice) == word), word)
     if _union(kind):
-        values = ((_convert(_read(word, option), option), option) for option in get_args(kind))
-        return next((value for value, option in values if _fits(value, option)), word)
+        values = ((_convert(_parse(word, option), option), option) for option in get_args(kind))
+        return next((value for value, option in values if _matches(value, option)), word)
     return word
 
 
@@ -292,9 +292,9 @@ def _convert(value: Any, kind: Any) -> Any:
         return int(value)  # 1e4 is a natural way to write a step count
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
-    if _union(kind) and not _fits(value, kind):
+    if _union(kind) and not _matches(value, kind):
         values = ((_convert(value, option), option) for option in get_args(kind))
-        return next((new for new, option in values if _fits(new, option)), value)
+        return next((new for new, option in values if _matches(new, option)), value)
     return value
 
 
@@ -335,13 +335,13 @@ def _item(kind: Any) -> Any:
     return inside[0] if inside else Any
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _matches(value: Any, kind: Any) -> bool:
     if kind is Any:
         return True
     if get_origin(kind) is Literal:
         return any(type(value) is type(choice) and value == choice for choice in get_args(kind))
     if _union(kind):
-        return any(_fits(value, option) for option in get_args(kind))
+        return any(_matches(value, option) for option in get_args(kind))
     if kind in (int, float):
         return isinstance(value, kind) and not isinstance(value, bool)
     origin = get_origin(kind) or kind
@@ -368,10 +368,10 @@ def _json(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _say(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if _union(kind):
-        return " or ".join(_say(option) for option in get_args(kind))
+        return " or ".join(_describe(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))

@@ -37,7 +37,7 @@ class Objective(Protocol):
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
 
 
-class Optimizer(Protocol):
+class OptimizerFactory(Protocol):
     """Named parameters -> torch optimizer.  `elementwise` says that no entry of a tensor looks at another,
     so all parameters may be laid into one flat buffer and updated in a single call; `decays` whether weight decay acts on a
     parameter, which `owner` holds: a module declares in `no_decay` which of its own it should leave alone."""

@@ -17,6 +17,7 @@ NAMES = {
     "colour": "color",
     "initialise": "initialize",
     "initialiser": "initializer",
+    "judging": "discriminator_steps",
     "neighbours": "neighbors",
     "optimiser": "optimizer",
     "penalised": "penalized",
@@ -58,6 +59,27 @@ MODULES = {
     "sonde.objectives.penalised": "sonde.objectives.penalized",
     "sonde.optim.initialise": "sonde.optim.initialize",
 }
+IMPORTS = {
+    "sonde.data.corrupt": {"fixed": "freeze_changes", "joined": "join_pair", "restored": "restore_spans"},
+    "sonde.data.documents": {"moved_on": "shift_targets", "packed": "pack"},
+    "sonde.generate": {"Step": "GenerationStep", "ranked": "rank_answers"},
+    "sonde.lenses._untouched": {
+        "answers": "predict_labels",
+        "fitting": "applicable",
+        "hooked": "hook_outputs",
+        "leaves": "leaf_modules",
+        "untouched": "preserve_state",
+        "written_out": "without_kernels",
+    },
+    "sonde.nn.mixers._parts": {"advanced": "advance_position", "rotated": "rotate"},
+    "sonde.nn.threshold": {"Step": "StepActivation"},
+    "sonde.optim.rules._rule": {"Rule": "OptimizerRule", "asked": "evaluate_closure"},
+    "sonde.nn.recurrence": {"normalized": "normalize"},
+}
+"""names that a file may have for other things, and that are old only where the file imports them from here"""
+
+GAN = {"forge": "generator", "judge": "discriminator"}
+"""terms of a GAN: where a row has both and 'fake', 'valid/judge' is 'valid/discriminator'"""
 
 
 def present(name: str, known: Iterable[str]) -> str | None:
@@ -76,7 +98,9 @@ def in_text(text: str) -> bool:
     modules = (
         old.rpartition(".")[2] if old.rpartition(".")[0] == new.rpartition(".")[0] else re.escape(old) for old, new in MODULES.items()
     )
-    return re.search(rf"\b({'|'.join({*NAMES, *PYTHON, *modules})})\b", text) is not None
+    return re.search(rf"\b({'|'.join({*NAMES, *PYTHON, *modules})})\b", text) is not None or any(
+        re.search(rf"from {re.escape(module)} import [^\n]*\b({'|'.join(names)})\b", text) for module, names in IMPORTS.items()
+    )
 
 
 def record(info: dict[str, Any]) -> dict[str, Any]:
@@ -94,12 +118,17 @@ def result(body: Any) -> Any:
     """result.json with the present name of its metrics."""
     if not isinstance(body, dict) or "figures" not in body:
         return body
-    return {"metrics" if name == "figures" else name: value for name, value in body.items()}
+    body = {"metrics" if name == "figures" else name: value for name, value in body.items()}
+    return {**body, "metrics": event(body["metrics"])} if isinstance(body["metrics"], dict) else body
 
 
 def event(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of events.jsonl with present names."""
-    return {"learned" if name == "learnt" else name: value for name, value in row.items()} if "learnt" in row else row
+    """A row of events.jsonl or metrics.jsonl with present names."""
+    if "learnt" in row:
+        return {"learned" if name == "learnt" else name: value for name, value in row.items()}
+    parts = [name.removesuffix("judge") for name in row if name.endswith("/judge")]
+    new = {f"{part}{old}": f"{part}{term}" for part in parts if {f"{part}forge", f"{part}fake"} <= row.keys() for old, term in GAN.items()}
+    return {new.get(name, name): value for name, value in row.items()} if new else row
 
 
 def reading(body: dict[str, Any], fields: Container[str]) -> dict[str, Any]:

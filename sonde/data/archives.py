@@ -18,7 +18,7 @@ from .arrays import Arrays, array_data
 from .formats import contents, parse_idx, read_picture, reading
 from .table import Rules
 
-Part = float | int
+SplitSize = float | int
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ GARMENTS = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt"
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -> Data:
+def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
     """MNIST: 70,000 handwritten digits as 28 x 28 images, 10 classes.
 
     valid: fraction or count of the 60,000 training images held out for validation
@@ -84,7 +84,7 @@ def mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -> Data:
     return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardize)
 
 
-def fashion_mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -> Data:
+def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
     """Fashion-MNIST: 70,000 garments as 28 x 28 images, 10 classes.
 
     valid: fraction or count of the 60,000 training images held out for validation
@@ -93,7 +93,7 @@ def fashion_mnist(seed: int = 0, valid: Part = 5000, standardize: bool = True) -
     return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardize)
 
 
-def cifar10(seed: int = 0, valid: Part = 0.1, standardize: bool = True) -> Data:
+def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> Data:
     """CIFAR-10: 60,000 small color photographs, 32 x 32, 10 classes.
 
     A data folder may instead hold a part of it as two mosaic pictures with labels.json; the report says so.
@@ -110,7 +110,7 @@ def cifar10(seed: int = 0, valid: Part = 0.1, standardize: bool = True) -> Data:
 
 
 def _image_set(
-    name: str, parts: list[tuple[np.ndarray, np.ndarray]], classes: tuple[str, ...], seed: int, valid: Part, standardize: bool
+    name: str, parts: list[tuple[np.ndarray, np.ndarray]], classes: tuple[str, ...], seed: int, valid: SplitSize, standardize: bool
 ) -> Data:
     """Data from (images, labels) of train and test."""
     (x, y), (x_test, y_test) = parts
@@ -118,23 +118,23 @@ def _image_set(
     return array_data(arrays, Rules(standardize=standardize), name, seed, (valid, 0))
 
 
-def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, valid: Part, standardize: bool) -> Data:
+def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, valid: SplitSize, standardize: bool) -> Data:
     arrays = {}
     for file, sha256 in archive.sha256.items():
         path = fetch.find(*(f"{folder}/{file}{packed}" for folder in archive.folders for packed in ("", ".gz")))
         if path is None:
             path = fetch.cache() / archive.folders[0] / f"{file}.gz"
-            fetch.download(archive.homes, path, LARGEST, partial(_verified, sha256=sha256))
-        arrays[file] = parse_idx(_verified(path, sha256), path)
+            fetch.download(archive.homes, path, LARGEST, partial(_verify, sha256=sha256))
+        arrays[file] = parse_idx(_verify(path, sha256), path)
     train_x, train_y, test_x, test_y = arrays.values()
     return _image_set(name, [(train_x, train_y), (test_x, test_y)], classes, seed, valid, standardize)
 
 
-def _verified(path: Path, sha256: str) -> bytes:
-    return fetch.checked(_stored(path), sha256, path)
+def _verify(path: Path, sha256: str) -> bytes:
+    return fetch.check_hash(_read_known(path), sha256, path)
 
 
-def _stored(path: Path) -> bytes:
+def _read_known(path: Path) -> bytes:
     """Bytes of a file of a known set; damage is the data's fault, not the user's."""
     try:
         return contents(path)
@@ -148,7 +148,7 @@ def _cifar_batches() -> list[tuple[np.ndarray, np.ndarray]] | None:
     """The official binary files, unpacked or in their tar file, or None."""
     folder = fetch.find(*(f"{name}/cifar-10-batches-bin" for name in CIFAR.folders), "cifar-10-batches-bin")
     if folder is not None:
-        return _batches({file: _stored(folder / file) for file in CIFAR.sha256}, folder)
+        return _batches({file: _read_known(folder / file) for file in CIFAR.sha256}, folder)
     tar = fetch.find(*(f"{name}/{CIFAR_TAR}" for name in CIFAR.folders), CIFAR_TAR)
     return None if tar is None else _cifar_tar(tar)
 
@@ -157,7 +157,7 @@ def _cifar_tar(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Members are read by name and never written to the disk, so a tar file cannot place files anywhere."""
     blobs: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(_stored(path))) as tar:
+        with tarfile.open(fileobj=io.BytesIO(_read_known(path))) as tar:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
                 file = tar.extractfile(member) if name in CIFAR.sha256 and member.size < LARGEST else None
@@ -176,7 +176,7 @@ def _batches(blobs: dict[str, bytes], where: Path) -> list[tuple[np.ndarray, np.
     for file, sha256 in CIFAR.sha256.items():
         if file not in blobs:
             raise DataUnusable(f"'{where.name}' lacks {file}", where=str(where), fix=f"put the whole {CIFAR_TAR} there")
-        rows.append(np.frombuffer(fetch.checked(blobs[file], sha256, where / file), np.uint8).reshape(-1, 3073))
+        rows.append(np.frombuffer(fetch.check_hash(blobs[file], sha256, where / file), np.uint8).reshape(-1, 3073))
     return [(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0]) for part in (np.concatenate(rows[:-1]), rows[-1])]
 
 

@@ -16,7 +16,7 @@ from ..core.batch import Batch, Data
 from ..core.errors import BadInput
 from . import pictures
 from .formats import PICTURES, read_idx, read_npy, read_npz, suffix
-from .split import check_labels, listed, split
+from .split import check_labels, list_names, split
 from .table import Rules, Target, texts
 from .tensors import TensorSource, ToFloat, cut
 
@@ -61,7 +61,7 @@ def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[
         indices = split(len(x), *parts, seed=seed, labels=by_class)
     else:
         ends = np.cumsum(arrays.fixed)
-        indices = _fixed([int(part.sum()) for part in np.split(keep, ends[:2])], parts[0], seed, by_class)
+        indices = _fixed_split([int(part.sum()) for part in np.split(keep, ends[:2])], parts[0], seed, by_class)
     scale = 1.0 / arrays.top if x.dtype == torch.uint8 else 1.0
     whole = TensorSource(x, labels, ids=torch.from_numpy(np.flatnonzero(keep)))
     channels = x.dim() == 4
@@ -133,14 +133,14 @@ def cells(y: np.ndarray) -> np.ndarray:
     return texts(flat) if flat.dtype.kind in "UO" else flat.astype(np.float64)
 
 
-def _fixed(sizes: list[int], valid: float | int, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _fixed_split(sizes: list[int], valid: float | int, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     train, held, test = torch.arange(sum(sizes)).split(sizes)
     if len(held) == 0:
         train, held, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
     return train, held, test
 
 
-class Named(NamedTuple):
+class NamedExamples(NamedTuple):
     """Examples to predict, the names of the files they come from where these are pictures, and of those left out."""
 
     batch: Batch
@@ -159,7 +159,7 @@ class ArrayReader:
     def __call__(self, path: str | Path, skip_corrupt: bool = False) -> Batch:
         return self.named([Path(path)], skip_corrupt).batch
 
-    def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> Named:
+    def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> NamedExamples:
         """The examples of a file, or of several if these are pictures or folders of them.
 
         skip_corrupt: leave out pictures that cannot be read, and name them
@@ -167,7 +167,7 @@ class ArrayReader:
         path = paths[0]
         arrays = self._read(paths, skip_corrupt)
         flat = arrays.x.ndim == 2 and len(self.shape) > 1 and arrays.x.shape[1] == math.prod(self.shape)
-        x = torch.as_tensor(arrays.x).reshape(-1, *self.shape) if flat else layout(self._batched(arrays.x), path.name)
+        x = torch.as_tensor(arrays.x).reshape(-1, *self.shape) if flat else layout(self._add_axes(arrays.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
             wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
             raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")
@@ -182,9 +182,9 @@ class ArrayReader:
         fields = {"x": x.float() if self.to_float is None else self.to_float(x), "ids": torch.arange(len(x))}
         if arrays.y is not None and len(arrays.y) == len(x):
             fields["y"] = encode(arrays.y, self.target, path.name)
-        return Named(Batch(**fields), arrays.names, arrays.corrupt)
+        return NamedExamples(Batch(**fields), arrays.names, arrays.corrupt)
 
-    def _batched(self, x: np.ndarray) -> np.ndarray:
+    def _add_axes(self, x: np.ndarray) -> np.ndarray:
         """One example gets its batch axis, gray images their channel axis."""
         gray = len(self.shape) == 3 and self.shape[0] == 1
         if x.shape == self.shape or (gray and x.shape == self.shape[1:]):
@@ -198,11 +198,9 @@ class ArrayReader:
             return pictures_of(paths, color, self.size, self.target.classes, skip_corrupt)
         path = paths[drawn.index(False)]
         if len(paths) > 1:
-            raise BadInput(f"'{path.name}' is no picture, and only of pictures several files may be given", fix="give it alone")
+            raise BadInput(f"'{path.name}' is not a picture; several files can be given only if all are pictures", fix="give it alone")
         if skip_corrupt:
-            raise BadInput(
-                f"'{path.name}' is no picture, and only pictures are left out where they are corrupt", fix="leave --skip-corrupt out"
-            )
+            raise BadInput(f"'{path.name}' is not a picture; only pictures can be skipped", fix="leave --skip-corrupt out")
         kind = suffix(path)
         if kind == ".npy":
             return Arrays(read_npy(path), top=self.top)
@@ -245,19 +243,21 @@ def pick(arrays: dict[str, np.ndarray], name: str, target: str | None, top: floa
     lower = {key.lower(): value for key, value in arrays.items()}
     wanted = target.lower() if target is not None else "y"
     if target is not None and wanted not in lower:
-        raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {listed(sorted(arrays))}")
+        raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {list_names(sorted(arrays))}")
     if "x" in lower:
         return Arrays(lower["x"], lower.get(wanted), top=top)
     if "x_train" not in lower:
         raise BadInput(
-            f"'{name}' has no array 'x' or 'x_train', but {listed(sorted(arrays)) or 'none at all'}",
+            f"'{name}' has no array 'x' or 'x_train', but {list_names(sorted(arrays)) or 'none at all'}",
             fix="save it with np.savez(file, x=..., y=...)",
         )
     parts = ("train", "valid", "test")
     there = [part for part in parts if f"x_{part}" in lower]
     xs, ys = ([lower[f"{letter}_{part}"] for part in there if f"{letter}_{part}" in lower] for letter in "xy")
     if len(ys) not in (0, len(xs)):
-        raise BadInput(f"'{name}' has targets for some parts and not for others: {listed(sorted(arrays))}", fix="save x and y of each part")
+        raise BadInput(
+            f"'{name}' has targets for some parts and not for others: {list_names(sorted(arrays))}", fix="save x and y of each part"
+        )
     if len({x.shape[1:] for x in xs}) > 1 or len({y.shape[1:] for y in ys}) > 1 or 0 in [x.ndim for x in xs + ys]:
         raise BadInput(f"the parts of '{name}' have examples of different shapes", fix="save parts of one shape")
     sizes = [len(lower[f"x_{part}"]) if part in there else 0 for part in parts]

@@ -39,7 +39,7 @@ def shift(pixels: int) -> Change:
         raise BadInput(f"shift needs at least one pixel, not {pixels}", fix="leave the shift out for none")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        x_BCHW = _moved(batch, "shift")
+        x_BCHW = _movable_images(batch, "shift")
         height, width = x_BCHW.shape[2:]
         return batch.replace(x=_windows(F.pad(x_BCHW, (pixels,) * 4, mode="replicate"), height, width, generator))
 
@@ -52,7 +52,7 @@ def crop(size: int, padding: int = 0) -> Change:
         raise BadInput(f"crop needs a size of at least 1 and a padding of 0 or more, not {size} and {padding}")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        padded = F.pad(_moved(batch, "crop"), (padding,) * 4)
+        padded = F.pad(_movable_images(batch, "crop"), (padding,) * 4)
         height, width = padded.shape[2:]
         if size > min(height, width):
             raise BadInput(f"crop of {size} pixels does not fit into {height} x {width} with padding", fix="crop less, or pad more")
@@ -113,7 +113,7 @@ def rotate(degrees: float) -> Change:
         raise BadInput(f"rotate needs an angle above 0 and up to 180 degrees, not {degrees}", fix="leave the rotation out for none")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        x_BCHW = _moved(batch, "rotate")
+        x_BCHW = _movable_images(batch, "rotate")
         height, width = x_BCHW.shape[2:]
         turn = _draw(torch.rand(len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
         turn = (2 * turn - 1) * math.radians(degrees)
@@ -170,7 +170,7 @@ def cutmix(alpha: float = 1.0) -> Change:
     _check_alpha(alpha, "cutmix")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        x_BCHW = _moved(batch, "cutmix")
+        x_BCHW = _movable_images(batch, "cutmix")
         height, width = x_BCHW.shape[2:]
         keep, partner = _pairing(batch, alpha, generator)
         side = (1 - keep).sqrt()
@@ -229,7 +229,7 @@ def _masks(batch: Batch) -> bool:
     return y is not None and y.dim() > 2 and y.shape[-2:] == batch.x.shape[-2:]
 
 
-def _moved(batch: Batch, what: str) -> Tensor:
+def _movable_images(batch: Batch, what: str) -> Tensor:
     """Images whose targets may stay as they are when the images move."""
     if _masks(batch):
         raise BadInput(f"{what} would move the images and leave the targets of their pixels", fix="use flip, jitter, noise or cutout")

@@ -12,10 +12,10 @@ from ..core.errors import BadInput
 from .arrays import Arrays, array_data
 from .table import Rules, table_data
 
-Part = float | int
+SplitSize = float | int
 
 
-def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardize: bool = True) -> Data:
+def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """1,797 handwritten digits as 8 x 8 images, 10 classes.
 
     valid: fraction or count of examples held out for validation
@@ -27,7 +27,7 @@ def digits(seed: int = 0, valid: Part = 0.1, test: Part = 0.2, standardize: bool
     return array_data(arrays, Rules(standardize=standardize), "digits", seed, (valid, test))
 
 
-def iris(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool = True) -> Data:
+def iris(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """150 iris flowers, 4 measurements, 3 species.
 
     valid: fraction or count of rows held out for validation
@@ -37,7 +37,7 @@ def iris(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool =
     return _table("iris", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def wine(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool = True) -> Data:
+def wine(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """178 wines, 13 chemical measurements, 3 growers.
 
     valid: fraction or count of rows held out for validation
@@ -47,7 +47,7 @@ def wine(seed: int = 0, valid: Part = 0.2, test: Part = 0.2, standardize: bool =
     return _table("wine", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def breast_cancer(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardize: bool = True) -> Data:
+def breast_cancer(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """569 breast tumors, 30 measurements of cell nuclei, malignant or benign.
 
     valid: fraction or count of rows held out for validation
@@ -57,7 +57,9 @@ def breast_cancer(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardi
     return _table("breast_cancer", seed, (valid, test), Rules("classes", standardize=standardize))
 
 
-def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardize: bool = True, standardize_target: bool = False) -> Data:
+def diabetes(
+    seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True, standardize_target: bool = False
+) -> Data:
     """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
 
     valid: fraction or count of rows held out for validation
@@ -69,7 +71,7 @@ def diabetes(seed: int = 0, valid: Part = 0.15, test: Part = 0.2, standardize: b
     return _table("diabetes", seed, (valid, test), rules)
 
 
-def _table(name: str, seed: int, parts: tuple[Part, Part], rules: Rules) -> Data:
+def _table(name: str, seed: int, parts: tuple[SplitSize, SplitSize], rules: Rules) -> Data:
     bunch = _load(name)
     columns = {str(column): bunch.data[:, i] for i, column in enumerate(bunch.feature_names)}
     if rules.task == "classes":

@@ -1,7 +1,7 @@
 """Text with parts hidden, as questions to a model: masked tokens, corrupted spans, next-sentence pairs.
 
 Each function here returns `change(batch, generator) -> Batch`, for `Recipe.augment`: whole batches at a time, drawing only from
-the generator given, which the engine makes from (seed, step).  `fixed` asks a validation part the same questions every time.
+the generator given, which the engine makes from (seed, step).  `freeze_changes` asks a validation part the same questions every time.
 
 B batch, T time, S spans of a row, N tokens of its spans.
 """
@@ -105,7 +105,7 @@ def span_numbers(length: int, rate: float, mean: float) -> tuple[int, int]:
     return lost, min(max(round(lost / mean), 1), lost, length - lost)
 
 
-def restored(source: Tensor, target: Tensor, tokenizer: Tokenizer) -> Tensor:
+def restore_spans(source: Tensor, target: Tensor, tokenizer: Tokenizer) -> Tensor:
     """The row that one row of `source` and its spans were made from."""
     marks, end = set(sentinels(tokenizer).tolist()), tokenizer.specials.get("end")
     spans: dict[int, list[int]] = {}
@@ -158,7 +158,7 @@ class SentenceSource:
         which = as_indices(indices, len(self))
         first = self.first[which]
         fields = {"x": first, "next": first + 1}
-        tokens = {name: self.rows.padded(rows, self.pad) for name, rows in fields.items()}
+        tokens = {name: self.rows.pad(rows, self.pad) for name, rows in fields.items()}
         return Batch(**tokens, lengths=self.rows.lengths[first], next_lengths=self.rows.lengths[first + 1], ids=which)
 
     def fingerprint(self) -> str:
@@ -179,13 +179,13 @@ def next_sentence(tokenizer: Tokenizer, chance: float = 0.5) -> Change:
         swapped = (torch.rand(rows, generator=dice) < chance) & (rows > 1)
         partner = torch.where(swapped, (torch.arange(rows) + away) % rows, torch.arange(rows))
         second, lengths = batch.next[partner], batch.next_lengths[partner]
-        x, kinds, whole = joined((batch.x, batch.lengths), (second, lengths), (cls, sep, pad))
+        x, kinds, whole = join_pair((batch.x, batch.lengths), (second, lengths), (cls, sep, pad))
         return Batch(x=x, kinds=kinds, lengths=whole, follows=(~swapped).long(), ids=batch.ids)
 
     return change
 
 
-def joined(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], marks: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def join_pair(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], marks: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """`[CLS] first [SEP] second [SEP]` of padded rows with lengths: tokens (B, T), kinds (B, T) and lengths (B,); marks: cls, sep, pad."""
     (a, n), (b, m) = ((rows, lengths.unsqueeze(1)) for rows, lengths in (first, second))
     cls, sep, pad = marks
@@ -198,7 +198,7 @@ def joined(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], marks: t
     return torch.where(there, x, pad), ((place > n + 1) & there).long(), whole
 
 
-def fixed(source: Source, change: Change, seed: int) -> TensorSource:
+def freeze_changes(source: Source, change: Change, seed: int) -> TensorSource:
     """A part with every change made once, so that it asks the same questions each time it is evaluated."""
     fields = dict(change(source[:], generator(seed, "fixed")).fields)
     return TensorSource(fields.pop("x"), **fields)  # type: ignore[arg-type]

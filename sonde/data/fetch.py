@@ -43,7 +43,7 @@ def find(*names: str) -> Path | None:
     return None
 
 
-def checked(data: bytes, sha256: str, path: Path) -> bytes:
+def check_hash(data: bytes, sha256: str, path: Path) -> bytes:
     """The same bytes if their hash is the known one."""
     got = hashlib.sha256(data).hexdigest()
     if got != sha256:

@@ -16,8 +16,8 @@ from ..core.options import Option, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
-from .split import listed
-from .table import Rules, named, table_data
+from .split import list_names
+from .table import Rules, name_columns, table_data
 from .text.corpus import token_folder
 from .text.windows import text_file
 
@@ -26,7 +26,7 @@ ARRAYS = (".npy", ".npz", ".idx")
 TEXTS = (".txt", ".text", ".md")
 KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt), or a folder: images in one folder per class, or token shards"
 
-Part = float | int
+SplitSize = float | int
 
 
 def load_file(path: str | Path, target: str | None = None, seed: int = 0, **options: Any) -> Data:
@@ -82,7 +82,7 @@ def _loader(path: Path) -> Callable[..., Data]:
         return text_file
     if kind in PICTURES:
         raise BadInput(f"'{path.name}' is one picture", fix="give a folder that has a folder of pictures for each class")
-    raise BadInput(f"'{path.name}' is no kind of file that can be read", fix=f"give {KINDS}")
+    raise BadInput(f"'{path.name}' is not a file type that can be read", fix=f"give {KINDS}")
 
 
 def _is_array(path: Path) -> bool:
@@ -102,8 +102,8 @@ def table_file(
     path: Path,
     target: str | None,
     seed: int,
-    valid: Part = 0.1,
-    test: Part = 0.1,
+    valid: SplitSize = 0.1,
+    test: SplitSize = 0.1,
     separator: str | None = None,
     header: bool | None = None,
     rules: Rules = Rules(),  # noqa: B008  frozen
@@ -122,8 +122,8 @@ def array_file(
     path: Path,
     target: str | None,
     seed: int,
-    valid: Part = 0.1,
-    test: Part = 0.1,
+    valid: SplitSize = 0.1,
+    test: SplitSize = 0.1,
     rules: Rules = Rules(),  # noqa: B008  frozen
 ) -> Data:
     """NPY, NPZ or idx: one example per place of the first axis; rows and columns are treated as a table.
@@ -135,10 +135,10 @@ def array_file(
     if kind == ".npz":
         arrays = pick(read_npz(path), path.name, target)
     else:
-        labels = path.parent / target if target is not None and _is_array(Path(target)) else _labels_beside(path)
+        labels = path.parent / target if target is not None and _is_array(Path(target)) else _label_file(path)
         arrays = Arrays(_read_array(path), None if labels is None else _read_array(labels))
         if kind == ".npy" and labels is None and arrays.x.ndim == 2:
-            return table_data(named(arrays.x, path.name), target, rules, path.name, seed, (valid, test))
+            return table_data(name_columns(arrays.x, path.name), target, rules, path.name, seed, (valid, test))
         if labels is None and target is not None:
             raise BadInput(f"'{path.name}' has no target '{target}'", fix="give the file with the labels as target")
     if 0 in (arrays.x.ndim, 1 if arrays.y is None else arrays.y.ndim):
@@ -148,7 +148,7 @@ def array_file(
             raise BadInput(
                 f"'{path.name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give arrays that belong together"
             )
-        columns = {**named(arrays.x.reshape(len(arrays.x), -1), path.name), "target": cells(arrays.y)}
+        columns = {**name_columns(arrays.x.reshape(len(arrays.x), -1), path.name), "target": cells(arrays.y)}
         return table_data(columns, "target", rules, path.name, seed, (valid, test))
     return array_data(arrays, rules, path.name, seed, (valid, test))
 
@@ -157,8 +157,8 @@ def image_folder(
     path: Path,
     target: str | None,
     seed: int,
-    valid: Part = 0.1,
-    test: Part = 0.1,
+    valid: SplitSize = 0.1,
+    test: SplitSize = 0.1,
     size: int | tuple[int, int] | None = None,
     color: bool | None = None,
     skip_corrupt: bool = False,
@@ -182,12 +182,12 @@ def image_folder(
     kept = [folder.parts[i] for i in images.kept] if folder.parts else None
     fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
     if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        message = f"of class {listed(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
+        message = f"of class {list_names(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
         raise BadInput(message, fix="fix the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
     data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))
-    skipped = {"corrupt images skipped": len(images.corrupt)} | ({"skipped": listed(images.corrupt, 20)} if images.corrupt else {})
+    skipped = {"corrupt images skipped": len(images.corrupt)} | ({"skipped": list_names(images.corrupt, 20)} if images.corrupt else {})
     return replace(data, report={**data.report, **skipped})
 
 
@@ -195,7 +195,7 @@ def _read_array(path: Path) -> np.ndarray:
     return read_npy(path) if suffix(path) == ".npy" else read_idx(path)
 
 
-def _labels_beside(path: Path) -> Path | None:
+def _label_file(path: Path) -> Path | None:
     """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, where that file is there."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     beside = path.with_name(name)

@@ -144,7 +144,7 @@ def read_columns(path: Path, separator: str | None = None, header: bool | None =
     """Columns of a CSV, TSV or Parquet file: texts as they stand, or float64 with NaN where a value is missing."""
     if suffix(path) in (".parquet", ".pq"):
         return _parquet(path)
-    return _separated(path, separator or ("\t" if suffix(path) in (".tsv", ".tab") else None), header)
+    return _read_separated(path, separator or ("\t" if suffix(path) in (".tsv", ".tab") else None), header)
 
 
 def decode(path: Path) -> str:
@@ -158,7 +158,7 @@ def decode(path: Path) -> str:
         ) from error
 
 
-def _separated(path: Path, separator: str | None, header: bool | None) -> dict[str, np.ndarray]:
+def _read_separated(path: Path, separator: str | None, header: bool | None) -> dict[str, np.ndarray]:
     text = decode(path)
     if separator is None:
         first = text.split("\n", 1)[0]

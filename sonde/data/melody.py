@@ -121,7 +121,7 @@ def midi(melody: Sequence[Note], tempo: float = 120.0, program: int = 73) -> byt
     if not any(note.pitch is not None for note in melody):
         raise BadInput("a melody without a note cannot be played", where="midi", fix="give at least one note")
     if not 4 <= tempo <= 1000 or not 0 <= program <= 127:
-        raise BadInput(f"tempo {tempo:g} and program {program} cannot be", where="midi", fix="tempo 4 to 1000, program 0 to 127")
+        raise BadInput(f"tempo {tempo:g} or program {program} is out of range", where="midi", fix="tempo 4 to 1000, program 0 to 127")
     events = [b"\x00\xff\x51\x03" + round(60_000_000 / tempo).to_bytes(3, "big"), b"\x00\xc0" + bytes([program])]
     at, last_tick = Fraction(0), 0  # rounding each end, not each length, keeps a long melody in time
     for pitch, length in melody:

@@ -62,7 +62,7 @@ class Order:
             if self.shuffle:
                 self._indices = torch.randperm(self.n, generator=generator(self.seed, "order", epoch))
                 if self.sizes is not None:
-                    self._indices = self._alike(self._indices, self.sizes, epoch)
+                    self._indices = self._group_by_size(self._indices, self.sizes, epoch)
             self._cached = epoch
         return self._indices
 
@@ -72,7 +72,7 @@ class Order:
         start = position * self.batch_size
         return self.permutation(epoch)[start : start + self.batch_size]
 
-    def _alike(self, indices: Tensor, sizes: Tensor, epoch: int) -> Tensor:
+    def _group_by_size(self, indices: Tensor, sizes: Tensor, epoch: int) -> Tensor:
         """The same indices in batches of similar size; the last short batch stays last, with examples of any pool."""
         whole = len(indices) // self.batch_size * self.batch_size
         sorted_pools = [pool[sizes[pool].argsort(stable=True)] for pool in indices[:whole].split(POOL * self.batch_size)]

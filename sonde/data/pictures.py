@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.errors import BadInput, clean
 from .formats import PICTURES, read_picture
-from .split import listed
+from .split import list_names
 
 LONG_WORK = 1000
 PARTS = {"train": 0, "training": 0, "valid": 1, "val": 1, "validation": 1, "test": 2, "testing": 2}
@@ -50,7 +50,7 @@ def by_class(folder: Path) -> Folder:
         roots = [(-1, folder)]
     for root in {folder, *(root for _, root in roots)}:
         if _folders(root) and (beside := [path.name for path in inside(root) if path.parent == root]):
-            message = f"beside the folders in '{root.name}' lie pictures of no class: {listed(beside)}"
+            message = f"beside the folders in '{root.name}' lie pictures of no class: {list_names(beside)}"
             raise BadInput(message, fix="move each into the folder of its class, or elsewhere")
     files, labels, parts = [], [], []
     for part, root in roots:
@@ -62,9 +62,9 @@ def by_class(folder: Path) -> Folder:
             labels += [one.name] * len(pictures)
             parts += [part] * len(pictures)
         if empty:
-            raise BadInput(f"class folder {listed(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
+            raise BadInput(f"class folder {list_names(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
         if untrained := sorted(set(labels) - {label for label, of in zip(labels, parts, strict=True) if of == roots[0][0]}):
-            message = f"class folder {listed(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
+            message = f"class folder {list_names(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
             raise BadInput(message, fix="fix its name, or add pictures to train on")
     if len(set(labels)) < 2:
         raise BadInput(
@@ -108,12 +108,14 @@ def read(
                 ) from error
             corrupt.append(name(path))
     if not images:
-        raise BadInput(f"none of {len(files)} pictures can be read: {listed(corrupt)}", fix="give pictures that other programs can show")
+        raise BadInput(
+            f"none of {len(files)} pictures can be read: {list_names(corrupt)}", fix="give pictures that other programs can show"
+        )
     if len({picture.shape[0] for picture in images}) > 1:
         images = [np.repeat(picture, 3, 0) if len(picture) == 1 else picture for picture in images]
     sizes = Counter(picture.shape[1:] for picture in images)
     if len(sizes) > 1:
-        shown = listed([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
+        shown = list_names([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
         odd = next(files[kept[i]] for i, picture in enumerate(images) if picture.shape[1:] != sizes.most_common(1)[0][0])
         raise BadInput(
             f"pictures differ in size: {shown}, such as '{name(odd)}'",

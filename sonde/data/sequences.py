@@ -19,15 +19,15 @@ from ..core.seeds import generator
 from .corrupt import hide
 from .tensors import TensorSource, fingerprint
 
-Count = Annotated[int, Range(10, 10_000_000)]
-Length = Annotated[int, Range(2, 65_536)]
-Few = Annotated[int, Range(2, 4096)]
+ExampleCount = Annotated[int, Range(10, 10_000_000)]
+SequenceLength = Annotated[int, Range(2, 65_536)]
+SymbolCount = Annotated[int, Range(2, 4096)]
 
 Drawn = tuple[Tensor, Tensor, Tensor]
 """x, y and mask"""
 
 
-def recall(seed: int = 0, n: Count = 20_000, pairs: Few = 8, keys: Few = 32) -> Data:
+def recall(seed: int = 0, n: ExampleCount = 20_000, pairs: SymbolCount = 8, keys: SymbolCount = 32) -> Data:
     """Pairs of a key and a value, then the keys in another order: name the value of each.
 
     n: sequences to train on
@@ -42,12 +42,19 @@ def recall(seed: int = 0, n: Count = 20_000, pairs: Few = 8, keys: Few = 32) -> 
         value = keys + torch.randint(keys, (n, pairs), generator=dice)
         order = torch.rand(n, pairs, generator=dice).argsort(1)
         context = torch.stack([key, value], 2).flatten(1)
-        return _asked(context, key.gather(1, order), value.gather(1, order))
+        return _question_batch(context, key.gather(1, order), value.gather(1, order))
 
     return _data("recall", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(keys)])
 
 
-def copying(seed: int = 0, n: Count = 20_000, length: Length = 64, items: Few = 8, symbols: Few = 8, selective: bool = True) -> Data:
+def copying(
+    seed: int = 0,
+    n: ExampleCount = 20_000,
+    length: SequenceLength = 64,
+    items: SymbolCount = 8,
+    symbols: SymbolCount = 8,
+    selective: bool = True,
+) -> Data:
     """Symbols among blanks, then as many marks: name the symbols in their order.
 
     n: sequences to train on
@@ -65,12 +72,14 @@ def copying(seed: int = 0, n: Count = 20_000, length: Length = 64, items: Few = 
         if selective:
             place = torch.rand(n, length, generator=dice).argsort(1)[:, :items].sort(1).values
         context = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
-        return _asked(context, torch.ones_like(symbol), symbol)
+        return _question_batch(context, torch.ones_like(symbol), symbol)
 
     return _data("copying", seed, n, draw, ["blank", "mark", *(f"symbol {i}" for i in range(symbols))])
 
 
-def reset(seed: int = 0, n: Count = 20_000, length: Length = 64, top: Few = 8, chance: Annotated[float, Range(0, 1)] = 0.05) -> Data:
+def reset(
+    seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 64, top: SymbolCount = 8, chance: Annotated[float, Range(0, 1)] = 0.05
+) -> Data:
     """Ones, other tokens and resets: at each place, how many ones came since the last reset (at most `top`)?
 
     n: sequences to train on
@@ -89,7 +98,9 @@ def reset(seed: int = 0, n: Count = 20_000, length: Length = 64, top: Few = 8, c
     return _data("reset", seed, n, draw, ["other", "one", "reset", *map(str, range(top + 1))])
 
 
-def parity(seed: int = 0, n: Count = 20_000, length: Length = 32, modulus: Few = 2, longer: Annotated[int, Range(1, 64)] = 4) -> Data:
+def parity(
+    seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 32, modulus: SymbolCount = 2, longer: Annotated[int, Range(1, 64)] = 4
+) -> Data:
     """Digits: at each place, the sum of all so far modulo a number; the test has longer sequences than the training.
 
     n: sequences to train on
@@ -109,7 +120,7 @@ def parity(seed: int = 0, n: Count = 20_000, length: Length = 32, modulus: Few =
     return _data("parity", seed, n, of(length), tokens, test=of(length * longer))
 
 
-def in_context(seed: int = 0, n: Count = 20_000, shots: Few = 12, keys: Few = 6, values: Few = 6) -> Data:
+def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12, keys: SymbolCount = 6, values: SymbolCount = 6) -> Data:
     """Keys and values by turns, under a rule that is new in every sequence: name the value of each key that came before.
 
     Nothing about a rule can be learned by heart: the weights stay, the answer is in the sequence.
@@ -132,7 +143,7 @@ def in_context(seed: int = 0, n: Count = 20_000, shots: Few = 12, keys: Few = 6,
     return _data("in_context", seed, n, draw, [f"key {i}" for i in range(keys)] + [f"value {i}" for i in range(values)])
 
 
-def tagging(seed: int = 0, n: Count = 20_000, length: Length = 16, symbols: Few = 8) -> Data:
+def tagging(seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 16, symbols: SymbolCount = 8) -> Data:
     """Symbols: is each one smaller than the next?  Only who sees the next token can tell.
 
     n: sequences to train on
@@ -148,7 +159,7 @@ def tagging(seed: int = 0, n: Count = 20_000, length: Length = 16, symbols: Few 
     return _data("tagging", seed, n, draw, [*map(str, range(symbols)), "not smaller", "smaller"])
 
 
-def _asked(context: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
+def _question_batch(context: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
     """What is told, then questions; only these have answers."""
     x = torch.cat([context, questions], 1)
     return x, torch.cat([torch.zeros_like(context), answers], 1), (torch.arange(x.shape[1]) >= context.shape[1]).expand_as(x)

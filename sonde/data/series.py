@@ -15,11 +15,11 @@ from .split import size
 from .tensors import TensorSource
 from .text.corpora import find
 
-Part = float | int
-Length = Annotated[int, Range(1, 4096)]
+SplitSize = float | int
+SeriesLength = Annotated[int, Range(1, 4096)]
 
 
-def sunspots(seed: int = 0, valid: Part = 0.1, test: Part = 0.1, length: Length = 48, ahead: Length = 1) -> Data:
+def sunspots(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 48, ahead: SeriesLength = 1) -> Data:
     """Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.
 
     valid: fraction or count of months held out for validation, after those for training
@@ -30,7 +30,7 @@ def sunspots(seed: int = 0, valid: Part = 0.1, test: Part = 0.1, length: Length 
     return forecast("sunspots", values("timeseries/monthly-sunspots.csv"), valid, test, length, ahead)
 
 
-def passengers(seed: int = 0, valid: Part = 0.15, test: Part = 0.15, length: Length = 12, ahead: Length = 1) -> Data:
+def passengers(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.15, length: SeriesLength = 12, ahead: SeriesLength = 1) -> Data:
     """Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.
 
     valid: fraction or count of months held out for validation, after those for training
@@ -41,7 +41,7 @@ def passengers(seed: int = 0, valid: Part = 0.15, test: Part = 0.15, length: Len
     return forecast("passengers", values("timeseries/airline-passengers.csv"), valid, test, length, ahead)
 
 
-def temperatures(seed: int = 0, valid: Part = 0.1, test: Part = 0.1, length: Length = 30, ahead: Length = 1) -> Data:
+def temperatures(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 30, ahead: SeriesLength = 1) -> Data:
     """Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.
 
     valid: fraction or count of days held out for validation, after those for training
@@ -59,11 +59,11 @@ def values(name: str) -> Tensor:
         column = list(read_columns(path, ",", True).values())[1]
         numbers = torch.tensor([float(cell) for cell in column], dtype=torch.float64)
     if not torch.isfinite(numbers).all():
-        raise DataUnusable(f"'{path.name}' has a value that is no number", where=str(path), fix="put a good copy there")
+        raise DataUnusable(f"'{path.name}' has a value that is not a number", where=str(path), fix="put a good copy there")
     return numbers
 
 
-def forecast(name: str, row: Tensor, valid: Part, test: Part, length: int, ahead: int) -> Data:
+def forecast(name: str, row: Tensor, valid: SplitSize, test: SplitSize, length: int, ahead: int) -> Data:
     """Windows x (B, T, 1) and what came next y (B, ahead), standardized by the training part; each part's targets lie in that part."""
     n_valid, n_test = size(len(row), valid, "valid"), size(len(row), test, "test")
     stop = len(row) - n_valid - n_test

@@ -66,7 +66,7 @@ def shapes(
     noise: deviation of Gaussian noise on every pixel
     """
     dice = generator(seed, "shapes")
-    things = scattered(n, many, dice)
+    things = scatter(n, many, dice)
     inside, tints = things.inside(size), torch.tensor(list(COLORS.values())) if color else torch.ones(1, 1)
     shade = tints[things.color if color else torch.zeros_like(things.color)]  # (n, many, channels)
     x = torch.zeros(n, shade.shape[-1], size, size)
@@ -84,24 +84,24 @@ def shapes(
         texts = captions(things, color)
         words = train("words", texts, 100, ("pad", "unknown", "start", "end"))
         rows = Ragged.of([words.encode(text).tolist() for text in texts])
-        more = {"text": rows.padded(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
+        more = {"text": rows.pad(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
         reader = LinesReader(words, 64, "text")
     whole = TensorSource(x, y, **more)
     parts = [whole.subset(part) for part in split(n, 0.15, 0.15, seed=seed)]
     return Data(parts[0], parts[1], parts[2], name="shapes", task="classes", classes=names, reader=reader)
 
 
-def scattered(n: int, many: int, dice: Generator) -> Things:
+def scatter(n: int, many: int, dice: Generator) -> Things:
     """Things of any kind, size, color and angle, wholly inside the picture and clearly in its left or right half."""
 
-    def between(low: float, high: float) -> Tensor:
+    def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(n, many, generator=dice)
 
     kind, color, large = (torch.randint(k, (n, many), generator=dice) for k in (len(KINDS), len(COLORS), 2))
-    radius = torch.where(large > 0, between(0.4, 0.48), between(0.22, 0.3))
+    radius = torch.where(large > 0, uniform(0.4, 0.48), uniform(0.22, 0.3))
     room = 1 - 1.2 * radius
     side = torch.randint(2, (n, many), generator=dice) * 2 - 1
-    return Things(kind, color, side * (0.1 + (room - 0.1) * between(0, 1)), room * between(-1, 1), radius, between(0, math.pi / 2))
+    return Things(kind, color, side * (0.1 + (room - 0.1) * uniform(0, 1)), room * uniform(-1, 1), radius, uniform(0, math.pi / 2))
 
 
 def captions(things: Things, color: bool) -> list[str]:

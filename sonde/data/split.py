@@ -77,7 +77,7 @@ def class_weights(labels: Tensor, classes: int | Sequence[str]) -> Tensor:
     empty = [name for name, count in zip(names, counts.tolist(), strict=True) if not count]
     if empty:
         raise BadInput(
-            f"{len(empty)} of {len(names)} classes have no example to weigh: {listed(empty)}",
+            f"{len(empty)} of {len(names)} classes have no example to weigh: {list_names(empty)}",
             fix="leave these classes out, add examples, or train without class weights",
         )
     return (len(labels) / (len(names) * counts.double())).float()
@@ -88,7 +88,7 @@ def check_labels(labels: Tensor, classes: Sequence[str], where: str) -> None:
     wrong = (labels < 0) | (labels >= len(classes))
     if wrong.any():
         values, counts = labels[wrong].unique(return_counts=True)
-        shown = listed([f"{value} ({count} times)" for value, count in zip(values.tolist(), counts.tolist(), strict=True)])
+        shown = list_names([f"{value} ({count} times)" for value, count in zip(values.tolist(), counts.tolist(), strict=True)])
         raise BadInput(
             f"{int(wrong.sum())} of {len(labels)} labels are outside 0 to {len(classes) - 1}: {shown}",
             where=f"{where}, first at example {int(wrong.nonzero()[0])}",
@@ -96,6 +96,6 @@ def check_labels(labels: Tensor, classes: Sequence[str], where: str) -> None:
         )
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def list_names(names: Sequence[str], most: int = 8) -> str:
     """Names in a row, the first few of them where there are many."""
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

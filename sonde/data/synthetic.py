@@ -17,13 +17,13 @@ from ..core.options import Range
 from ..core.seeds import generator
 from .table import Rules, table_data
 
-Count = Annotated[int, Range(10, 10_000_000)]
-Noise = Annotated[float, Range(0, 100)]
-Few = Annotated[int, Range(2, 100)]
+ExampleCount = Annotated[int, Range(10, 10_000_000)]
+NoiseLevel = Annotated[float, Range(0, 100)]
+ClusterCount = Annotated[int, Range(2, 100)]
 PARTS = (0.15, 0.15)
 
 
-def xor(seed: int = 0, n: Count = 1000, noise: Noise = 0.2) -> Data:
+def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Data:
     """Four clouds at the corners of a square; opposite corners share a class.
 
     n: examples in all
@@ -35,7 +35,7 @@ def xor(seed: int = 0, n: Count = 1000, noise: Noise = 0.2) -> Data:
     return _classes("xor", _blur(x, noise, draw), (corner % 2) ^ (corner // 2), seed)
 
 
-def rings(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, classes: Few = 2) -> Data:
+def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classes: ClusterCount = 2) -> Data:
     """Circles around one center, a class each.
 
     n: examples in all
@@ -47,7 +47,7 @@ def rings(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, classes: Few = 2) 
     return _classes("rings", _blur(_polar(1.0 + label, 2 * math.pi * torch.rand(n, generator=draw)), noise, draw), label, seed)
 
 
-def moons(seed: int = 0, n: Count = 1000, noise: Noise = 0.1) -> Data:
+def moons(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1) -> Data:
     """Two half circles that reach into each other.
 
     n: examples in all
@@ -60,7 +60,9 @@ def moons(seed: int = 0, n: Count = 1000, noise: Noise = 0.1) -> Data:
     return _classes("moons", _blur(x, noise, draw), label, seed)
 
 
-def spirals(seed: int = 0, n: Count = 1000, noise: Noise = 0.05, classes: Few = 2, turns: Annotated[float, Range(0, 20)] = 1.5) -> Data:
+def spirals(
+    seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.05, classes: ClusterCount = 2, turns: Annotated[float, Range(0, 20)] = 1.5
+) -> Data:
     """Arms of a spiral wound around each other, a class each.
 
     n: examples in all
@@ -75,7 +77,7 @@ def spirals(seed: int = 0, n: Count = 1000, noise: Noise = 0.05, classes: Few = 
     return _classes("spirals", _blur(x, noise, draw), label, seed)
 
 
-def blobs(seed: int = 0, n: Count = 1000, noise: Noise = 1.0, classes: Few = 3, features: Few = 2) -> Data:
+def blobs(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 1.0, classes: ClusterCount = 3, features: ClusterCount = 2) -> Data:
     """Gaussian clouds around random centers, a class each.
 
     n: examples in all
@@ -89,7 +91,7 @@ def blobs(seed: int = 0, n: Count = 1000, noise: Noise = 1.0, classes: Few = 3, 
     return _classes("blobs", _blur(centers[label], noise, draw), label, seed)
 
 
-def swiss_roll(seed: int = 0, n: Count = 2000, noise: Noise = 0.05) -> Data:
+def swiss_roll(seed: int = 0, n: ExampleCount = 2000, noise: NoiseLevel = 0.05) -> Data:
     """A rolled-up sheet in three dimensions; the target is the place along the roll.
 
     n: examples in all
@@ -102,7 +104,7 @@ def swiss_roll(seed: int = 0, n: Count = 2000, noise: Noise = 0.05) -> Data:
     return _values("swiss_roll", _blur(x, noise, draw), along, seed)
 
 
-def sine(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, periods: Annotated[float, Range(above=0, most=100)] = 2.0) -> Data:
+def sine(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, periods: Annotated[float, Range(above=0, most=100)] = 2.0) -> Data:
     """A sine wave with noise: y = sin(pi * periods * x), x in [-1, 1].
 
     n: examples in all
@@ -116,8 +118,8 @@ def sine(seed: int = 0, n: Count = 1000, noise: Noise = 0.1, periods: Annotated[
 
 def bowl(
     seed: int = 0,
-    n: Count = 1000,
-    noise: Noise = 0.0,
+    n: ExampleCount = 1000,
+    noise: NoiseLevel = 0.0,
     features: Annotated[int, Range(1, 1000)] = 2,
     condition: Annotated[float, Range(1, 1e6)] = 10.0,
 ) -> Data:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Data
 from ..core.errors import BadInput, nearest
-from .split import listed, split
+from .split import list_names, split
 from .tensors import TensorSource, cut
 
 Columns = Mapping[str, np.ndarray]
@@ -63,7 +63,8 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
         raise BadInput(f"column '{target}' is the target and cannot be ignored")
     if len(columns) < 2:
         raise BadInput(
-            f"'{name}' needs a target and at least one more column, but has {listed(list(columns)) or 'none'}", fix="check the separator"
+            f"'{name}' needs a target and at least one more column, but has {list_names(list(columns)) or 'none'}",
+            fix="check the separator",
         )
     target = list(columns)[-1] if target is None else target
     n = len(columns[target])
@@ -89,7 +90,7 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
         any_gap = np.logical_or.reduce(list(gaps.values()))
         if rules.missing == "error":
             holes = [f"'{column}' ({int(gap.sum())})" for column, gap in gaps.items() if gap.any()]
-            raise BadInput(f"'{name}' has missing or corrupt cells in {listed(holes)}", fix="fix them, or set missing='mean' or 'drop'")
+            raise BadInput(f"'{name}' has missing or corrupt cells in {list_names(holes)}", fix="fix them, or set missing='mean' or 'drop'")
         report["rows with gaps dropped"] = int(any_gap.sum())
         keep &= ~any_gap
     kept = np.flatnonzero(keep)
@@ -103,9 +104,9 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
     train_rows = kept[indices[0].numpy()]
     encoder = Encoder.fit({column: cells[train_rows] for column, cells in features.items()}, rules, name)
     report |= _names("constant columns left out", [column for column in features if column not in (*encoder.numbers, *encoder.levels)])
-    report |= _names("target", [f"{target}: {goal.told}"])
+    report |= _names("target", [f"{target}: {goal.note}"])
     if rules.standardize_target and not goal.classes:
-        goal = goal.standardized(labels[indices[0]])
+        goal = goal.standardize(labels[indices[0]])
         labels = goal(goals[kept], name)
         report |= _names("target mean and deviation", [f"{goal.mean:.6g}, {goal.std:.6g}"])
     x, _ = encoder({column: cells[kept] for column, cells in features.items()}, name)
@@ -236,7 +237,8 @@ class Encoder:
         many = [f"'{column}' ({len(strings)})" for column, strings in levels.items() if len(strings) > max(10, min(MANY_LEVELS, n // 2))]
         if many:
             raise BadInput(
-                f"too many different texts to encode in column {listed(many)} of '{name}'", fix="leave such columns out with ignore=[...]"
+                f"too many different texts to encode in column {list_names(many)} of '{name}'",
+                fix="leave such columns out with ignore=[...]",
             )
         if not moments and not levels:
             raise BadInput(f"no column of '{name}' has two different values to learn from", fix="give a table with features")
@@ -256,7 +258,7 @@ class Encoder:
         """(x, how many cells of each row had to be filled)."""
         absent = [column for column in self.order if column not in columns]
         if absent:
-            raise BadInput(f"'{name}' has no column {listed(absent)}", fix=f"it needs {listed(self.order)}")
+            raise BadInput(f"'{name}' has no column {list_names(absent)}", fix=f"it needs {list_names(self.order)}")
         n = len(columns[self.order[0]])
         blocks, filled = [], np.zeros(n, np.int64)
         for column in self.order:
@@ -293,7 +295,7 @@ class Target:
     classes: tuple[str, ...] = ()
     mean: float = 0.0
     std: float = 1.0
-    told: str = ""
+    note: str = ""
     """how the task was found, for the report"""
 
     @classmethod
@@ -302,7 +304,7 @@ class Target:
         text, task = cells.dtype == object, rules.task
         whole = not text and bool(np.all(cells == np.floor(cells)))
         if rules.classes:
-            return cls(column, "classes", rules.classes, told=f"{len(rules.classes)} classes")
+            return cls(column, "classes", rules.classes, note=f"{len(rules.classes)} classes")
         if task == "auto":
             few = len(distinct) <= MANY_CLASSES and len(distinct) * 2 <= len(cells)
             task = "classes" if text or (whole and few) else "values"
@@ -322,7 +324,7 @@ class Target:
                     f"column '{column}' of '{name}' has {len(names)} classes in {len(cells)} rows",
                     fix="name another target, or set task='values'",
                 )
-            return cls(column, task, names, told=f"{len(names)} classes")
+            return cls(column, task, names, note=f"{len(names)} classes")
         if text:
             raise BadInput(f"column '{column}' of '{name}' holds texts such as '{distinct[0]}', not numbers", fix="set task='classes'")
         if task == "counts" and not (whole and cells.min() >= 0):
@@ -330,11 +332,11 @@ class Target:
             raise BadInput(
                 f"{wrong} of {len(cells)} targets in column '{column}' of '{name}' are not counts 0, 1, 2, ...", fix="set task='values'"
             )
-        return cls(column, task, told=task)
+        return cls(column, task, note=task)
 
-    def standardized(self, y: Tensor) -> Target:
+    def standardize(self, y: Tensor) -> Target:
         """The same target with mean 0 and deviation 1 over the given (training) values."""
-        return Target(self.column, self.task, self.classes, float(y.double().mean()), float(y.double().std(correction=0)) or 1.0, self.told)
+        return Target(self.column, self.task, self.classes, float(y.double().mean()), float(y.double().std(correction=0)) or 1.0, self.note)
 
     def __call__(self, cells: np.ndarray, name: str) -> Tensor:
         if self.classes:
@@ -343,8 +345,8 @@ class Target:
             unknown = [label for label in labels if label not in place]
             if unknown:
                 raise BadInput(
-                    f"{len(unknown)} of {len(labels)} labels ('{self.column}' of '{name}') are unknown: {listed(sorted(set(unknown)))}",
-                    fix=f"the classes are {listed(self.classes)}",
+                    f"{len(unknown)} of {len(labels)} labels ('{self.column}' of '{name}') are unknown: {list_names(sorted(set(unknown)))}",
+                    fix=f"the classes are {list_names(self.classes)}",
                 )
             return torch.tensor([place[label] for label in labels], dtype=torch.int64)
         with np.errstate(all="ignore"):
@@ -394,11 +396,11 @@ def _read_any(path: Path, order: Sequence[str], target: str) -> Columns:
 
     if suffix(path) == ".npy":
         array = read_npy(path)
-        return named(array, path.name, list(order) if array.ndim == 2 and array.shape[1] == len(order) else None)
+        return name_columns(array, path.name, list(order) if array.ndim == 2 and array.shape[1] == len(order) else None)
     return read_columns(path)
 
 
-def named(array: np.ndarray, name: str, names: Sequence[str] | None = None) -> Columns:
+def name_columns(array: np.ndarray, name: str, names: Sequence[str] | None = None) -> Columns:
     """The columns of a 2-D array under the given names, or c0, c1, ..."""
     if array.ndim != 2 or array.dtype.kind not in "biuf":
         raise BadInput(
@@ -415,9 +417,9 @@ def _class_name(value: object) -> str:
 def _counts(what: str, by_column: Mapping[str, int]) -> dict[str, int | str]:
     """A total, and where it comes from if it is not nothing."""
     total = sum(by_column.values())
-    where = {f"{what} by column": listed([f"{column} {count}" for column, count in by_column.items() if count], 20)} if total else {}
+    where = {f"{what} by column": list_names([f"{column} {count}" for column, count in by_column.items() if count], 20)} if total else {}
     return {what: total, **where}
 
 
 def _names(what: str, names: Sequence[str]) -> dict[str, int | str]:
-    return {what: listed(names, 20)} if names else {}
+    return {what: list_names(names, 20)} if names else {}

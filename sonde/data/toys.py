@@ -16,7 +16,7 @@ from .text.documents import Ragged
 from .text.pairs import PairSource, pairs
 from .text.tokenizer import train
 
-Few = Annotated[int, Range(2, 4096)]
+SymbolCount = Annotated[int, Range(2, 4096)]
 ARTICLES = {"the": "la", "a": "", "this": "tiu"}
 ADJECTIVES = {"": "", "small": "malgranda", "red": "ruga", "old": "malnova", "good": "bona"}
 NOUNS = {"cat": "kato", "dog": "hundo", "house": "domo", "book": "libro", "woman": "virino", "tree": "arbo"}
@@ -33,7 +33,7 @@ def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Dat
     translations = []
     for number in every.tolist():
         rest, verb = divmod(number, len(VERBS))
-        translations.append(translated(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
+        translations.append(sentence_pair(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
     sources, targets = map(list, zip(*translations))
     tokenizer = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
     whole = pairs(sources, targets, tokenizer, tokenizer)
@@ -43,7 +43,7 @@ def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Dat
     )
 
 
-def translated(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:
+def sentence_pair(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:
     """A sentence in both languages from (article, adjective, noun), verb, (article, adjective, noun)."""
 
     def foreign(phrase: tuple[str, str, str], ending: str) -> list[str]:
@@ -55,7 +55,7 @@ def translated(subject: tuple[str, str, str], verb: str, object: tuple[str, str,
 
 
 def reversal(
-    seed: int = 0, n: Annotated[int, Range(10, 10_000_000)] = 4000, symbols: Few = 10, longest: Few = 10, twice: bool = True
+    seed: int = 0, n: Annotated[int, Range(10, 10_000_000)] = 4000, symbols: SymbolCount = 10, longest: SymbolCount = 10, twice: bool = True
 ) -> Data:
     """Symbols, and the same from the last to the first, each twice: the answer is longer than the question.
 
@@ -73,6 +73,6 @@ def reversal(
     turned = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
     target = Ragged(source.values[turned].repeat_interleave(many), bounds * many)
     pad, start, end = symbols, symbols + 1, symbols + 2
-    whole = PairSource(source.wrapped(end=end), target.wrapped(start, end), pad)
+    whole = PairSource(source.wrap(end=end), target.wrap(start, end), pad)
     parts = [whole.subset(part) for part in split(n, seed=seed)]
     return Data(parts[0], parts[1], parts[2], name="reversal", task="other", classes=(*map(str, range(symbols)), "<pad>", "<s>", "</s>"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import tensors
 from ..core.errors import DataUnusable, NoCheckpoint
 from ..runs import checkpoints
-from ..runs.checkpoints import damaged, path_of, set_aside, steps, sweep
+from ..runs.checkpoints import damage_error, path_of, set_aside, steps, sweep
 
 PARTS = ("model", "optim", "rng", "best")
 
@@ -42,7 +42,7 @@ def read(path: Path) -> Checkpoint:
     try:
         return _read(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, str(error)) from error
+        raise damage_error(path, str(error)) from error
 
 
 def _read(path: Path) -> Checkpoint:
@@ -52,7 +52,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:
-    """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and told about.
+    """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and reported.
 
     fits(checkpoint) raises where it cannot be loaded into the model.  None means a run without checkpoints;
     checkpoints that are all damaged are an error.

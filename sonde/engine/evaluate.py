@@ -1,4 +1,4 @@
-"""Figures on held-out data: every batch gives sums and counts, added in batch order whoever computed them."""
+"""Metrics on held-out data: every batch gives sums and counts, added in batch order whoever computed them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, 
     try:
         rows: list[Terms] = []
         starts = range(0, len(source), batch_size)
-        with observed(model) as outputs:
+        with record_outputs(model) as outputs:
             for index in range(world.rank, len(starts), world.size):
                 world.beat(world.step, "evaluate")
                 examples = prepare(source[torch.arange(starts[index], min(starts[index] + batch_size, len(source)))])
@@ -37,7 +37,7 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, 
 
 
 @contextmanager
-def observed(model: nn.Module) -> Iterator[list[Any]]:
+def record_outputs(model: nn.Module) -> Iterator[list[Any]]:
     """A list into which the model's outputs fall while the context lasts."""
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))

@@ -19,33 +19,33 @@ from ..core.recipe import Recipe
 from ..runs import checkpoints, layout, rows
 from ..runs.clock import now
 from ..runs.layout import RunDirectory
-from .fingerprint import blas_threads, differences, fingerprint, listed
-from .job import Job, settled_torch
-from .launch import launch, tell
+from .fingerprint import blas_threads, differences, fingerprint, list_changes
+from .job import Job, torch_settings
+from .launch import launch, print_event
 from .loop import Loop
 from .options import Options
-from .plan import Plan, jsonable, plan, say_source
-from .progress import hushed
+from .plan import RunPlan, jsonable, plan, print_source
+from .progress import silence
 from .record import Record
 from .signals import StopAtOnce
 from .state import random_states, restore_random_states, seed_everything
 from .world import World
 
 
-def start(run_plan: Plan, run: str | Path | None, options: Options, explicit: Mapping[str, Any]) -> Path:
+def start(run_plan: RunPlan, run: str | Path | None, options: Options, explicit: Mapping[str, Any]) -> Path:
     """Train a plan in this process or in workers of its own; returns the run directory.
 
     run: the directory; one that exists already is resumed; None for the next free one
     explicit: those of the options that were asked for, which win over what the run was started with
     """
-    world = World.alone()
+    world = World.single()
     if World.under_torchrun():
         world = World.from_torchrun(options.device)
         explicit = {**explicit, "processes": world.size}
         options = replace(options, processes=world.size)
-    with _claimed(run, run_plan.name, world) as path:
+    with _claim(run, run_plan.name, world) as path:
         directory = RunDirectory(path)
-        recorded, done = _shared(world, lambda: (_recorded(directory, run_plan, options, explicit), directory.is_done))
+        recorded, done = _from_rank_0(world, lambda: (_recorded_options(directory, run_plan, options, explicit), directory.is_done))
         if done:
             if not options.quiet and world.is_main:
                 print(f"{directory.path.name} is already finished")
@@ -59,7 +59,7 @@ def start(run_plan: Plan, run: str | Path | None, options: Options, explicit: Ma
                 threads=settled.threads or 1,
                 hang_timeout=settled.hang_timeout,
                 restarts=settled.restarts,
-                on_event=partial(_lost_worker, directory),
+                on_event=partial(_report_restart, directory),
             )
         else:
             execute(run_plan, settled, path, world)
@@ -72,9 +72,9 @@ def train_quietly(recipe: Recipe, path: str | Path, **options: Any) -> RunDirect
     return RunDirectory(start(plan(recipe, {}), path, Options.of({**options, "quiet": True}), options))
 
 
-def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
+def _report_restart(directory: RunDirectory, event: Mapping[str, Any]) -> None:
     """Tell of a restart, on the screen and in events.jsonl; no worker is alive meanwhile, so the file is free."""
-    tell(event)
+    print_event(event)
     if directory.exists:
         log = rows.Log(directory.path / "events.jsonl")
         log.open(None)
@@ -82,16 +82,16 @@ def _lost_worker(directory: RunDirectory, event: Mapping[str, Any]) -> None:
         log.close()
 
 
-def _shared(world: World, read: Callable[[], Any]) -> Any:
+def _from_rank_0(world: World, read: Callable[[], Any]) -> Any:
     """What rank 0 finds on its disk, on every rank: under torchrun the others may not see the run directory."""
     return files.parse_json(world.broadcast_bytes(files.dump_json(read()) if world.is_main else None))
 
 
 @contextmanager
-def _claimed(run: str | Path | None, name: str, world: World):
+def _claim(run: str | Path | None, name: str, world: World):
     """The directory of the run.  A fresh one is reserved by making it; left empty by an error, it is removed again."""
     if not world.is_main:
-        yield Path(_shared(world, str))
+        yield Path(_from_rank_0(world, str))
         return
     if run is not None:
         path, new_directories = Path(run), []
@@ -111,7 +111,7 @@ def _claimed(run: str | Path | None, name: str, world: World):
                 raise ResourceFault(
                     f"no run directory can be made: {error.strerror}", where=str(path), fix="choose one with --run DIR"
                 ) from error
-    _shared(world, lambda: str(path))
+    _from_rank_0(world, lambda: str(path))
     try:
         yield path
     except BaseException:
@@ -123,7 +123,7 @@ def _claimed(run: str | Path | None, name: str, world: World):
         raise
 
 
-def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explicit: Mapping[str, Any]) -> dict[str, Any] | None:
+def _recorded_options(directory: RunDirectory, run_plan: RunPlan, options: Options, explicit: Mapping[str, Any]) -> dict[str, Any] | None:
     """Options of the run that is already in the directory, after making sure it is the same run; None for a new one."""
     if not directory.exists:
         return None
@@ -132,7 +132,7 @@ def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explici
     fix = "use another --run for a new run, or --resume to go on with this one as it was"
     for part in ("name", "object"):
         if info["recipe"].get(part) != run_plan.source.get(part):
-            raise BadInput(f"{here} was made with recipe {say_source(info['recipe'])}, not {say_source(run_plan.source)}", fix=fix)
+            raise BadInput(f"{here} was made with recipe {print_source(info['recipe'])}, not {print_source(run_plan.source)}", fix=fix)
     if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
         raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
     was, now = info["options"], jsonable(run_plan.options)
@@ -144,20 +144,20 @@ def _recorded(directory: RunDirectory, run_plan: Plan, options: Options, explici
     return info["run_options"]
 
 
-def execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
+def execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> None:
     """One process of a run, from building the recipe to the last metric."""
     caller = random_states()
     assert options.threads is not None
     # Several processes are told to stop by their launcher, all at one step.
     alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
-    with settled_torch(options.threads, options.device), blas_threads(options.threads), alone, hushed(options.quiet or not world.is_main):
+    with torch_settings(options.threads, options.device), blas_threads(options.threads), alone, silence(options.quiet or not world.is_main):
         try:
             _execute(run_plan, options, path, world)
         finally:
             restore_random_states(caller)
 
 
-def _execute(run_plan: Plan, options: Options, path: Path, world: World) -> None:
+def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> None:
     world.beat(0, "start")
     directory = RunDirectory(path)
     job = Job(lambda: run_plan.make(options.seed), options, world)
@@ -202,21 +202,21 @@ def _execute(run_plan: Plan, options: Options, path: Path, world: World) -> None
         directory.close()
 
 
-def register(directory: RunDirectory, run_plan: Plan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def register(directory: RunDirectory, run_plan: RunPlan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Write run.json for a new run, or compare it with this one; returns what it is to hold from now on, and what to warn of."""
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
         if run_plan.file is not None:
             files.replace_file(directory.path / "recipe.py", run_plan.file.read_bytes())
-        directory.write("run.json", _about(run_plan, options, job, marks, hashes))
+        directory.write("run.json", _run_info(run_plan, options, job, marks, hashes))
         return directory.info(), ""
     info = directory.info()
     changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
     if changed and not options.accept_data_change:
         was, now = (side.get(changed[0], {"n": 0, "sha256": "none"}) for side in (info["data"], hashes))
-        fix = "restore the data, or go on with the new ones: --accept-data-change"
+        fix = "restore the data, or go on with the new data: --accept-data-change"
         if arithmetic := differences(info["fingerprint"], marks):  # a normal draw, say, rounds as the processor does
-            fix = f"{fix}; data that are computed also change with the arithmetic ({listed(arithmetic)})"
+            fix = f"{fix}; data that are computed also change with the arithmetic ({list_changes(arithmetic)})"
         raise DataUnusable(
             f"the {changed[0]} data changed since the run began",
             where=f"{job.data.name}: {was['n']} examples, hash {was['sha256'][:12]} then; {now['n']}, {now['sha256'][:12]} now",
@@ -234,7 +234,7 @@ def update(directory: RunDirectory, info: dict[str, Any]) -> None:
         directory.write("run.json", info)
 
 
-def _about(run_plan: Plan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
+def _run_info(run_plan: RunPlan, options: Options, job: Job, marks: dict[str, Any], hashes: dict[str, Any]) -> dict[str, Any]:
     import platform
 
     trainable = sum(p.numel() for p in job.model.parameters() if p.requires_grad)

@@ -52,7 +52,7 @@ ONEDNN: dict[str, tuple[str, ...]] = {
 
 def fingerprint(**more: Any) -> dict[str, Any]:
     """What must be equal for two runs to agree bit for bit."""
-    return {**_here(), **more}
+    return {**_this_process(), **more}
 
 
 def blas_threads(threads: int) -> Any:
@@ -67,13 +67,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[
     return [{"name": name, "before": before[name], "now": value} for name, value in now.items() if name in before and before[name] != value]
 
 
-def listed(changes: Iterable[Mapping[str, Any]]) -> str:
+def list_changes(changes: Iterable[Mapping[str, Any]]) -> str:
     """Differences in one line."""
     return "; ".join(f"{change['name']} {clean(change['before'])} -> {clean(change['now'])}" for change in changes)
 
 
 @functools.cache
-def _here() -> dict[str, str]:
+def _this_process() -> dict[str, str]:
     """What this process computes with.  Libraries read their environment once, so it cannot change later."""
     return {
         "sonde": __version__,

@@ -21,7 +21,7 @@ from .state import misfit_model, model_tensors
 from .world import World
 
 
-class SpreadReplica:
+class ShardedReplica:
     """The same methods as `Replica`; every one of them is a collective."""
 
     def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
@@ -29,7 +29,7 @@ class SpreadReplica:
         from torch.distributed.fsdp import fully_shard
 
         self.model, self.world = model, world
-        self.judges = World.alone()  # a forward pass needs all processes, so all see all batches
+        self.evaluation_world = World.single()  # a forward pass needs all processes, so all see all batches
         self.memory: dict[str, Any] = {}
         self.whole = {name: tensor.to("meta") for name, tensor in model_tensors(model).items()}
         mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
@@ -100,7 +100,7 @@ class SpreadReplica:
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         with torch.no_grad():
             for name, tensor in model_tensors(self.model).items():
-                _spread_(tensor, parts["model"][name])
+                _copy_shard_(tensor, parts["model"][name])
             if not parts["optim"]:
                 self.optimizer.state.clear()
                 return
@@ -111,7 +111,7 @@ class SpreadReplica:
             for parameter, value in zip(self.model.parameters(), values, strict=True):
                 parameter.copy_(value)
             for name, moment in self._moments().items():
-                _spread_(moment, parts["optim"][name])
+                _copy_shard_(moment, parts["optim"][name])
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def _full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def _spread_(target: Any, value: Tensor) -> None:
+def _copy_shard_(target: Any, value: Tensor) -> None:
     """Copy a whole tensor into the part of it that lies here."""
     if hasattr(target, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor

@@ -56,12 +56,12 @@ class Guard:
             oldest, self.strikes = self.strikes[0], []
             return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", oldest + 1)
         if not high:
-            self.calm([loss], [norm])
+            self.accept([loss], [norm])
             if self.seen >= self.LEAST and self.seen % self.EVERY == 0:  # medians are dear beside a tiny step
                 self.limits = self._limits()
         return None
 
-    def calm(self, losses: list[float], norms: list[float]) -> None:
+    def accept(self, losses: list[float], norms: list[float]) -> None:
         """Note steps that were found good."""
         self.losses.extend(losses)
         self.norms.extend(norms)

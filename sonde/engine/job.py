@@ -23,7 +23,7 @@ from . import heap
 from .evaluate import evaluate
 from .guard import named_failure
 from .options import Options
-from .replica import Replica, phased
+from .replica import Replica, has_phases
 from .state import seed_everything
 
 
@@ -52,7 +52,7 @@ class Job:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.moves = hasattr(self.objective, "at")
-        self.turns = phased(self.objective)
+        self.turns = has_phases(self.objective)
         self.phases: tuple[int, ...] = tuple(getattr(self.objective, "phases", ())) or (0,)
         sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
         self.order = Order(
@@ -68,7 +68,7 @@ class Job:
             raise BadInput(f"{self.steps:.3g} steps are more than any run can do", where="steps or epochs", fix="use fewer epochs")
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
         while not self.recipe.log_every and math.gcd(self.log_every, len(self.phases)) > 1:
-            self.log_every += 1  # else the rows would tell of the same players every time
+            self.log_every += 1  # else the rows would show the same phase every time
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
@@ -79,7 +79,7 @@ class Job:
         bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
         self.small = sizes is None and bytes_each * len(self.data.train) <= self.SMALL
         self.laid_out, self.epoch_data = -1, example
-        self.judge: Callable[[Source], dict[str, float]] | None = None
+        self.evaluator: Callable[[Source], dict[str, float]] | None = None
         """metrics of this job, where it is evaluated together with others"""
         self.dice = torch.Generator()
         self.generators = [torch.default_generator]
@@ -95,12 +95,12 @@ class Job:
         """Buffers and optimizer; after this the model's parameters live in the flat buffer."""
         self.model.train()
         if self.options.parallel == "fsdp" and self.world.size > 1:
-            from .fsdp import SpreadReplica
+            from .fsdp import ShardedReplica
 
-            if phased(self.objective):
+            if has_phases(self.objective):
                 message = "an objective whose phases move different weights cannot be trained with a model that is spread"
                 raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-            self.replica: Any = SpreadReplica(self.model, self.recipe.optimizer, self.world)
+            self.replica: Any = ShardedReplica(self.model, self.recipe.optimizer, self.world)
         else:
             self.replica = Replica(self.model, self.recipe.optimizer, self.world, not self.recipe.callbacks, self.objective)
 
@@ -111,7 +111,7 @@ class Job:
             for start in range(0, len(source), 8192):
                 batch = source[torch.arange(start, min(start + 8192, len(source)))]
                 if name == "train" and "y" not in batch:  # questions that an augmentation makes
-                    batch = self._augmented(batch, 0, 0)
+                    batch = self._augment(batch, 0, 0)
                 try:
                     objective.check(batch)
                 except SondeError as error:
@@ -121,7 +121,7 @@ class Job:
         with torch.no_grad(), named_failure(self.model):
             # As in training: what an augmentation makes of an example may be all that the model can read.
             with building("a training batch"):
-                few = self._augmented(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
+                few = self._augment(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
                 raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
@@ -132,7 +132,7 @@ class Job:
         """One forward pass as in training, with augmentation; whatever it changes is put back."""
         self.model.train()
         self.factor(0)
-        self.tell(0)  # another run may have left it at its end
+        self.set_step(0)  # another run may have left it at its end
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.no_grad(), building("a training batch"):
             batch = next(part for part in self.batch(0).values() if len(part))
@@ -161,12 +161,12 @@ class Job:
     def batch(self, step: int) -> dict[int, Batch]:
         """This process's shards of the batch of a step: a function of (seed, step) and nothing else."""
         if self.plain:
-            return {0: self._whole(step)}
-        whole = self._whole(step)
+            return {0: self._full_batch(step)}
+        whole = self._full_batch(step)
         cuts = [-(-shard * len(whole) // self.shards) for shard in range(self.shards + 1)]  # rounded up: shard 0 is never empty
-        return {shard: self.ready(self._augmented(whole[cuts[shard] : cuts[shard + 1]], step, shard)) for shard in self.mine}
+        return {shard: self.ready(self._augment(whole[cuts[shard] : cuts[shard + 1]], step, shard)) for shard in self.mine}
 
-    def _whole(self, step: int) -> Batch:
+    def _full_batch(self, step: int) -> Batch:
         """The undivided batch of a step.  Small data are laid in the order of the epoch once and cut into views; every
         row is used once before they are laid out anew, so a model that writes into its input harms nothing."""
         if not self.small:
@@ -177,7 +177,7 @@ class Job:
         start = position * self.order.batch_size
         return self.epoch_data[start : start + self.order.batch_size]
 
-    def _augmented(self, batch: Batch, step: int, shard: int) -> Batch:
+    def _augment(self, batch: Batch, step: int, shard: int) -> Batch:
         if self.recipe.augment is None or not len(batch):
             return batch
         return self.recipe.augment(batch, self.dice.manual_seed(key(self.options.seed, "augment", step, shard)))
@@ -194,23 +194,23 @@ class Job:
 
     def gradient(self, step: int, shards: dict[int, Batch]) -> float:
         """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
-        self.tell(step)
-        players: Any = self.recipe.objective if self.turns else None
-        if players is not None:
-            players.phase = self.phase(step)
+        self.set_step(step)
+        phased: Any = self.recipe.objective if self.turns else None
+        if phased is not None:
+            phased.phase = self.phase(step)
         try:
             return self.replica.gradient(self.objective, shards, self.shards, self.before(step), self.phase(step))
         finally:
-            if players is not None:
-                players.phase = None
+            if phased is not None:
+                phased.phase = None
 
-    def tell(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Say to an objective that changes while training which step comes."""
         if self.moves:
             self.objective.at(step)  # type: ignore[attr-defined]  # only some have it, and `moves` says which
 
     def phase(self, step: int) -> int:
-        """Which weights move at a step, of an objective whose players take turns; else all of them."""
+        """Which weights move at a step, of an objective with phases; else all of them."""
         return self.phases[step % len(self.phases)]
 
     def factor(self, step: int) -> float:
@@ -223,9 +223,9 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        if self.judge is not None:
-            return self.judge(source)
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.replica.judges)
+        if self.evaluator is not None:
+            return self.evaluator(source)
+        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.replica.evaluation_world)
 
     @property
     def regime(self) -> str:
@@ -281,7 +281,7 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextmanager
-def settled_torch(threads: int, device: str):
+def torch_settings(threads: int, device: str):
     """Thread count, deterministic kernels and gradients for one run, whatever the caller turned off; put back afterwards."""
     memory: Any = torch.utils.deterministic
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory)

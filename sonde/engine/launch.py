@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from ..core import errors
 from ..core.errors import BadInput, Interrupted, PeerLost, Preempted, SondeError
-from .world import Pulse, Sign, World, is_network_error, lost
+from .world import Pulse, Sign, World, is_network_error, peer_lost
 
 LEAVE_SECONDS = 5.0
 """how long the others may take to end by themselves after one has ended with an error"""
@@ -81,7 +81,7 @@ def launch(
                 best = reached
                 if wasted > restarts:
                     raise loss.final(restarts, reached)
-                (on_event or tell)(loss.event(number, reached))
+                (on_event or print_event)(loss.event(number, reached))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -147,7 +147,7 @@ class _Worker:
 
 
 @dataclass
-class _Loss:
+class _WorkerLoss:
     """Why an attempt ended that deserves another."""
 
     rank: int
@@ -174,7 +174,7 @@ class _Loss:
             f"{self.why}; {restarts} restarts brought no new checkpoint" if restarts else self.why,
             where=f"{place}; its last lines: {self.tail}" if self.tail else place,
             last_good=_last_good(saved),
-            fix=f"{memory}fix what ended that rank; the same command goes on from the last checkpoint",
+            fix=f"{memory}fix what ended that rank; the same command continues from the last checkpoint",
         )
 
 
@@ -191,7 +191,7 @@ class _Signals:
         self.woken, self.wake = os.pipe()
         if threading.current_thread() is threading.main_thread():
             for number in (*STOPS, signal.SIGTSTP):
-                self.previous[number] = signal.signal(number, self._asked)
+                self.previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,7 +200,7 @@ class _Signals:
         os.close(self.woken)
         os.close(self.wake)
 
-    def _asked(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         if number == signal.SIGTSTP:
             self.sleep = True
         elif self.stop == number == signal.SIGINT:
@@ -209,11 +209,11 @@ class _Signals:
             self.stop = number
         os.write(self.wake, b"!")  # ends the wait that the handler interrupted
 
-    def stopped(self, saved: int | None) -> SondeError:
+    def stop_error(self, saved: int | None) -> SondeError:
         """The error of a job that ended on request without a worker saying so itself."""
         kind = Interrupted if self.stop == signal.SIGINT else Preempted
         name = signal.Signals(self.stop).name
-        return kind(f"stopped by {name}", where="supervisor", last_good=_last_good(saved), fix="the same command goes on from there")
+        return kind(f"stopped by {name}", where="supervisor", last_good=_last_good(saved), fix="the same command continues from there")
 
 
 class _Attempt:
@@ -247,7 +247,7 @@ class _Attempt:
     def alive(self) -> list[_Worker]:
         return [worker for worker in self.workers if worker.code is None]
 
-    def run(self, progress: Callable[[], int | None]) -> _Loss | None:
+    def run(self, progress: Callable[[], int | None]) -> _WorkerLoss | None:
         """Watch until all workers are gone.  None: done.  A loss: worth another attempt.  Everything else is raised."""
         try:
             loss = self._watch()
@@ -255,7 +255,7 @@ class _Attempt:
             self._end()
         if self.signals.stop and (loss or self.signals.at_once or any(worker.code for worker in self.workers)):
             error = min(self.workers, key=_weight).error if loss is None else None
-            raise self.signals.stopped(progress()) if error is None or isinstance(error, PeerLost) else error
+            raise self.signals.stop_error(progress()) if error is None or isinstance(error, PeerLost) else error
         if loss is not None:
             return loss
         if self.first is None:
@@ -265,7 +265,7 @@ class _Attempt:
             return self._loss(cause, cause.error.what if cause.error else f"rank {cause.rank} ended with code {cause.code}")
         raise cause.error
 
-    def _watch(self) -> _Loss | None:
+    def _watch(self) -> _WorkerLoss | None:
         leave_by: float | None = None
         while self.alive:
             self._wait()
@@ -281,7 +281,7 @@ class _Attempt:
             saving = any(self.pulse.read(worker.rank).phase == "save" for worker in self.alive)
             if leave_by is not None and time.monotonic() > leave_by and not saving:
                 return None
-            hung = self._hung()
+            hung = self._hung_rank()
             if hung is not None:
                 return hung
             if self._obey():
@@ -301,7 +301,7 @@ class _Attempt:
         if time.monotonic() - now > pause + 1.0:  # this process itself was stopped or starved; so were the workers, maybe
             self.awake = time.monotonic()
 
-    def _hung(self) -> _Loss | None:
+    def _hung_rank(self) -> _WorkerLoss | None:
         """A rank that is late by its own fault: stopped, or busy elsewhere while the others wait; else all wait for all."""
         now = time.monotonic()
         alive = {worker.rank: worker for worker in self.alive}
@@ -353,12 +353,12 @@ class _Attempt:
                 worker.send(self.signals.stop)
         return False
 
-    def _loss(self, worker: _Worker, why: str, stacks: dict[int, str] | None = None) -> _Loss:
+    def _loss(self, worker: _Worker, why: str, stacks: dict[int, str] | None = None) -> _WorkerLoss:
         lines = self._read(f"log-{worker.rank}").splitlines()[-5:]
         crash = self._read(f"stack-{worker.rank}")
         if crash and not stacks:
             lines.append(f"crashed in {_innermost(crash)}")
-        return _Loss(worker.rank, why, self.pulse.read(worker.rank), " | ".join(line.strip()[:200] for line in lines), stacks or {})
+        return _WorkerLoss(worker.rank, why, self.pulse.read(worker.rank), " | ".join(line.strip()[:200] for line in lines), stacks or {})
 
     def _read(self, name: str) -> str:
         """A file of this attempt, or nothing where a rank did not get as far as to make it."""
@@ -434,9 +434,9 @@ def _report(error: BaseException, rank: int, report: mmap.mmap) -> int:
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return (error.code or 0) & 0xFF
     if isinstance(error, KeyboardInterrupt):
-        error = Interrupted("stopped by SIGINT", where=f"rank {rank}", fix="the same command goes on from the last checkpoint")
+        error = Interrupted("stopped by SIGINT", where=f"rank {rank}", fix="the same command continues from the last checkpoint")
     elif is_network_error(error):
-        error = lost(error, rank, "a collective")
+        error = peer_lost(error, rank, "a collective")
     elif not isinstance(error, SondeError):
         frames = traceback.extract_tb(error.__traceback__)
         place = f"rank {rank}, {frames[-1].filename} line {frames[-1].lineno}" if frames else f"rank {rank}"
@@ -478,7 +478,7 @@ def _innermost(dump: str) -> str:
     return " called from ".join(frames[:2]) or "a place that cannot be told"
 
 
-def tell(event: Mapping[str, Any]) -> None:
+def print_event(event: Mapping[str, Any]) -> None:
     """Print an event where nobody else takes it."""
     print(f"warning: {event['why']}", file=sys.stderr)
     for rank, stack in event["stacks"].items():

@@ -19,7 +19,7 @@ from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
 from .job import Job
 from .progress import Progress
 from .record import Record
-from .signals import StopRequest, stopped
+from .signals import StopRequest, stop_error
 
 
 class Best:
@@ -58,7 +58,7 @@ class Loop:
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self.record = job, record
         self.guards = [Guard() for _ in range(max(job.phases) + 1)]
-        """one for each phase: players may have losses of their own"""
+        """one for each phase: each phase may have a loss of its own"""
         self.best = Best(job.recipe)
         self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
         self.step = 0
@@ -78,7 +78,7 @@ class Loop:
         self.job.replica.fits(snapshot.parts)
         try:
             Best(self.job.recipe).load(snapshot.state["best"])
-            for _, saved in self._guarded(snapshot.state):
+            for _, saved in self._load_guards(snapshot.state):
                 Guard().load(saved)
             for _ in zip(self.job.recipe.callbacks, snapshot.state["callbacks"], strict=True):
                 continue
@@ -88,7 +88,7 @@ class Loop:
     def load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
         self.best.load(state["best"])
-        for guard, saved in self._guarded(state):
+        for guard, saved in self._load_guards(state):
             guard.load(saved)
         for callback, saved in zip(self.job.recipe.callbacks, state["callbacks"], strict=True):
             callback.load(saved)
@@ -98,26 +98,26 @@ class Loop:
         """That of the first phase, which for most objectives is the only one."""
         return self.guards[0]
 
-    def _guarded(self, state: dict[str, Any]) -> list[tuple[Guard, dict[str, Any]]]:
+    def _load_guards(self, state: dict[str, Any]) -> list[tuple[Guard, dict[str, Any]]]:
         """Every guard with what a checkpoint says of it."""
         return list(zip(self.guards, [state["guard"], *state.get("guards", [])], strict=True))
 
     def run(self) -> None:
         """All steps that are left; raises Preempted or Interrupted, state saved, when a signal asks for it."""
         job, record = self.job, self.record
-        with StopRequest() as stop, Progress(record.name, job.steps, self.step, quiet=not record.speaks) as progress:
+        with StopRequest() as stop, Progress(record.name, job.steps, self.step, quiet=not record.prints) as progress:
             record.progress = progress
             while self.step < job.steps and not self._patience_spent():
                 job.world.beat(self.step, "step")
                 if self.step in record.skips:
-                    self._passed_over()
-                elif not self._took_step():
+                    self._skip_step()
+                elif not self._take_step():
                     continue
                 progress.tick(self.step)
                 if self.boundary(stop):
                     break
 
-    def _took_step(self) -> bool:
+    def _take_step(self) -> bool:
         """One step, taken or left out; False where bad numbers sent the loop back to a checkpoint."""
         job = self.job
         buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
@@ -174,8 +174,8 @@ class Loop:
             self.record.save(self, must=finished or bool(stop_signal))
         if stop_signal and not finished:
             path = self.record.path
-            fix = f"the same command goes on from there, or: sonde train --resume {path}"
-            raise stopped(stop_signal, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
+            fix = f"the same command continues from there, or: sonde train --resume {path}"
+            raise stop_error(stop_signal, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
         return finished
 
     def _evaluate(self, valid: Source) -> None:
@@ -188,7 +188,7 @@ class Loop:
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
 
-    def _passed_over(self) -> None:
+    def _skip_step(self) -> None:
         """A step that is left out: the batch is not used, the weights stay."""
         self.step += 1
         self.record.row({"step": self.step, "epoch": self.epoch, "skipped": True})
@@ -215,7 +215,7 @@ class Loop:
         if job.recipe.on_bad == "skip":
             for buffer, value in zip(job.model.buffers(), buffers, strict=True):
                 buffer.copy_(value)
-            self._passed_over()
+            self._skip_step()
             return True
         back = (fault.steps - 1) * len(job.phases) + 1  # a guard counts the steps of its own phase
         self.record.skip(range(step - back + 1 - broken, step + 1 - broken))

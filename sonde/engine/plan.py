@@ -17,7 +17,7 @@ from .job import building
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What was asked: where the recipe comes from, its options, and how to make it."""
 
     make: Callable[[int], Recipe]
@@ -28,12 +28,12 @@ class Plan:
     file: Path | None = None
 
 
-def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[str, Any]) -> Plan:
+def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[str, Any]) -> RunPlan:
     """Find a recipe and check its options; nothing is built yet."""
     if isinstance(recipe, Recipe):
         if overrides:
             raise BadInput(f"a Recipe object has no option '{next(iter(overrides))}'", fix="change it with recipe.replace(...)")
-        return Plan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
+        return RunPlan(lambda seed: recipe, {"object": "Recipe"}, "recipe")
     file = None
     function: Any
     if callable(recipe):
@@ -45,7 +45,7 @@ def plan(recipe: str | Path | Recipe | Callable[..., Recipe], overrides: dict[st
     else:
         name = registry.check("recipes", str(recipe))
         function, source = registry.load("recipes", name).recipe, {"name": name}
-    return Plan(_maker(function, overrides, f"recipe '{name}'"), source, name, _options(function, overrides, f"recipe '{name}'"), file)
+    return RunPlan(_maker(function, overrides, f"recipe '{name}'"), source, name, _options(function, overrides, f"recipe '{name}'"), file)
 
 
 def _options(function: Callable[..., Recipe], overrides: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: st
     return make
 
 
-def say_source(source: dict[str, Any]) -> str:
+def print_source(source: dict[str, Any]) -> str:
     return f"'{source.get('name') or source.get('file') or source.get('object')}'"
 
 
-def plan_of(old: RunDirectory, recipe: Any) -> Plan:
+def plan_of(old: RunDirectory, recipe: Any) -> RunPlan:
     """The plan recorded in a run directory; a user's file is taken from the copy kept there."""
     info = old.info()
     source = info["recipe"]

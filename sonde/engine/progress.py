@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_hushed: ContextVar[bool] = ContextVar("hushed", default=False)
+_silenced: ContextVar[bool] = ContextVar("silenced", default=False)
 
 
 def span(seconds: float) -> str:
@@ -27,7 +27,7 @@ def span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """A line for whoever reads along; one who has left, or closed the terminal, is no reason to stop a run."""
     try:
         print(text, file=sys.stderr, flush=True)
@@ -36,13 +36,13 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def hushed(quiet: bool) -> Iterator[None]:
+def silence(quiet: bool) -> Iterator[None]:
     """Where quiet, no progress inside is shown, whoever makes it: a recipe may fit word vectors and never hear of --quiet."""
-    before = _hushed.set(quiet or _hushed.get())
+    before = _silenced.set(quiet or _silenced.get())
     try:
         yield
     finally:
-        _hushed.reset(before)
+        _silenced.reset(before)
 
 
 class Pace:
@@ -74,7 +74,7 @@ class Progress:
     """A live line for a loop of known length; `tick` is cheap enough to call at every step."""
 
     def __init__(self, title: str, steps: int, start: int = 0, unit: str = "step", quiet: bool = False) -> None:
-        self.title, self.steps, self.start, self.unit, self.quiet = title, steps, start, unit, quiet or _hushed.get()
+        self.title, self.steps, self.start, self.unit, self.quiet = title, steps, start, unit, quiet or _silenced.get()
         self.live = not self.quiet and sys.stderr.isatty()
         self.pace = Pace()
         self.pace.mark(start)
@@ -126,7 +126,7 @@ class Progress:
                 self.display.update(self.task, completed=step, told=self.line(step))
                 self.display.refresh()
         else:
-            tell(f"{self.title}  {self.line(step)}")
+            print_line(f"{self.title}  {self.line(step)}")
 
     def line(self, step: int) -> str:
         left = self.pace.left(self.steps)
@@ -143,4 +143,4 @@ class Progress:
             with self._on_terminal():
                 self.display.console.print(text, markup=False, highlight=False)
         else:
-            tell(text)
+            print_line(text)

@@ -19,9 +19,9 @@ from ..runs.clock import now
 from ..runs.layout import RunDirectory
 from ..runs.rows import Log
 from . import checkpoint
-from .fingerprint import differences, listed
+from .fingerprint import differences, list_changes
 from .options import Options
-from .progress import Progress, tell
+from .progress import Progress, print_line
 from .state import misfit_random_states, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Record:
         self.directory, self.options, self.world, self.about = directory, options, world, about
         self.path, self.name = directory.path, directory.path.name
         self.owner = world.is_main
-        self.speaks = self.owner and not options.quiet
+        self.prints = self.owner and not options.quiet
         self.metrics = Log(self.path / "metrics.jsonl")
         self.events = Log(self.path / "events.jsonl")
         self.callbacks: list[Callback] = []
@@ -73,8 +73,8 @@ class Record:
     def say(self, text: str) -> None:
         if self.progress is not None:
             self.progress.say(text)
-        elif self.speaks:
-            tell(text)
+        elif self.prints:
+            print_line(text)
 
     def warn(self, text: str, step: int) -> None:
         self.event("warning", step, text=text)
@@ -163,8 +163,8 @@ class Record:
             return
         step = snapshot.step if snapshot is not None else 0
         if self.options.exact:
-            raise BadInput(f"bits cannot be kept: {listed(changes)}", where=self.name, fix="resume as before, or leave out --exact")
-        text = f"you resume with different arithmetic ({listed(changes)}): bits may differ from step {step} on"
+            raise BadInput(f"bits cannot be kept: {list_changes(changes)}", where=self.name, fix="resume as before, or leave out --exact")
+        text = f"you resume with different arithmetic ({list_changes(changes)}): bits may differ from step {step} on"
         self.event("arithmetic", step, differs=changes, text=text)
         self.say(f"warning: {text}")
 

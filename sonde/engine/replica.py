@@ -13,7 +13,7 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..gradients import mean
 from ..gradients.flat import Flat
-from ..gradients.replay import Repeated
+from ..gradients.replay import ReplayedGradient
 from ..optim.quick import quick_step
 from .guard import bad_weights
 from .state import Moments, load_model_, misfit_model, model_tensors
@@ -24,19 +24,19 @@ class Replica:
 
     def __init__(self, model: nn.Module, optimizer: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
         """steady: nobody but the optimizer changes the model, so a step may be replayed
-        objective: says which parameters move in which phase, where it has phases (see `phased`)
+        objective: says which parameters move in which phase, where it has phases (see `has_phases`)
         """
         self.model, self.world, self.steady = model, world, steady
-        self.judges = world
+        self.evaluation_world = world
         """processes that share the work of an evaluation"""
         self.memory: dict[str, Any] = {}
         decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
-        self.flat = Flat(model, decays, checked(objective, model)) if phased(objective) else Flat(model, decays)
+        self.flat = Flat(model, decays, check_phases(objective, model)) if has_phases(objective) else Flat(model, decays)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():
             groups.setdefault(group // 2, []).append((group, parameter))
         self.movers = {phase: Mover(optimizer, own, self.flat) for phase, own in groups.items()}
-        self.repeated: Repeated | None = None
+        self.repeated: ReplayedGradient | None = None
 
     def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
         """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
@@ -49,9 +49,11 @@ class Replica:
         if total == 1:
             before(0)
             if not self.steady:
-                return mean.whole(self.model, objective, self.flat, shards[0])
+                return mean.full_batch(self.model, objective, self.flat, shards[0])
             if self.repeated is None:
-                self.repeated = Repeated(self.model, objective, self.flat, partial(mean.whole, self.model, objective, self.flat))
+                self.repeated = ReplayedGradient(
+                    self.model, objective, self.flat, partial(mean.full_batch, self.model, objective, self.flat)
+                )
             return self.repeated(shards[0])
         return mean.sharded(self.model, objective, self.flat, shards, total, self.world, before, self.memory)
 
@@ -121,12 +123,12 @@ class Mover:
         return self.optimizer.param_groups[0]["lr"]
 
 
-def phased(objective: Any) -> bool:
-    """Whether an objective has players that take turns (see `core.recipe.Objective`)."""
+def has_phases(objective: Any) -> bool:
+    """Whether an objective trains in phases that take turns (see `core.recipe.Objective`)."""
     return hasattr(objective, "phases")
 
 
-def checked(objective: Any, model: nn.Module) -> Callable[[str], int]:
+def check_phases(objective: Any, model: nn.Module) -> Callable[[str], int]:
     """`phase_of` of an objective with phases, after a look at what it says of every parameter that trains."""
 
     def whole(number: Any) -> bool:

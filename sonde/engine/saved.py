@@ -13,11 +13,11 @@ from ..core.recipe import Recipe
 from ..runs import checkpoints, layout
 from ..runs.layout import RunDirectory
 from . import checkpoint
-from .plan import Plan, plan, plan_of
+from .plan import RunPlan, plan, plan_of
 from .state import load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
 
 
-def rebuild(directory: RunDirectory, run_plan: Plan | None = None) -> Recipe:
+def rebuild(directory: RunDirectory, run_plan: RunPlan | None = None) -> Recipe:
     """The recipe of a run, built again from its record, or from `run_plan` where that is known."""
     run_plan = run_plan or plan_of(directory, None)
     caller, seed = random_states(), directory.info()["seed"]

@@ -11,14 +11,14 @@ from typing import final
 from ..core.errors import Interrupted, Preempted, SondeError
 
 
-def stopped(number: int, when: str, run: str, last_good: str, fix: str = "the same command begins again") -> SondeError:
+def stop_error(number: int, when: str, run: str, last_good: str, fix: str = "the same command begins again") -> SondeError:
     """The error that ends a run after a signal."""
     kind = Interrupted if number == signal.SIGINT else Preempted
     return kind(f"stopped by {signal.Signals(number).name} {when}", where=run, last_good=last_good, fix=fix)
 
 
 class Handlers:
-    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `asked`; abstract.
+    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `requested`; abstract.
 
     In a thread that is not the main one nothing is installed and nothing is asked.
     """
@@ -36,7 +36,7 @@ class Handlers:
             for number in self.SIGNALS:
                 before = signal.getsignal(number)
                 if before != signal.SIG_IGN:
-                    self.previous[number] = signal.signal(number, self.asked)
+                    self.previous[number] = signal.signal(number, self.requested)
                     owner = getattr(before, "__self__", None)
                     self.signal = self.signal or (owner.signal if isinstance(owner, Handlers) else 0)
 
@@ -44,7 +44,7 @@ class Handlers:
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def asked(self, number: int, frame: FrameType | None) -> None:
+    def requested(self, number: int, frame: FrameType | None) -> None:
         raise NotImplementedError
 
 
@@ -56,13 +56,13 @@ class StopRequest(Handlers):
         self.install()
         return self
 
-    def asked(self, number: int, frame: FrameType | None) -> None:
+    def requested(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
-            _say(b"\nstopped at once; the last checkpoint is intact\n")
+            _write(b"\nstopped at once; the last checkpoint is intact\n")
             os._exit(130)
         self.signal = number
         if number == signal.SIGINT:
-            _say(b"\nfinishing this step and saving; press Ctrl-C again to stop at once\n")
+            _write(b"\nfinishing this step and saving; press Ctrl-C again to stop at once\n")
 
 
 @final
@@ -77,12 +77,12 @@ class StopAtOnce(Handlers):
         self.install()
         return self
 
-    def asked(self, number: int, frame: FrameType | None) -> None:
+    def requested(self, number: int, frame: FrameType | None) -> None:
         self.signal = number  # an `except Exception` in a user's code may swallow the error; the loop still sees this
-        raise stopped(number, self.when, self.run, "every checkpoint there is", "the same command goes on, or begins again")
+        raise stop_error(number, self.when, self.run, "every checkpoint there is", "the same command continues, or begins again")
 
 
-def _say(text: bytes) -> None:
+def _write(text: bytes) -> None:
     try:
         os.write(2, text)
     except OSError:  # the terminal may be the very thing that is gone

@@ -28,16 +28,16 @@ from ..core.terms import Term, Terms
 from ..gradients.flat import Flat
 from ..gradients.replay import Recorder, Replay, Unrepeatable, repeatable
 from ..optim.quick import quick_step
-from .evaluate import evaluate, mean_metrics, observed, sums
+from .evaluate import evaluate, mean_metrics, record_outputs, sums
 from .guard import Guard, bad_weights
 from .job import Job
 from .loop import Loop
 from .progress import Progress
-from .signals import StopRequest, stopped
+from .signals import StopRequest, stop_error
 from .state import misfit_model, model_tensors
 
 
-def reason_against(jobs: list[Job]) -> str:
+def why_not(jobs: list[Job]) -> str:
     """Why these jobs cannot be trained as one; '' where they can.
 
     First what is known not to work, for every member; then the proof: losses, gradients and metrics of all members at
@@ -51,7 +51,7 @@ def reason_against(jobs: list[Job]) -> str:
         if not all(map(torch.equal, _constants(jobs[0]), _constants(job))):
             return "members differ in what their networks do not train"
     try:
-        return _disproof(jobs)
+        return _mismatch(jobs)
     except SondeError:
         raise
     except Exception as error:  # torch cannot do everything for many at once, and says so in many ways
@@ -114,13 +114,13 @@ def _constants(job: Job) -> list[Tensor]:
     return [*job.model.buffers(), *(parameter for parameter in job.model.parameters() if not parameter.requires_grad)]
 
 
-def _disproof(jobs: list[Job]) -> str:
+def _mismatch(jobs: list[Job]) -> str:
     """What shows that training together is something else than training alone; '' where nothing does.
 
     The jobs are as they were afterwards, but for their buffers of parameters.
     """
-    alone = [_alone(job) for job in jobs]
-    together = Together(jobs)
+    alone = [_reference(job) for job in jobs]
+    together = Vectorized(jobs)
     fields = together.batch(0)
     for _ in range(2):  # the second time it is a replay
         losses = together.gradient(fields)
@@ -130,29 +130,31 @@ def _disproof(jobs: list[Job]) -> str:
         if not math.isclose(float(losses[row]), loss, rel_tol=1e-3, abs_tol=1e-6) or not max(gaps) <= 1e-3 * scale + 1e-9:
             return "the first gradients would not be those of the runs alone"
         for split, wanted in split_metrics.items():
-            actual = together.judge(row, jobs[row].data.splits[split])
+            actual = together.evaluate(row, jobs[row].data.splits[split])
             if actual.keys() != wanted.keys() or not all(math.isclose(actual[n], wanted[n], rel_tol=1e-3, abs_tol=1e-6) for n in actual):
                 return "the first metrics would not be those of the runs alone"
     return ""
 
 
-def _alone(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, float]]]:
+def _reference(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, float]]]:
     """Loss and gradient of a job's first batch and its metrics, by the ordinary way."""
     job.model.train()
     terms = job.objective(job.model, job.batch(0)[0])
     trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
     gradients = dict(zip(trained, torch.autograd.grad(terms.loss(), list(trained.values())), strict=True))
-    judged = partial(evaluate, job.model, job.objective, batch_size=job.recipe.evaluate_batch_size, prepare=job.ready, world=job.world)
-    split_metrics = {name: judged(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
+    evaluate_job = partial(
+        evaluate, job.model, job.objective, batch_size=job.recipe.evaluate_batch_size, prepare=job.ready, world=job.world
+    )
+    split_metrics = {name: evaluate_job(source=source) for name, source in job.data.splits.items() if name != "train" and len(source)}
     return float(terms.loss().detach()), gradients, split_metrics
 
 
 class Member:
     """Stands in for a Replica: the row of one member in the common buffers."""
 
-    def __init__(self, job: Job, together: Together, row: int) -> None:
+    def __init__(self, job: Job, together: Vectorized, row: int) -> None:
         self.job, self.together, self.row = job, together, row
-        self.judges = job.world
+        self.evaluation_world = job.world
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": model_tensors(self.job.model), "optim": self.together.moments(self.row)}
@@ -164,7 +166,7 @@ class Member:
         misfit_model(model_tensors(self.job.model), parts)
 
 
-class Together:
+class Vectorized:
     """Members laid side by side: for each group of parameters one (M, P) buffer of values and one of gradients."""
 
     def __init__(self, jobs: list[Job]) -> None:
@@ -202,7 +204,7 @@ class Together:
         self.model, self.objective = jobs[0].model, jobs[0].recipe.objective
         self.buffers = dict(self.model.named_buffers())
         self.step = 0
-        self.judged: dict[tuple[int, str], list[dict[str, float]]] = {}
+        self.metrics: dict[tuple[int, str], list[dict[str, float]]] = {}
         self.about: dict[tuple[str, int], dict[str, tuple[float, float]]] = {}
         """count and weight of each sum, by part of the data and number of examples"""
         self._feed()
@@ -212,14 +214,14 @@ class Together:
     def _feed(self) -> None:
         """One source for all where the data are the same, else the members' data end to end."""
         sources = [job.data.train for job in self.jobs]
-        self.same = {name: self._same(name) for name in self.jobs[0].data.splits}
+        self.same = {name: self._shared_source(name) for name in self.jobs[0].data.splits}
         parts = [source[torch.arange(len(source))] for source in (sources[:1] if self.same["train"] else sources)]
         # What tells examples apart, `ids`, is for reports; no objective of ours reads it.
         self.whole = {name: torch.cat([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
         self.offsets = torch.arange(len(sources)).unsqueeze(1) * (0 if self.same["train"] else len(sources[0]))
         self.epoch, self.laid_out = -1, self.whole
 
-    def _same(self, split: str) -> bool:
+    def _shared_source(self, split: str) -> bool:
         return len({job.data.splits[split].fingerprint() for job in self.jobs}) == 1
 
     def batch(self, step: int) -> dict[str, Tensor]:
@@ -239,7 +241,7 @@ class Together:
     def gradient(self, fields: dict[str, Tensor]) -> Tensor:
         """Fill the gradient buffers; returns the M losses."""
         with torch.no_grad():
-            losses, *grads = self._replayed("gradient", self._losses_and_gradients, fields)
+            losses, *grads = self._replay("gradient", self._losses_and_gradients, fields)
             torch._foreach_copy_(self.homes, grads)
         return losses
 
@@ -254,7 +256,7 @@ class Together:
         """The model at these parameters."""
         return lambda *inputs: functional_call(self.model, (parameters, self.buffers), inputs)
 
-    def _replayed(self, what: Any, function: Any, fields: dict[str, Tensor]) -> list[Tensor]:
+    def _replay(self, what: Any, function: Any, fields: dict[str, Tensor]) -> list[Tensor]:
         """What the function gives for the fields, by replaying the operations it did for fields of the same shape."""
         kind = (what, *((field.shape, field.stride(), field.dtype) for field in fields.values()))
         if kind not in self.replays:
@@ -313,13 +315,13 @@ class Together:
 
     # ------------------------------------------------------------------------------------------------ metrics
 
-    def judge(self, row: int, source: Source) -> dict[str, float]:
-        """Figures of one member; the first that is asked for at a step computes those of all."""
+    def evaluate(self, row: int, source: Source) -> dict[str, float]:
+        """Metrics of one member; the first that is requested at a step computes those of all."""
         job = self.jobs[row]
         split = next(name for name, part in job.data.splits.items() if part is source)
-        if (self.step, split) not in self.judged:
-            self.judged = {(self.step, split): self._metrics(split)}
-        return self.judged[self.step, split][row]
+        if (self.step, split) not in self.metrics:
+            self.metrics = {(self.step, split): self._metrics(split)}
+        return self.metrics[self.step, split][row]
 
     @torch.no_grad()
     def _metrics(self, split: str) -> list[dict[str, float]]:
@@ -331,7 +333,7 @@ class Together:
             chosen = torch.arange(start, min(start + size, len(source)))
             parts = [job.data.splits[split][chosen] for job in (self.jobs[:1] if self.same[split] else self.jobs)]
             fields = {name: torch.stack([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
-            raw_sums = torch.stack(self._replayed(split, partial(self._sums, split), fields)).double()
+            raw_sums = torch.stack(self._replay(split, partial(self._sums, split), fields)).double()
             about = self.about[split, len(chosen)]
             for row in range(len(self.jobs)):
                 terms = {name: Term(value, *about) for value, (name, about) in zip(raw_sums[:, row], about.items(), strict=True)}
@@ -341,7 +343,7 @@ class Together:
 
     def _sums(self, split: str, fields: dict[str, Tensor]) -> list[Tensor]:
         """Sums of all terms and measures, each (M,); their counts and weights, which are the same for all, are kept aside."""
-        with observed(self.model) as outputs:
+        with record_outputs(self.model) as outputs:
 
             def one(parameters: dict[str, Tensor], batch: dict[str, Tensor]) -> list[Tensor]:
                 terms = sums(self._with(parameters), self.objective, Batch(**batch), outputs)
@@ -383,7 +385,7 @@ class Guards:
         if self.pending:
             losses, norms = (np.stack(numbers).astype(float) for numbers in zip(*self.pending, strict=True))
             for guard, some_losses, some_norms in zip(self.guards, losses.T.tolist(), norms.T.tolist(), strict=True):
-                guard.calm(some_losses, some_norms)
+                guard.accept(some_losses, some_norms)
                 guard.pause(len(some_losses))
             self.pending = []
         if len({len(guard.losses) for guard in self.guards}) == 1 and self.guards[0].seen >= Guard.LEAST:
@@ -400,12 +402,12 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
     Rows, evaluations and the final checkpoint are written by each member's own loop, as if it ran alone.
     """
     jobs = [loop.job for loop in loops]
-    together = Together(jobs)
+    together = Vectorized(jobs)
     guards = Guards([loop.guard for loop in loops])
     failed = [""] * len(loops)
     for row, job in enumerate(jobs):
         job.replica = Member(job, together, row)
-        job.judge = partial(together.judge, row)
+        job.evaluator = partial(together.evaluate, row)
         job.model.train()
     first = jobs[0]
     with StopRequest() as stop, Progress(title, first.steps, unit=f"{len(jobs)} members, step") as progress:
@@ -424,7 +426,9 @@ def train_together(loops: list[Loop], title: str) -> list[str]:
             if stop.signal and step < first.steps:
                 folder = str(loops[0].record.path.parent)
                 when = f"after step {step} of {first.steps} of {len(jobs)} members together"
-                raise stopped(stop.signal, when, folder, "members that are finished", "the same command trains the others from their start")
+                raise stop_error(
+                    stop.signal, when, folder, "members that are finished", "the same command trains the others from their start"
+                )
             ends = step % first.evaluate_every == 0 or step == first.steps
             if not (logs or ends):
                 continue

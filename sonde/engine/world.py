@@ -85,7 +85,7 @@ class World:
         self._pulse = pulse
 
     @classmethod
-    def alone(cls) -> World:
+    def single(cls) -> World:
         """A run of one process."""
         return cls()
 
@@ -102,7 +102,7 @@ class World:
 
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
             forever = timedelta(days=7)
-            with world._speaking():
+            with world._collective():
                 dist.init_process_group("gloo", store=dist.FileStore(str(store), size), rank=rank, world_size=size, timeout=forever)
         return world
 
@@ -128,7 +128,7 @@ class World:
 
             if world.device.type == "cpu":
                 _choose_interface(master, alone=os.environ.get("LOCAL_WORLD_SIZE") == str(size))
-            with world._speaking():
+            with world._collective():
                 dist.init_process_group("nccl" if world.device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout))
         return world
 
@@ -228,7 +228,7 @@ class World:
         import torch.distributed as dist
 
         if data.numel():
-            with self._speaking():
+            with self._collective():
                 dist.broadcast(data, src=0)
 
     def _gather(self, mine: Tensor) -> Tensor:
@@ -240,31 +240,31 @@ class World:
         import torch.distributed as dist
 
         got = torch.empty_like(rows)
-        with self._speaking():
+        with self._collective():
             dist.all_to_all_single(got.view(-1), rows.view(-1))
         return got
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _collective(self) -> Iterator[None]:
         """Marks this rank as waiting for others, and turns whatever goes wrong meanwhile into PeerLost."""
         if self._pulse is not None:
             self._pulse.write(self.rank, self.step, self.phase, waiting=True)
         try:
             yield
         except RuntimeError as error:
-            raise lost(error, self.rank, f"step {self.step}, phase '{self.phase}'") from error
+            raise peer_lost(error, self.rank, f"step {self.step}, phase '{self.phase}'") from error
         if self._pulse is not None:
             self._pulse.write(self.rank, self.step, self.phase)
 
 
-def lost(error: BaseException, rank: int, where: str) -> PeerLost:
+def peer_lost(error: BaseException, rank: int, where: str) -> PeerLost:
     """PeerLost for a failed collective."""
     reason = str(error).strip().split("\n")[0] or type(error).__name__
     return PeerLost(
         f"rank {rank} lost the other processes: {reason}",
         where=where,
         last_good="the last checkpoint",
-        fix="look for the rank that ended first; the same command goes on from the last checkpoint",
+        fix="look for the rank that ended first; the same command continues from the last checkpoint",
     )
 
 
@@ -293,7 +293,7 @@ def _choose_interface(master: str, alone: bool) -> None:
     """
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    name = _interface_to(master)
+    name = _interface_toward(master)
     if name == "lo" and not alone:
         raise BadInput(
             f"'{master}' leads to this machine's loopback, which other machines cannot reach", fix="set GLOO_SOCKET_IFNAME and --local-addr"
@@ -302,7 +302,7 @@ def _choose_interface(master: str, alone: bool) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
-def _interface_to(host: str) -> str | None:
+def _interface_toward(host: str) -> str | None:
     """Name of the interface this machine uses toward a host, or None where that cannot be told."""
     get_address = 0x8915  # SIOCGIFADDR
     try:

@@ -55,20 +55,20 @@ def features(estimator: BaseEstimator, X: Any, *, fit: bool = False, finite: boo
     """
     if not fit:
         check_fitted(estimator)
-    with _translated():
-        return validate_data(estimator, plain(X), dtype=np.float64, order="C", reset=fit, ensure_all_finite=finite)
+    with _translate_errors():
+        return validate_data(estimator, to_numpy(X), dtype=np.float64, order="C", reset=fit, ensure_all_finite=finite)
 
 
 def check_fitted(estimator: BaseEstimator) -> None:
     """Refuse an estimator that has not seen data."""
-    with _translated():
+    with _translate_errors():
         check_is_fitted(estimator)
 
 
 def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """For `fit`: features and finite float64 targets, (N,) or with `several` also (N, K)."""
-    with _translated():
-        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, order="C", y_numeric=True, multi_output=several)
+    with _translate_errors():
+        X, y = validate_data(estimator, to_numpy(X), to_numpy(y), dtype=np.float64, order="C", y_numeric=True, multi_output=several)
     y = np.asarray(y, dtype=np.float64)
     if len(y) > 1 and (y == y[0]).all():
         warnings.warn(f"all {len(y)} targets are equal, so no feature can matter", ConstantTarget, stacklevel=3)
@@ -77,8 +77,8 @@ def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = Fa
 
 def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """For `fit`: features and labels as codes 0..K-1; `estimator.classes_` keeps their sorted names.  One class is refused."""
-    with _translated():
-        X, y = validate_data(estimator, plain(X), plain(y), dtype=np.float64, order="C")
+    with _translate_errors():
+        X, y = validate_data(estimator, to_numpy(X), to_numpy(y), dtype=np.float64, order="C")
         check_classification_targets(y)
     estimator.classes_, codes = np.unique(y, return_inverse=True)
     if len(estimator.classes_) < 2:
@@ -90,8 +90,8 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
     """A weight for each row of X, or None; a single number weighs all rows.  Weights are not negative and not all zero."""
     if sample_weight is None:
         return None
-    w = plain(sample_weight)
-    with _translated():
+    w = to_numpy(sample_weight)
+    with _translate_errors():
         w = check_array(np.full(len(X), w) if np.isscalar(w) else w, dtype=np.float64, ensure_2d=False, input_name="sample_weight")
     if w.shape != (len(X),):
         raise BadInput(f"sample_weight has the shape {w.shape}, and X has {len(X)} rows", fix="give one weight for each row")
@@ -99,11 +99,11 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
         raise BadInput(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
     if not w.any():
         raise BadInput("sample_weight is zero in every row", fix="at least one weight must be above zero")
-    sized("sample_weight", w.reshape(-1, 1))
+    column_sizes("sample_weight", w.reshape(-1, 1))
     return w
 
 
-def sized(name: str, values: np.ndarray) -> np.ndarray:
+def column_sizes(name: str, values: np.ndarray) -> np.ndarray:
     """The largest size in each column; refuse one so large or so small that its square would be lost."""
     peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
     far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
@@ -121,7 +121,7 @@ def finite(estimator: BaseEstimator, *names: str) -> None:
             )
 
 
-def plain(value: Any) -> Any:
+def to_numpy(value: Any) -> Any:
     """A tensor as a NumPy array, wherever it lives and whether it asks for gradients or not; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -145,7 +145,7 @@ def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """scikit-learn's complaints as ours: one line in `what`; `str()` keeps its words, line breaks and all, for its own checks."""
     try:
         yield

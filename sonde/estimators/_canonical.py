@@ -32,7 +32,7 @@ import torch
 from scipy.linalg import cho_solve, lapack, orth, qr
 from torch import Tensor
 
-from ._base import sized
+from ._base import column_sizes
 from ._moments import EPS, ROWS, Table
 
 SAMPLE = 16_384
@@ -79,7 +79,7 @@ class Problem:
     """f and its derivatives at theta = (V, c), flattened (M, D + 1)."""
 
     def __init__(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None, alpha: float, bias: bool) -> None:
-        near = _near(X, sized("X", X), bias)
+        near = _outlier_weights(X, column_sizes("X", X), bias)
         self.X = torch.from_numpy(X if X.flags.writeable else X.copy())
         self.s = torch.ones(len(X), dtype=torch.float64) if s is None else torch.tensor(s)
         self.n = float(self.s.sum())
@@ -98,7 +98,7 @@ class Problem:
 
     def _coordinates(self, near: np.ndarray) -> tuple[Tensor, Tensor]:
         """Middle of the cloud and T with T^T C T = I, where C is the curvature if every class were as likely as any other."""
-        rows = _some(len(self.X), SAMPLE)
+        rows = _sample_rows(len(self.X), SAMPLE)
         X, s = self.X.numpy()[rows], self.s.numpy()[rows]
         table = Table(X, None, near[rows] * (s if s.any() else 1.0), center=self.bias)
         curvature = 0.25 if self.outputs == 1 else 1 / self.outputs
@@ -160,7 +160,7 @@ class Problem:
         total -= self.n * float((W * self.seen).sum() + b @ self.count)
         dW, db = dW - self.n * self.seen, db - self.n * self.count
         if len(self.far):
-            loss, slope = by_margin(torch.addmm(b[:, None], W, self.far_X.T), self.far_labels)
+            loss, slope = margin_terms(torch.addmm(b[:, None], W, self.far_X.T), self.far_labels)
             total += float(loss @ self.far_s)
             slope *= self.far_s
             dW, db = dW + slope @ self.far_X, db + slope.sum(1)
@@ -210,14 +210,14 @@ class Problem:
             yield X, s[start : start + ROWS], torch.addmm(b[:, None].to(X), W.to(X), X.T)
 
 
-def _some(rows: int, wanted: int) -> np.ndarray:
+def _sample_rows(rows: int, wanted: int) -> np.ndarray:
     """Numbers of so many rows, drawn at random but the same each time, in order; all of them where there are fewer."""
     if rows <= wanted:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
 
 
-def _near(X: np.ndarray, peak: np.ndarray, center: bool) -> np.ndarray:
+def _outlier_weights(X: np.ndarray, peak: np.ndarray, center: bool) -> np.ndarray:
     """A weight for each row: 1, and less for one so far out that it would hide how all others lie.  `peak` is the largest |x| by column."""
     some = X[:: max(1, len(X) // 512)]  # enough for a median
     middle = np.median(some, 0) if center else np.zeros(X.shape[1])
@@ -241,7 +241,7 @@ def log_partition(z: Tensor) -> tuple[Tensor, Tensor]:
     return total.log() + top, p.div_(total)
 
 
-def by_margin(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def margin_terms(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """A - t.z (rows,) and A' - t (M, rows) at z (M, rows), to full precision however large z is; z is used up."""
     if len(z) == 1:
         sign = 2.0 * labels - 1.0

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from ._base import REACH, sized
+from ._base import REACH, column_sizes
 
 EPS = float(np.finfo(np.float64).eps)
 ROWS = 4096
@@ -50,19 +50,19 @@ class Table:
             with np.errstate(over="ignore", invalid="ignore"):
                 square = self.X.T @ self.X  # NumPy sees one array twice and does half the work
             diagonal = square.diagonal()
-            sized("X", self.X[:, ~((diagonal > 1 / REACH) & (diagonal < REACH))])
+            column_sizes("X", self.X[:, ~((diagonal > 1 / REACH) & (diagonal < REACH))])
             if (square.diagonal() <= LOST * (square.diagonal() - self.n * self.mean**2)).all():
                 square -= self.n * np.outer(self.mean, self.mean)
                 return square, self.X.T @ self.targets
         else:
-            sized("X", self.X)
+            column_sizes("X", self.X)
         square, cross, left = np.zeros((D, D)), np.zeros((D, K)), np.zeros(D)
         for start in range(0, len(self.X), ROWS):
             rows = slice(start, start + ROWS)
-            A = self._rooted(self.X[rows] - self.mean, rows)
+            A = self._root(self.X[rows] - self.mean, rows)
             square += A.T @ A
             cross += A.T @ self.targets[rows]
-            left += self._rooted(A, rows).sum(0)
+            left += self._root(A, rows).sum(0)
         if self.center:  # the mean is rounded; what it left behind counts where it is large beside the spread
             square -= np.outer(left, left) / self.n
             constant = square.diagonal() <= self.n * (len(self.X) * EPS * self.mean) ** 2
@@ -72,17 +72,17 @@ class Table:
     @cached_property
     def design(self) -> np.ndarray:
         """(N, D): rows less their mean, times the root of their weight.  A column that is constant but for rounding is 0."""
-        sized("X", self.X)
+        column_sizes("X", self.X)
         A = self.X - self.mean
         if self.center:
             A -= self._mean(A)
             A[:, np.abs(A).max(0, initial=0.0) <= len(A) * EPS * np.abs(self.mean)] = 0.0
-        return self._rooted(A)
+        return self._root(A)
 
     @cached_property
     def targets(self) -> np.ndarray:
         """(N, K): the same of the targets."""
-        return self._rooted(self.Y - self.target)
+        return self._root(self.Y - self.target)
 
     def _mean(self, values: np.ndarray) -> np.ndarray:
         if not self.center:
@@ -90,5 +90,5 @@ class Table:
         with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the result
             return values.mean(0) if self.s is None else self.s @ values / self.n
 
-    def _rooted(self, values: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+    def _root(self, values: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
         return values if self.s is None else values * np.sqrt(self.s[rows, None])

@@ -42,31 +42,31 @@ def load(path: Path, binary: bool | None = None) -> tuple[list[str], np.ndarray]
     titled = len(sizes) == 2 and all(part.isdigit() for part in sizes)
     if not titled:
         if binary:
-            raise _damaged(path, "its first line is not the number of words and the width")
+            raise _damage_error(path, "its first line is not the number of words and the width")
         return _text(path, data, None)
     V, D = map(int, sizes)
     if binary is None:
         binary = _numbers(body.partition(b"\n")[0].split()[1:]) is None
     if not 0 < V <= len(body) or not 0 < D <= len(body):
-        raise _damaged(path, f"it promises {V} words of width {D} and has {len(body)} bytes")
+        raise _damage_error(path, f"it promises {V} words of width {D} and has {len(body)} bytes")
     return _binary(path, body, V, D) if binary else _text(path, body, (V, D))
 
 
 def _binary(path: Path, body: bytes, V: int, D: int) -> tuple[list[str], np.ndarray]:
     if len(body) < V * (4 * D + 1):
-        raise _damaged(path, f"it promises {V} words of width {D} and has only {len(body)} bytes")
+        raise _damage_error(path, f"it promises {V} words of width {D} and has only {len(body)} bytes")
     words, vectors, at = [], np.empty((V, D), np.float32), 0
     for i in range(V):
         while body[at : at + 1] == b"\n":  # some writers end a row with one, some do not
             at += 1
         space = body.find(b" ", at, at + LONGEST)
         if space < 0 or space + 1 + 4 * D > len(body):
-            raise _damaged(path, f"it ends in word {i + 1} of {V}")
+            raise _damage_error(path, f"it ends in word {i + 1} of {V}")
         words.append(_name(path, body[at:space], i))
         at = space + 1 + 4 * D
         vectors[i] = np.frombuffer(body, "<f4", D, space + 1)
     if body[at:].strip():
-        raise _damaged(path, f"there are {len(body) - at} bytes after the last of {V} words")
+        raise _damage_error(path, f"there are {len(body) - at} bytes after the last of {V} words")
     return words, _finite(path, words, vectors)
 
 
@@ -74,15 +74,15 @@ def _text(path: Path, body: bytes, sizes: tuple[int, int] | None) -> tuple[list[
     lines = body.rstrip(b"\n").split(b"\n")
     V, D = sizes or (len(lines), len(lines[0].split()) - 1)
     if sizes and not body.endswith(b"\n"):
-        raise _damaged(path, "its last line has no end")
+        raise _damage_error(path, "its last line has no end")
     if len(lines) != V:
-        raise _damaged(path, f"it promises {V} words and has {len(lines)}")
+        raise _damage_error(path, f"it promises {V} words and has {len(lines)}")
     words, vectors = [], np.empty((V, max(D, 0)), np.float32)
     for i, line in enumerate(lines):
         name, *fields = line.rstrip().split(b" ")
         row = _numbers(fields)
         if row is None or len(row) != D or not D:
-            raise _damaged(path, f"word {i + 1} does not have {max(D, 1)} numbers")
+            raise _damage_error(path, f"word {i + 1} does not have {max(D, 1)} numbers")
         words.append(_name(path, name, i))
         vectors[i] = row
     return words, _finite(path, words, vectors)
@@ -101,15 +101,15 @@ def _name(path: Path, name: bytes, i: int) -> str:
             return name.decode("utf-8")
     except UnicodeDecodeError:
         pass
-    raise _damaged(path, f"word {i + 1} is empty or no UTF-8")
+    raise _damage_error(path, f"word {i + 1} is empty or no UTF-8")
 
 
 def _finite(path: Path, words: list[str], vectors: np.ndarray) -> np.ndarray:
     bad = ~np.isfinite(vectors).all(1)
     if bad.any():
-        raise _damaged(path, f"the vector of '{words[int(bad.argmax())]}' is not finite")
+        raise _damage_error(path, f"the vector of '{words[int(bad.argmax())]}' is not finite")
     return vectors
 
 
-def _damaged(path: Path, why: str) -> BadInput:
-    return BadInput(f"'{path.name}' is no whole file of word vectors: {why}", fix="load the file again from where it came")
+def _damage_error(path: Path, why: str) -> BadInput:
+    return BadInput(f"'{path.name}' is not a complete word-vector file: {why}", fix="load the file again from where it came")

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ._base import features, finite, number, sized, weights, with_targets
+from ._base import column_sizes, features, finite, number, weights, with_targets
 from ._moments import EPS, Table
 from .least_squares import Solution, solve
 
@@ -38,7 +38,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         """X (N, D), y (N,), and a weight for each row if some targets are measured better than others."""
         X, y = with_targets(self, X, y)
         for name in ("sigma", "tau"):
-            sized(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
+            column_sizes(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
         noise = float(self.sigma) ** 2
         self.lambda_ = noise / float(self.tau) ** 2
         table = Table(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)

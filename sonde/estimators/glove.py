@@ -22,9 +22,9 @@ from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Counts, Side, Weighting, count, glove, rows
 from ._base import number
-from .word2vec import whole
+from .word2vec import check_positive_int
 from .word_vectors import WordVectors, documents
-from .words_corpus import Corpus, Split, on_disk, words
+from .words_corpus import Corpus, Split, disk_errors, words
 
 ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("count", np.float64)])
 MEGABYTE = 1 << 20
@@ -34,7 +34,7 @@ def cooccurrence(tokens: np.ndarray, V: int, window: int, memory: int = 512) -> 
     """Entries (row <= column, count) of the symmetric count matrix of a text, by rising pair, in parts; `memory` in megabytes."""
     most = memory * MEGABYTE // 64  # a slot of the table or an entry of a merge, with the copies made of it on the way
     most = min(most, 2 * window * (len(tokens) + 1))
-    with on_disk(), tempfile.TemporaryFile() as pair_file, tempfile.TemporaryFile() as weight_file:
+    with disk_errors(), tempfile.TemporaryFile() as pair_file, tempfile.TemporaryFile() as weight_file:
         sizes = []
         for pairs, weights in count(tokens, V, window, 1 << max(most, 4 * window).bit_length()):
             pair_file.write(pairs.tobytes())
@@ -46,10 +46,10 @@ def cooccurrence(tokens: np.ndarray, V: int, window: int, memory: int = 512) -> 
             return
         cuts = np.cumsum(sizes)[:-1]
         runs = [np.split(np.memmap(file, kind, mode="r"), cuts) for file, kind in ((pair_file, np.int64), (weight_file, np.float64))]
-        yield from _merged(runs[0], runs[1], V, most)
+        yield from _merge_runs(runs[0], runs[1], V, most)
 
 
-def _merged(pair_runs: list[np.ndarray], weight_runs: list[np.ndarray], V: int, most: int) -> Iterator[np.ndarray]:
+def _merge_runs(pair_runs: list[np.ndarray], weight_runs: list[np.ndarray], V: int, most: int) -> Iterator[np.ndarray]:
     """Runs of rising pairs as one, the weights of equal pairs added; about `most` entries at a time."""
     total = sum(map(len, pair_runs))
     spread = np.sort(np.concatenate([run[:: max(total // 4096, 1)] for run in pair_runs]))
@@ -120,13 +120,13 @@ class GloVe(BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> GloVe:
         """X: path of a text (a line is a sentence), sentences (strings, rows of words or ids), or one array of ids; y is not looked at."""
         for name in ("width", "window", "min_count", "epochs", "threads", "memory"):
-            whole(name, getattr(self, name))
+            check_positive_int(name, getattr(self, name))
         weighting = Weighting(number("most", self.most, 0, open_=True), number("power", self.power, 0))
         lr = number("lr", self.lr, 0, open_=True)
         corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
         V = len(corpus.words)
         draw = np.random.default_rng(key(self.random_state, "glove"))
-        with on_disk(), ExitStack() as stack:
+        with disk_errors(), ExitStack() as stack:
             cells = _Shuffled(self.memory * MEGABYTE // (4 * ENTRY.itemsize), stack)
             cells.fill(cooccurrence(corpus.tokens, V, self.window, self.memory), draw)
             if not cells.entries:

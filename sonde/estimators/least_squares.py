@@ -28,7 +28,7 @@ from ._moments import EPS, Table
 
 SAFE = 1e-8
 """reciprocal condition of X^T X below which Cholesky gives way: half the digits of a float64 are left"""
-Solver = Literal["auto", "cholesky", "qr", "svd"]
+LeastSquaresSolver = Literal["auto", "cholesky", "qr", "svd"]
 
 
 class Singular(UserWarning):
@@ -92,7 +92,9 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
     singular: where columns are linearly dependent, 'warn' and take the smallest weights that fit, or 'refuse'
     """
 
-    def __init__(self, fit_intercept: bool = True, solver: Solver = "auto", singular: Literal["warn", "refuse"] = "warn") -> None:
+    def __init__(
+        self, fit_intercept: bool = True, solver: LeastSquaresSolver = "auto", singular: Literal["warn", "refuse"] = "warn"
+    ) -> None:
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.singular = singular
@@ -119,7 +121,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
     solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
     """
 
-    def __init__(self, alpha: float = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: Solver = "auto") -> None:
+    def __init__(
+        self, alpha: float = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: LeastSquaresSolver = "auto"
+    ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.penalize_bias = penalize_bias

@@ -28,7 +28,7 @@ from ..core.errors import BadInput
 from ._base import choice, features, finite, number, weights, with_labels
 from ._canonical import FLAT, Fit, Problem, minimize
 
-Solver = Literal["auto", "newton", "lbfgs"]
+LogisticSolver = Literal["auto", "newton", "lbfgs"]
 
 
 class _Linear(BaseEstimator):
@@ -45,7 +45,7 @@ class _Linear(BaseEstimator):
         self.solver_, self.n_iter_ = fits[0].solver, np.array([fit.steps for fit in fits])
         finite(self, "coef_", "intercept_")
 
-    def _one(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None) -> Fit:
+    def _solve_one(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None) -> Fit:
         """One convex problem, and what there is to say about its end."""
         alpha, tol = number("alpha", self.alpha, 0.0), number("tol", self.tol, 0.0, open_=True)
         steps = int(number("max_iter", self.max_iter, 1))
@@ -74,7 +74,7 @@ class SoftmaxRegression(ClassifierMixin, _Linear):
     """
 
     def __init__(
-        self, alpha: float = 1.0, fit_intercept: bool = True, solver: Solver = "auto", tol: float = 1e-6, max_iter: int = 1000
+        self, alpha: float = 1.0, fit_intercept: bool = True, solver: LogisticSolver = "auto", tol: float = 1e-6, max_iter: int = 1000
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -85,7 +85,7 @@ class SoftmaxRegression(ClassifierMixin, _Linear):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SoftmaxRegression:
         """X (N, D), labels y (N,) of any kind, and a weight for each row if rows count differently."""
         X, codes = with_labels(self, X, y)
-        self._keep([self._one(X, codes, len(self.classes_), weights(sample_weight, X))])
+        self._keep([self._solve_one(X, codes, len(self.classes_), weights(sample_weight, X))])
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -130,7 +130,7 @@ class LogisticRegression(ClassifierMixin, _Linear):
         alpha: float = 1.0,
         fit_intercept: bool = True,
         reduction: Literal["one-vs-rest", "one-vs-one"] = "one-vs-rest",
-        solver: Solver = "auto",
+        solver: LogisticSolver = "auto",
         tol: float = 1e-6,
         max_iter: int = 1000,
     ) -> None:
@@ -148,12 +148,12 @@ class LogisticRegression(ClassifierMixin, _Linear):
         choice("reduction", self.reduction, ("one-vs-rest", "one-vs-one"))
         K = len(self.classes_)
         if K == 2:
-            self._keep([self._one(X, codes, 1, s)])
+            self._keep([self._solve_one(X, codes, 1, s)])
         elif self.reduction == "one-vs-rest":
-            self._keep([self._one(X, codes == k, 1, s) for k in range(K)])
+            self._keep([self._solve_one(X, codes == k, 1, s) for k in range(K)])
         else:
             duels = [(np.isin(codes, pair), pair[1]) for pair in combinations(range(K), 2)]
-            self._keep([self._one(X[rows], codes[rows] == winner, 1, None if s is None else s[rows]) for rows, winner in duels])
+            self._keep([self._solve_one(X[rows], codes[rows] == winner, 1, None if s is None else s[rows]) for rows, winner in duels])
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:

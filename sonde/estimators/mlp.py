@@ -30,7 +30,7 @@ from ..engine.saved import open_model
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer
-from ._base import features, number, sized, with_labels, with_targets
+from ._base import column_sizes, features, number, with_labels, with_targets
 
 
 class Network(ABC, BaseEstimator):
@@ -91,32 +91,32 @@ class Network(ABC, BaseEstimator):
                 run = train_quietly(recipe, folder, seed=seed, threads=torch.get_num_threads(), checkpoint_every=10**12)
                 model, rows, steps = open_model(folder, recipe), list(run.rows("metrics.jsonl")), run.result()["steps"]
         except NumericalStop as error:
-            raise NumericalStop(error.what, where=type(self).__name__, fix=self._calmer) from None
+            raise NumericalStop(error.what, where=type(self).__name__, fix=self._reduce_rate) from None
         except BadInput as error:
             raise BadInput(error.what, where=error.where, fix=error.fix) from error
-        self._tell_skipped(sum("skipped" in row for row in rows), steps)
+        self._warn_skipped(sum("skipped" in row for row in rows), steps)
         self.model_ = model.double()
         self.n_iter_ = -(-steps // recipe.evaluate_every)
         self.loss_curve_ = [row["loss"] for row in rows if "loss" in row]
         self.valid_curve_ = [row["valid/loss"] for row in rows if "valid/loss" in row]
 
     @property
-    def _calmer(self) -> str:
+    def _reduce_rate(self) -> str:
         return f"use a smaller lr than {self.lr:g}, or scale the features"
 
-    def _tell_skipped(self, skipped: int, steps: int) -> None:
+    def _warn_skipped(self, skipped: int, steps: int) -> None:
         """A few steps that were left out are worth a warning; with more than one in ten nothing was learned."""
         what = f"{type(self).__name__} left out {skipped} of {steps} steps whose loss exploded"
         if 10 * skipped > steps:
-            raise NumericalStop(what, fix=self._calmer)
+            raise NumericalStop(what, fix=self._reduce_rate)
         if skipped:
-            warnings.warn(f"{what}; {self._calmer}", ConvergenceWarning, stacklevel=4)
+            warnings.warn(f"{what}; {self._reduce_rate}", ConvergenceWarning, stacklevel=4)
 
     def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
         if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
             raise BadInput(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
-        hidden = tuple(_whole("hidden", width) for width in self.hidden)
-        batch, patience = _whole("batch_size", self.batch_size), _whole("patience", self.patience, 0)
+        hidden = tuple(_check_int("hidden", width) for width in self.hidden)
+        batch, patience = _check_int("batch_size", self.batch_size), _check_int("patience", self.patience, 0)
         rate = number("lr", self.lr, 0, open_=True)
         data = Data(whole)
         if patience:
@@ -175,7 +175,7 @@ class MLPRegressor(RegressorMixin, Network):
         """Learn from rows X (N, D) and values y (N,) or (N, K)."""
         X, y = with_targets(self, X, y, several=True)
         # The network works on standard numbers: a learning rate then means the same in all units.
-        sized("y", y.reshape(len(y), -1))
+        column_sizes("y", y.reshape(len(y), -1))
         self.middle_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
         standard = torch.as_tensor((y - self.middle_) / self.scale_, dtype=torch.float32)
         self._learn(X, standard, head("real", 1 if y.ndim == 1 else y.shape[1]))
@@ -192,7 +192,7 @@ class MLPRegressor(RegressorMixin, Network):
         return tags
 
 
-def _whole(name: str, value: Any, low: int = 1) -> int:
+def _check_int(name: str, value: Any, low: int = 1) -> int:
     """A whole number of any kind, NumPy's too, for grids of settings are often made by it."""
     if not float(number(name, value, low)).is_integer():
         raise BadInput(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")

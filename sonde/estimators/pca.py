@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, choice, features, number, plain
+from ._base import check_fitted, choice, features, number, to_numpy
 from ._moments import EPS, Table
 
 
@@ -82,7 +82,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def inverse_transform(self, X: Any) -> np.ndarray:
         """Rows (N, D) back from coordinates (N, M): exact where nothing was dropped, else the nearest in the plane."""
         check_fitted(self)
-        Z = np.asarray(plain(X), dtype=np.float64)
+        Z = np.asarray(to_numpy(X), dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != self.n_components_:
             raise BadInput(f"coordinates have the shape {Z.shape}", fix=f"give rows of {self.n_components_} numbers, one per component")
         return Z * self._scale @ self.components_ + self.mean_

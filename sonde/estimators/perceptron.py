@@ -74,7 +74,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
             w += signed[row]
 
         w = _learn(self, np.zeros(rows.shape[1]), len(rows), lambda w, part: signed[part] @ w <= 0, correct)
-        self.coef_, self.intercept_ = _apart(w[None], self.fit_intercept)
+        self.coef_, self.intercept_ = _separation(w[None], self.fit_intercept)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -116,7 +116,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
 
         right = np.arange(len(self.classes_)) == codes[:, None]
 
-        def wrong(W: np.ndarray, part: slice) -> np.ndarray:
+        def mistakes(W: np.ndarray, part: slice) -> np.ndarray:
             scores, own = rows[part] @ W.T, right[part]
             reached = scores[own]
             scores[own] = -np.inf
@@ -128,8 +128,8 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
             W[codes[row]] += rows[row]
             W[rivals.argmax()] -= rows[row]
 
-        W = _learn(self, np.zeros((len(self.classes_), rows.shape[1])), len(rows), wrong, correct)
-        self.coef_, self.intercept_ = _apart(W, self.fit_intercept)
+        W = _learn(self, np.zeros((len(self.classes_), rows.shape[1])), len(rows), mistakes, correct)
+        self.coef_, self.intercept_ = _separation(W, self.fit_intercept)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -189,7 +189,7 @@ def _rows(X: np.ndarray, intercept: bool) -> np.ndarray:
     return np.hstack([X, np.ones((len(X), 1))]) if intercept else X
 
 
-def _apart(weights: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
+def _separation(weights: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
     return (weights[:, :-1], weights[:, -1]) if intercept else (weights, np.zeros(len(weights)))
 
 
@@ -231,7 +231,7 @@ def separability(X: Any, y: Any) -> Separability:
     lead, owner = _leads(rows, codes, classes)
     solved, used = _widest(lead)
     weights = solved.x[:-1].reshape(-1, rows.shape[1])
-    share, left = _mixed(lead[used], -solved.ineqlin.marginals)
+    share, left = _mix(lead[used], -solved.ineqlin.marginals)
     coef = weights[:, :-1] / scale
     intercept = weights[:, -1] - coef @ middle
     margin = _margin(X, codes, coef, intercept, np.ldexp(coef, least - powers))
@@ -245,7 +245,7 @@ def separability(X: Any, y: Any) -> Separability:
     return Separability(separable, margin, coef, intercept, np.bincount(owner[used], share, len(rows)))
 
 
-def _mixed(lead: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
+def _mix(lead: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, float]:
     """The program's shares of the lines, made exact, and the largest entry of the sum they mix to; 0 leaves room for no plane."""
     from scipy.optimize import nnls
 

@@ -83,7 +83,7 @@ class Word2Vec(BaseEstimator):
         bag = choice("model", self.model, ("skip-gram", "cbow")) == "cbow"
         hierarchical = choice("loss", self.loss, ("negative", "hierarchical")) == "hierarchical"
         for name in ("width", "window", "negatives", "min_count", "epochs", "threads"):
-            whole(name, getattr(self, name))
+            check_positive_int(name, getattr(self, name))
         number("sample", self.sample, 0)
         lr = number("lr", self.lr if self.lr is not None else 0.05 if bag else 0.025, 0, open_=True)
         corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
@@ -125,7 +125,7 @@ class Word2Vec(BaseEstimator):
         return losses
 
 
-def whole(name: str, value: Any) -> None:
+def check_positive_int(name: str, value: Any) -> None:
     """Refuse what is no whole number of at least 1."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise BadInput(f"{name}={value!r} is not a whole number", fix="give one of 1 or more")

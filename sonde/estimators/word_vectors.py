@@ -112,7 +112,7 @@ class WordVectors:
         for at, line in _rows(Path(path)):
             if len(line) != 3 or not re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", line[2]):
                 raise BadInput(f"'{Path(path).name}' has no two words and a number in line {at}", fix="give rows 'word word number'")
-            a, b = (self._known(word) for word in line[:2])
+            a, b = (self._row_of(word) for word in line[:2])
             if a is None or b is None:
                 missing += 1
                 continue
@@ -132,7 +132,7 @@ class WordVectors:
                 continue
             if len(line) != 4:
                 raise BadInput(f"'{Path(path).name}' has no four words in line {at}", fix="give rows 'a b c d' and ': name' of a group")
-            indices = [self._known(word) for word in line]
+            indices = [self._row_of(word) for word in line]
             if any(i is None or i >= most for i in indices):
                 missing += 1
             else:
@@ -151,7 +151,7 @@ class WordVectors:
             right += int((cosine.argmax(1) == d).sum())
         return right
 
-    def _known(self, word: str) -> int | None:
+    def _row_of(self, word: str) -> int | None:
         """The row of a word as it is written, or else in small letters."""
         return self._index.get(word, self._index.get(word.lower()))
 

@@ -25,7 +25,7 @@ import numpy as np
 from ..core.errors import BadInput, ResourceFault
 from ..data.formats import PACKED
 from ..engine.progress import Progress
-from ._base import plain
+from ._base import to_numpy
 
 BLOCK = 1 << 18
 """ids, or characters of a line, that are handled at once"""
@@ -55,7 +55,7 @@ class Corpus:
         """From the path of a text, sentences (strings, or rows of words or ids) or one array of ids; one read before is taken as it is."""
         if isinstance(source, Corpus):
             return source
-        with on_disk(), tempfile.TemporaryFile() as spool:
+        with disk_errors(), tempfile.TemporaryFile() as spool:
             names, counts = _spool(_sentences(source, split, quiet), spool)
             seen = int(counts.sum())
             if not seen:
@@ -67,7 +67,7 @@ class Corpus:
             final_id = np.full(len(counts) + 1, -2, np.int32)  # provisional ids begin with 1; 0 ends a sentence
             final_id[0] = -1
             final_id[order + 1] = np.arange(len(order))
-            tokens = _renumbered(spool, final_id)
+            tokens = _renumber(spool, final_id)
         return cls(tuple(str(names[i]) for i in order), counts[order], tokens, seen)
 
 
@@ -102,12 +102,12 @@ class _Ids(dict[Any, int]):
 
     def __missing__(self, word: Any) -> int:
         if not isinstance(word, str | int) or isinstance(word, bool):
-            raise BadInput(f"a sentence holds {word!r}, which is no word", fix="give strings, or whole numbers as ids")
+            raise BadInput(f"a sentence holds {word!r}, which is not a word", fix="give strings, or whole numbers as ids")
         self[word] = number = len(self) + 1
         return number
 
 
-def _renumbered(spool: IO[bytes], final_id: np.ndarray) -> np.ndarray:
+def _renumber(spool: IO[bytes], final_id: np.ndarray) -> np.ndarray:
     """The text in final ids, mapped from a file that is gone with it."""
     with tempfile.TemporaryFile() as file:
         spool.seek(0)
@@ -119,7 +119,7 @@ def _renumbered(spool: IO[bytes], final_id: np.ndarray) -> np.ndarray:
 
 
 def _sentences(source: Any, split: Split, quiet: bool) -> Iterator[Iterable[Any]]:
-    source = plain(source)
+    source = to_numpy(source)
     if isinstance(source, str | Path):
         for line in _lines(Path(source), quiet):
             yield split(line)
@@ -139,7 +139,7 @@ def tokens_of(sentence: Any, split: Split) -> Iterable[Any]:
     """The words of one sentence: a string is split, an array of ids listed, a row of words taken as it is."""
     if isinstance(sentence, str):
         return split(sentence)
-    sentence = plain(sentence)
+    sentence = to_numpy(sentence)
     if isinstance(sentence, np.ndarray) and sentence.dtype.kind in "iuU":
         return sentence.ravel().tolist()
     if isinstance(sentence, bytes) or not isinstance(sentence, Iterable):
@@ -171,7 +171,7 @@ def _lines(path: Path, quiet: bool) -> Iterator[str]:
 
 
 @contextmanager
-def on_disk() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
     """A temporary file that cannot be written is the machine's fault, and said so."""
     try:
         yield

@@ -9,7 +9,7 @@ _HOMES = {
     "Beams": "search",
     "Layout": "prompts",
     "Sampling": "sampling",
-    "Step": "sample",
+    "GenerationStep": "sample",
     "Stop": "stop",
     "Writer": "text",
     "beam": "search",
@@ -20,16 +20,16 @@ _HOMES = {
     "few_shot": "prompts",
     "generate": "sample",
     "logprobs": "likelihood",
-    "ranked": "likelihood",
+    "rank_answers": "likelihood",
     "score": "likelihood",
     "steps": "sample",
     "translate": "text",
 }
 __all__ = [
     "Beams",
+    "GenerationStep",
     "Layout",
     "Sampling",
-    "Step",
     "Stop",
     "Writer",
     "beam",
@@ -40,7 +40,7 @@ __all__ = [
     "few_shot",
     "generate",
     "logprobs",
-    "ranked",
+    "rank_answers",
     "score",
     "steps",
     "translate",
@@ -49,9 +49,9 @@ __all__ = [
 if TYPE_CHECKING:
     from .choice import choose
     from .compare import bleu, exact
-    from .likelihood import logprobs, ranked, score
+    from .likelihood import logprobs, rank_answers, score
     from .prompts import Layout, few_shot
-    from .sample import Step, generate, steps
+    from .sample import GenerationStep, generate, steps
     from .sampling import Sampling
     from .search import Beams, beam
     from .stop import Stop

@@ -57,7 +57,7 @@ def choose(logits: Tensor, how: Sampling, roll: Tensor | None = None, seen: Tens
     roll: a uniform number (B,) for each row; temperature 0 needs none
     seen: (B, V) tokens that are already in the text, for the repetition penalty
     """
-    scores = shaped(logits, how, seen)
+    scores = shape_logits(logits, how, seen)
     if how.temperature == 0:
         best, tokens = scores.max(-1)
         finite(best)
@@ -69,7 +69,7 @@ def choose(logits: Tensor, how: Sampling, roll: Tensor | None = None, seen: Tens
     return torch.searchsorted(below / below[:, -1:], roll.to(below.device).unsqueeze(1), right=True).squeeze(1)
 
 
-def shaped(logits: Tensor, how: Sampling, seen: Tensor | None = None) -> Tensor:
+def shape_logits(logits: Tensor, how: Sampling, seen: Tensor | None = None) -> Tensor:
     """The logits (B, V) from which a token is drawn, float32; those left out are -inf."""
     x = logits.float()
     if seen is not None and how.repetition != 1:
@@ -81,13 +81,13 @@ def shaped(logits: Tensor, how: Sampling, seen: Tensor | None = None) -> Tensor:
         x = x.masked_fill(x < x.topk(how.top_k).values[:, -1:], OUT)
     if how.top_p < 1:
         chances = x.softmax(-1)
-        x = x.masked_fill(chances < _least(chances, how.top_p), OUT)
+        x = x.masked_fill(chances < _threshold(chances, how.top_p), OUT)
     if how.min_p > 0:
         x = x.masked_fill(x < x.amax(-1, keepdim=True) + math.log(how.min_p), OUT)
     return x
 
 
-def _least(chances: Tensor, share: float) -> Tensor:
+def _threshold(chances: Tensor, share: float) -> Tensor:
     """(B, 1) the smallest of the largest chances that together reach a share."""
     for n in (HEAD, chances.shape[-1]):
         if n <= chances.shape[-1]:

@@ -1,6 +1,6 @@
 """Decoding in one call for each token: the whole model as a program of the `decode` kernel.
 
-`ready(model, batch)` gives something that advances like the model, with the same logits and interchangeable states: a
+`prepare(model, batch)` gives something that advances like the model, with the same logits and interchangeable states: a
 prompt is read by the model itself, then single tokens by the program, and either can go on from the other's state.
 
 A mixer adds its operations to the program itself, by its method `decode` (see `kernels.states`).
@@ -19,7 +19,7 @@ from ..core.errors import BadInput
 from ..kernels import library
 from ..kernels.decode import ROWS, Program, Vectors, Weights
 from ..kernels.states import Memory, held_in, linear, unfit
-from ..models.language_model import LanguageModel, embedded
+from ..models.language_model import LanguageModel, embed
 from ..nn.block import Block, FeedForward
 from ..nn.recurrence import State
 from ..nn.spans import Spans
@@ -28,7 +28,7 @@ FUNCTIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "gelu": "gelu", "gelu_tanh"
 """the kernel's name of what a feed-forward network applies"""
 
 
-def ready(model: Any, batch_size: int = 1, weights: Weights | None = None) -> Fused | None:
+def prepare(model: Any, batch_size: int = 1, weights: Weights | None = None) -> Fused | None:
     """What advances `batch` sequences in one call for each token; none where `why_not` has a reason."""
     try:
         return Fused(model, batch_size, weights)
@@ -45,7 +45,7 @@ def why_not(model: Any, batch_size: int = 1) -> str:
     return ""
 
 
-def quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
+def prepare_quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
     """The same with matrices as bytes, a quarter to read; the prompt is still read with the model's own weights."""
     return Fused(model, batch_size, "int8")
 
@@ -63,7 +63,7 @@ class Fused:
         if type(model) is not LanguageModel:
             raise unfit(f"{type(model).__name__} is not a LanguageModel")
         if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
-            raise unfit("somebody watches the model through hooks")
+            raise unfit("the model has forward hooks, which a compiled program would skip")
         self.model, self.weights = model, weights
         self._bytes: dict[int, tuple] = {}
         self._programs = {batch_size: _Line(model, batch_size, weights, self._bytes)}
@@ -100,7 +100,7 @@ class _Line:
         self.x = program.tensor("x", model.width)
         self.memories: list[Memory] = []
         # The sum of the branches is shared; each thread has a norm of it for itself.
-        total = x = program.shared("x", model.width)
+        total = x = program.add_shared("x", model.width)
         for i, block in enumerate(model.stack.blocks):
             x = self._block(block, str(i), total, x)
         x = x if isinstance(model.stack.norm, nn.Identity) else self._norm(model.stack.norm, total)
@@ -126,7 +126,7 @@ class _Line:
     def _norm(self, norm: nn.Module | None, x: Vectors) -> Vectors:
         """A norm of x, by each thread for itself."""
         width = self.model.width
-        y = self.program.own("norm", width)
+        y = self.program.add_per_thread("norm", width)
         if type(norm) is nn.LayerNorm and norm.normalized_shape == (width,):
             self.program.norm(x, y, width, norm.weight, norm.bias, norm.eps, centered=True)
         elif type(norm) is nn.RMSNorm and norm.normalized_shape == (width,):
@@ -138,16 +138,16 @@ class _Line:
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (B, 1) after a state -> logits (B, 1, vocabulary) and the next state."""
         model = self.model
-        x, place = embedded(model.embedding, tokens, model.scale), State()
+        x, place = embed(model.embedding, tokens, model.scale), State()
         if model.positions is not None:
             x, place = model.positions(x, {"seen": held_in(state, "place.seen", (len(tokens),))})
         self.x.copy_(x.squeeze(1))
         logits = x.new_empty(len(tokens), 1, model.vocabulary)
         self.last.y.data = logits.data_ptr()
         seen = next((value for name, value in state.items() if name.endswith(".length")), tokens)
-        after = self._bound(state, place, seen, moving=False)
+        after = self._bind(state, place, seen, moving=False)
         if not self.program.run(seen):
-            after = self._bound(state, place, seen, moving=True)
+            after = self._bind(state, place, seen, moving=True)
             if not self.program.run(seen):
                 raise AssertionError("a state that moved has no room")
         if self.shrink != 1:
@@ -155,7 +155,7 @@ class _Line:
         later = seen + 1
         return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
 
-    def _bound(self, state: State, place: State, seen: Tensor, *, moving: bool) -> State:
+    def _bind(self, state: State, place: State, seen: Tensor, *, moving: bool) -> State:
         """What the state will be after the program ran on this one, but for the lengths."""
         after = {f"place.{name}": value for name, value in place.items()}
         for memory in self.memories:
@@ -170,7 +170,7 @@ def _network(program: Program, ffn: nn.Module, x: Vectors, y: Vectors, add: Vect
     if type(ffn) is not FeedForward:
         raise unfit(f"a block's network is a {type(ffn).__name__}")
     (up, bias), f = linear(ffn.up), FUNCTIONS[ffn.kind]
-    hidden = program.shared("hidden", len(up))
+    hidden = program.add_shared("hidden", len(up))
     if ffn.gate is None:
         program.linear(x, hidden, up, bias, activation=f)
     else:

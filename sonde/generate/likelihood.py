@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..nn.recurrence import State
-from .sample import Advances, Place, Rows, at_rest, check, padded, pieces, read
+from .sample import Advances, Position, Rows, at_rest, check, pad_prompts, pieces, read
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def logprobs(model: Advances, prompts: Rows, answers: Rows, *, state: State | No
     """
     if len(prompts) != len(answers):
         raise BadInput(f"{len(prompts)} prompts have {len(answers)} answers", where="logprobs", fix="give one for each")
-    check(model, prompts, int(padded(answers, "an answer")[1].max()), state)
+    check(model, prompts, int(pad_prompts(answers, "an answer")[1].max()), state)
     with at_rest(model):
         return _follow(model, read(model, prompts, state), answers)
 
@@ -34,25 +34,25 @@ def score(model: Advances, prompts: Rows, answers: Rows, *, state: State | None 
 
 
 @torch.no_grad()
-def ranked(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, mean: bool = False) -> Tensor:
+def rank_answers(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, mean: bool = False) -> Tensor:
     """(B, C) log-probability of each of the same C answers after each prompt, which is read once.
 
-    The likeliest answer is a class: `ranked(...).argmax(1)`.
+    The likeliest answer is a class: `rank_answers(...).argmax(1)`.
 
     mean: per token, so that a longer answer is not less likely by its length alone
     """
-    lengths = padded(answers, "an answer")[1]
+    lengths = pad_prompts(answers, "an answer")[1]
     check(model, prompts, int(lengths.max()))
     with at_rest(model):
         B, C, place = len(prompts), len(answers), read(model, prompts)
-        each = Place(place.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in place.state.items()})
+        each = Position(place.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in place.state.items()})
         log_probs = _follow(model, each, list(answers) * B).sum(1).view(B, C)
     return log_probs / lengths if mean else log_probs
 
 
-def _follow(model: Advances, place: Place, answers: Rows) -> Tensor:
+def _follow(model: Advances, place: Position, answers: Rows) -> Tensor:
     """(B, N) log-probability of each token that follows the place."""
-    rows, lengths = padded(answers, "an answer")
+    rows, lengths = pad_prompts(answers, "an answer")
     expected = [place.logits.unsqueeze(1)]
     if rows.shape[1] > 1:  # the last token is only predicted, never read
         expected += [logits for _, _, logits, _ in pieces(model.advance, rows[:, :-1], lengths - 1, place.state)]

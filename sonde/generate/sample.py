@@ -49,7 +49,7 @@ class Advances(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Step:
+class GenerationStep:
     """One token of each row."""
 
     tokens: Tensor
@@ -103,22 +103,22 @@ def steps(
     stop: Stop | None = None,
     weights: Weights = None,
     **sampling: Any,
-) -> Iterator[Step]:
+) -> Iterator[GenerationStep]:
     """The same, one step after the other, with what the model expected at each."""
     how, stop = Sampling.of(sampling), stop or Stop()
     check(model, prompts, new, state)
     dice = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
     with at_rest(model):
-        place, fast = read(model, prompts, state), prepared(model, len(prompts), weights)
-        seen = _seen(prompts, place.logits) if how.repetition != 1 else None
+        place, fast = read(model, prompts, state), prepare(model, len(prompts), weights)
+        seen = _prompt_tokens(prompts, place.logits) if how.repetition != 1 else None
         open = torch.ones(len(place.logits), dtype=torch.bool, device=place.logits.device)
         so_far = open.new_empty(len(open), 0, dtype=torch.long)
         watched = bool(stop.ends or stop.strings)
         for i in range(new):
-            tokens = choose(stop.allowed(place.logits), how, dice and dice.roll(), seen)
+            tokens = choose(stop.mask_scores(place.logits), how, dice and dice.roll(), seen)
             if watched:
                 tokens = torch.where(open, tokens, stop.pad)
-            yield Step(tokens, place.logits, open)
+            yield GenerationStep(tokens, place.logits, open)
             if seen is not None:
                 seen.scatter_(1, tokens.unsqueeze(1), True)
             if watched:
@@ -130,16 +130,16 @@ def steps(
                 place = last(fast, tokens.unsqueeze(1), place.state)
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a model stands: what it expects next (B, V), and its state."""
 
     logits: Tensor
     state: State
 
 
-def read(model: Advances, prompts: Rows, state: State | None = None) -> Place:
+def read(model: Advances, prompts: Rows, state: State | None = None) -> Position:
     """Where the model stands after each prompt."""
-    rows, lengths = padded(prompts)
+    rows, lengths = pad_prompts(prompts)
     # Logits are needed at the ends only: with a large vocabulary those of every token are most of the work, and of the memory.
     advance, head = (model.features, model.logits) if isinstance(model, LanguageModel) else (model.advance, None)
     ends = torch.empty(0)
@@ -151,7 +151,7 @@ def read(model: Advances, prompts: Rows, state: State | None = None) -> Place:
             ends = here if start == 0 else torch.where((count > 0).unsqueeze(1), here, ends)
         state = after
     assert state is not None
-    return Place(ends if head is None else head(ends), state)
+    return Position(ends if head is None else head(ends), state)
 
 
 def pieces(
@@ -166,13 +166,13 @@ def pieces(
         yield start, count, every, state
 
 
-def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> Place:
+def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> Position:
     """Where the model stands after tokens (B, T)."""
     logits, state = model.advance(tokens, state)
-    return Place(logits[:, -1], state)
+    return Position(logits[:, -1], state)
 
 
-def padded(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
+def pad_prompts(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
     """Rows (B, T) with padding on the right, and their lengths (B,)."""
     if rows.dim() != 2 if isinstance(rows, Tensor) else any(not isinstance(row, Tensor) or row.dim() != 1 for row in rows):
         raise BadInput(f"{what} is one row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
@@ -186,17 +186,17 @@ def padded(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
 def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> None:
     """Refuse what cannot be generated before anything is."""
     if new < 0:
-        raise BadInput(f"{new} new tokens cannot be", where="generate", fix="ask for 0 or more")
+        raise BadInput(f"the number of new tokens must be at least 0, not {new}", where="generate", fix="ask for 0 or more")
     kind = type(model).__name__
     if not callable(getattr(model, "advance", None)) or not getattr(model, "causal", True):
         raise BadInput(
-            f"{kind} looks at later tokens, so it can read a text but cannot go on with one",
+            f"{kind} looks at later tokens, so it can read a text but cannot continue one",
             where="generate",
             fix="use its outputs, or train a causal model such as char_lm",
         )
     if state is None and hasattr(model, "begin"):
         raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
-    longest, most = int(padded(prompts)[1].max()) + _before(state), places(model)
+    longest, most = int(pad_prompts(prompts)[1].max()) + _before(state), max_length(model)
     if most is not None and longest + new - 1 > most:  # the last token is never read
         detail = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
         raise BadInput(
@@ -204,7 +204,7 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
         )
 
 
-def places(model: Any) -> int | None:
+def max_length(model: Any) -> int | None:
     """Tokens of the longest sequence that a model can read; none is any number."""
     positions = getattr(model, "positions", None)
     return positions.places if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
@@ -226,15 +226,15 @@ def at_rest(model: Advances) -> Iterator[None]:
         model.train(training)
 
 
-def prepared(model: Advances, batch_size: int, weights: Weights) -> Advances | fused.Fused:
+def prepare(model: Advances, batch_size: int, weights: Weights) -> Advances | fused.Fused:
     """The fastest way there is to advance this model with a batch of this size."""
-    fast = fused.ready(model, batch_size, weights)
+    fast = fused.prepare(model, batch_size, weights)
     if fast is None and weights is not None:
         raise BadInput(f"{weights} weights cannot be used: {fused.why_not(model, batch_size)}", where="generate", fix="leave weights out")
     return model if fast is None else fast
 
 
-def _seen(prompts: Rows, like: Tensor) -> Tensor:
+def _prompt_tokens(prompts: Rows, like: Tensor) -> Tensor:
     """(B, V) the tokens of each prompt."""
     seen = torch.zeros_like(like, dtype=torch.bool)
     for mine, row in zip(seen, prompts):

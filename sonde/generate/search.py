@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..nn.recurrence import State
 from .choice import OUT, finite
-from .sample import Advances, Place, Rows, Weights, at_rest, check, last, prepared, read
+from .sample import Advances, Position, Rows, Weights, at_rest, check, last, prepare, read
 from .stop import Stop
 
 
@@ -51,15 +51,15 @@ def beam(
     stop, state, weights: as in `generate`
     """
     if beams < 1 or new < 1:
-        raise BadInput(f"{beams} beams of {new} tokens cannot be", where="beam", fix="ask for 1 or more of each")
+        raise BadInput(f"beams and new tokens must be at least 1, not {beams} and {new}", where="beam", fix="ask for 1 or more of each")
     check(model, prompts, new, state)
     stop = stop or Stop()
     with at_rest(model):
-        place, fast = read(model, prompts, state), prepared(model, len(prompts) * beams, weights)
+        place, fast = read(model, prompts, state), prepare(model, len(prompts) * beams, weights)
         B, V = place.logits.shape
         device = place.logits.device
         mine = torch.arange(B * beams, device=device)
-        place = _picked(place, mine // beams)
+        place = _select(place, mine // beams)
         tokens = torch.empty(B, beams, 0, dtype=torch.long, device=device)
         scores = torch.full((B, beams), OUT, dtype=torch.float64, device=device)
         scores[:, 0] = 0  # all beams of a prompt begin alike: one of them is enough
@@ -72,43 +72,43 @@ def beam(
         width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # so many that K go on, even if every beam could end now
         for n in range(1, new + 1):
             finite(place.logits.amax(-1))
-            total = scores.unsqueeze(-1) + stop.allowed(place.logits.float().log_softmax(-1)).view(B, beams, V)
+            total = scores.unsqueeze(-1) + stop.mask_scores(place.logits.float().log_softmax(-1)).view(B, beams, V)
             best, where = total.flatten(1).topk(width)
             parent = where // V
-            grown = torch.cat([_of(tokens, parent), (where % V).unsqueeze(-1)], -1)
+            grown = torch.cat([_gather_rows(tokens, parent), (where % V).unsqueeze(-1)], -1)
             over = stop.reached(grown.flatten(0, 1)).view(B, width) | (n == new)
             ended = over & live.unsqueeze(1) & (torch.arange(width, device=device) < beams)
-            hypotheses = _merged(hypotheses, grown, torch.where(ended, best / n**power, OUT))
+            hypotheses = _merge(hypotheses, grown, torch.where(ended, best / n**power, OUT))
             scores, going = best.masked_fill(over, OUT).topk(beams)
             live = live & (scores[:, 0] / (new if power > 0 else n) ** power > hypotheses.scores[:, -1])
             if beams == 1:
                 live = live & ~ended[:, 0]  # greedy: there is one text, and it has ended
             if not bool(live.any()):
                 break
-            tokens = _of(grown, going)
+            tokens = _gather_rows(grown, going)
             order = (parent.gather(1, going) + beams * torch.arange(B, device=device).unsqueeze(1)).flatten()
             if not torch.equal(order, mine):  # a copy of all that was read, so only where it is needed
-                place = _picked(place, order)
+                place = _select(place, order)
             place = last(fast, tokens[:, :, -1].reshape(-1, 1), place.state)
     longest = int(hypotheses.lengths.max())
     return hypotheses._replace(tokens=hypotheses.tokens[:, :, :longest])
 
 
-def _merged(hypotheses: Beams, grown: Tensor, scores: Tensor) -> Beams:
+def _merge(hypotheses: Beams, grown: Tensor, scores: Tensor) -> Beams:
     """The K best of the texts found so far and those that ended now; grown (B, W, n), scores (B, W)."""
     n, W = grown.shape[-1], grown.shape[1]
     rest = hypotheses.tokens[:, :1, n:].expand(-1, W, -1)  # nothing found is longer than n, so these are pad
     lengths = torch.cat([hypotheses.lengths, hypotheses.lengths.new_full((len(grown), W), n)], 1)
     best, kept = torch.cat([hypotheses.scores, scores], 1).topk(hypotheses.scores.shape[1])
     lengths = lengths.gather(1, kept).masked_fill(best == OUT, 0)
-    tokens = _of(torch.cat([hypotheses.tokens, torch.cat([grown, rest], -1)], 1), kept)
+    tokens = _gather_rows(torch.cat([hypotheses.tokens, torch.cat([grown, rest], -1)], 1), kept)
     return Beams(torch.where((best == OUT).unsqueeze(-1), hypotheses.tokens, tokens), best, lengths)
 
 
-def _of(tokens: Tensor, rows: Tensor) -> Tensor:
+def _gather_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     """tokens (B, K, N), rows (B, W) -> (B, W, N)."""
     return tokens.gather(1, rows.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
 
 
-def _picked(place: Place, rows: Tensor) -> Place:
-    return Place(place.logits[rows], {name: s.index_select(0, rows) for name, s in place.state.items()})
+def _select(place: Position, rows: Tensor) -> Position:
+    return Position(place.logits[rows], {name: s.index_select(0, rows) for name, s in place.state.items()})

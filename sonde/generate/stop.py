@@ -52,7 +52,7 @@ class Stop:
         """How many of the last tokens decide: each spells a byte or more, but for a few special ones."""
         return max((len(text.encode()) + 8 for text in self.strings), default=1)
 
-    def allowed(self, scores: Tensor) -> Tensor:
+    def mask_scores(self, scores: Tensor) -> Tensor:
         """Scores (..., V) of tokens, -inf for those that never come."""
         return scores.index_fill(-1, torch.tensor(self.barred, device=scores.device), float("-inf")) if self.barred else scores
 

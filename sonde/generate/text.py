@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..data.text.tokenizer import UNKNOWN, Tokenizer, special
 from ..nn.recurrence import State
-from .sample import Advances, Rows, Step, Weights, at_rest, padded, steps
+from .sample import Advances, GenerationStep, Rows, Weights, at_rest, pad_prompts, steps
 from .search import beam
 from .stop import Stop, no_text
 
@@ -31,7 +31,7 @@ class Writer:
     def __init__(self, tokenizer: Tokenizer, prompt: Tensor, stop: Stop | None = None) -> None:
         self._tokenizer, self._stop = tokenizer, stop or Stop()
         self._tokens: list[int] = prompt[-CONTEXT:].tolist()
-        self._told = len(self._tokens)
+        self._emitted = len(self._tokens)
         self._held = ""
         self.ended = False
         """an end token or a stop string has come"""
@@ -53,27 +53,27 @@ class Writer:
         """Text up to a stop string; unless this is the whole, without an end that could become one."""
         if self.ended:
             return ""
-        self._held += self._spelled(whole)
+        self._held += self._pending_text(whole)
         places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
         self.ended = bool(places)
-        overlap = 0 if whole else max(map(self._begun, self._stop.strings), default=0)
+        overlap = 0 if whole else max(map(self._partial_stop, self._stop.strings), default=0)
         count = min(places) if places else len(self._held) - overlap
         text, self._held = self._held[:count], self._held[count:]
         return text
 
-    def _spelled(self, whole: bool) -> str:
+    def _pending_text(self, whole: bool) -> str:
         """Text of the tokens not told yet; none while it may end inside a character."""
-        before, now = self._decoded(self._told), self._decoded(len(self._tokens))
+        before, now = self._decode(self._emitted), self._decode(len(self._tokens))
         if len(now) <= len(before) or (now.endswith(UNKNOWN) and not whole):
             return ""
         # the tokens told last stay, as the context of the next
-        self._tokens, self._told = self._tokens[self._told :], len(self._tokens) - self._told
+        self._tokens, self._emitted = self._tokens[self._emitted :], len(self._tokens) - self._emitted
         return now[len(before) :]
 
-    def _decoded(self, count: int) -> str:
+    def _decode(self, count: int) -> str:
         return self._tokenizer.decode(torch.tensor(self._tokens[:count], dtype=torch.long)) if count else ""
 
-    def _begun(self, stop: str) -> int:
+    def _partial_stop(self, stop: str) -> int:
         """Length of the longest end of the held text with which a stop string begins."""
         return next((n for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n])), 0)
 
@@ -100,7 +100,7 @@ def complete(
     rows = [read_prompt(tokenizer, prompt) for prompt in prompts]
     stop = stop or Stop()
     stop = replace(stop, barred=(*stop.barred, *no_text(tokenizer)))
-    return written(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokenizer, stop, stream)
+    return write_texts(steps(model, rows, new, stop=stop, weights=weights, **sampling), rows, tokenizer, stop, stream)
 
 
 def read_prompt(tokenizer: Tokenizer, text: str, where: str = "complete") -> Tensor:
@@ -116,27 +116,31 @@ def read_prompt(tokenizer: Tokenizer, text: str, where: str = "complete") -> Ten
     return tokens
 
 
-def written(
-    taken: Iterable[Step], prompts: Rows, tokenizer: Tokenizer, stop: Stop | None = None, stream: Callable[[int, str], Any] | None = None
+def write_texts(
+    taken: Iterable[GenerationStep],
+    prompts: Rows,
+    tokenizer: Tokenizer,
+    stop: Stop | None = None,
+    stream: Callable[[int, str], Any] | None = None,
 ) -> list[str]:
     """Texts of steps that follow the prompts."""
     writers = [Writer(tokenizer, row, stop) for row in prompts]
     texts = [""] * len(writers)
 
-    def tell(row: int, piece: str) -> None:
+    def emit(row: int, piece: str) -> None:
         texts[row] += piece
         if piece and stream is not None:
             stream(row, piece)
 
     for step in taken:
         for row, token in enumerate(step.tokens.tolist()):
-            tell(row, writers[row].add(token))
+            emit(row, writers[row].add(token))
     for row, writer in enumerate(writers):
-        tell(row, writer.finish())
+        emit(row, writer.finish())
     return texts
 
 
-def spelled(tokenizer: Tokenizer, prompt: Tensor, tokens: Tensor, stop: Stop | None = None) -> str:
+def decode_answer(tokenizer: Tokenizer, prompt: Tensor, tokens: Tensor, stop: Stop | None = None) -> str:
     """Text of new tokens (N,) after a prompt, up to what ends it."""
     writer = Writer(tokenizer, prompt, stop)
     return "".join([writer.add(token) for token in tokens.tolist()]) + writer.finish()
@@ -151,17 +155,17 @@ def translate(
     beams, power: as in `beam`; 1 beam is greedy
     """
     source, target = tokenizers
-    starts, state = begun(model, texts, source, target)
+    starts, state = start_decoding(model, texts, source, target)
     stop = Stop(end=special(target, "end"), barred=no_text(target))
     hypotheses = beam(model, starts, new, beams=beams, power=power, stop=stop, state=state)
-    return [spelled(target, first, best[0], stop) for first, best in zip(starts, hypotheses.tokens)]
+    return [decode_answer(target, first, best[0], stop) for first, best in zip(starts, hypotheses.tokens)]
 
 
 @torch.no_grad()
-def begun(model: Any, texts: Sequence[str], source: Tokenizer, target: Tokenizer) -> tuple[Tensor, State]:
+def start_decoding(model: Any, texts: Sequence[str], source: Tokenizer, target: Tokenizer) -> tuple[Tensor, State]:
     """Start tokens (B, 1) for an encoder-decoder, and its state once it has read the texts, each with its end token."""
     end = torch.tensor([special(source, "end")])
-    rows, lengths = padded([torch.cat([source.encode(text).long(), end]) for text in texts])
+    rows, lengths = pad_prompts([torch.cat([source.encode(text).long(), end]) for text in texts])
     start = target.specials["start"] if "start" in target.specials else special(target, "pad")
     with at_rest(model):
         return torch.full((len(rows), 1), start), model.begin(rows, lengths)

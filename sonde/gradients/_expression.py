@@ -72,11 +72,11 @@ def _translate(node: Any, graph: Any, known: dict[str, Sum]) -> Sum:
         return _ALGEBRA[kind](*args[:3])
     if kind in ("sum", "mean"):
         entries = graph[node.args[0].name].value.numel() / node.value.numel()
-        if entries == 1 or _plain(args[0]) is not None:
+        if entries == 1 or _constant_value(args[0]) is not None:
             return scale(args[0], entries if kind == "sum" else 1.0)
         return call(kind, args[0])
     if kind in ("t", "transpose", "permute"):
-        return _transposed(args[0])
+        return _transpose(args[0])
     return call(kind, *args)
 
 
@@ -102,7 +102,7 @@ def number(value: float) -> Sum:
     return (((), value),) if value else ()
 
 
-def _plain(a: Sum) -> float | None:
+def _constant_value(a: Sum) -> float | None:
     """The value of an expression that is only a number."""
     if not a:
         return 0.0
@@ -122,7 +122,7 @@ def scale(a: Sum, factor: float) -> Sum:
 
 def mul(a: Sum, b: Sum) -> Sum:
     for one, other in ((a, b), (b, a)):
-        value = _plain(one)
+        value = _constant_value(one)
         if value is not None:
             return scale(other, value)
     ((first, p),), ((second, q),) = _single(a), _single(b)
@@ -134,7 +134,7 @@ def mul(a: Sum, b: Sum) -> Sum:
 
 
 def power(a: Sum, n: float) -> Sum:
-    value = _plain(a)
+    value = _constant_value(a)
     if n in (0.0, 1.0):
         return ONE if n == 0 else a
     if value is not None and (value > 0 or n == int(n)) and (value or n > 0):
@@ -151,14 +151,14 @@ def _single(a: Sum) -> Sum:
 
 
 def call(name: str, *args: Sum) -> Sum:
-    value = _plain(args[0]) if len(args) == 1 else None
+    value = _constant_value(args[0]) if len(args) == 1 else None
     if value is not None and name in MATH and (name != "log" or value > 0):
         return number(MATH[name](value))
     return ((((Call(name, args), 1.0),), 1.0),)
 
 
-def _transposed(a: Sum) -> Sum:
-    if _plain(a) is not None:
+def _transpose(a: Sum) -> Sum:
+    if _constant_value(a) is not None:
         return a
     if len(a) == 1 and len(a[0][0]) == 1 and isinstance(a[0][0][0][0], Call) and a[0][0][0][0].name == ".T":
         return scale(a[0][0][0][0].args[0], a[0][1])
@@ -166,7 +166,7 @@ def _transposed(a: Sum) -> Sum:
 
 
 def _power_or_call(a: Sum, n: Sum) -> Sum:
-    exponent = _plain(n)
+    exponent = _constant_value(n)
     return call("^", a, n) if exponent is None else power(a, exponent)
 
 
@@ -239,7 +239,7 @@ def _bracket(arg: Sum, shown: str) -> str:
     """In brackets where it is more than one name, number or call."""
     alone = len(arg) == 1 and arg[0][1] == 1 and len(arg[0][0]) == 1 and arg[0][0][0][1] == 1
     atom = arg[0][0][0][0] if alone else None
-    simple = isinstance(atom, str) or (isinstance(atom, Call) and atom.name not in ("@", "^")) or (_plain(arg) or -1.0) >= 0
+    simple = isinstance(atom, str) or (isinstance(atom, Call) and atom.name not in ("@", "^")) or (_constant_value(arg) or -1.0) >= 0
     return shown if simple else f"({shown})"
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .modes import Point, _flat, _join, _named, _one_number, gradient
+from .modes import Tensors, _flat, _join, _names_and_values, _one_number, gradient
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -50,7 +50,7 @@ class Check:
 
 def gradcheck(
     f: Callable[..., Tensor],
-    x: Point,
+    x: Tensors,
     claim: Callable[[Any], Any] | None = None,
     tolerance: float = 1e-6,
     sides: Literal[1, 2] = 2,
@@ -63,12 +63,12 @@ def gradcheck(
         raise BadInput(f"a difference has one side or two, not {sides!r}", fix="sides=2 is the more exact")
     f = _one_number(f, x)
     names, flat = _flat(x)
-    labels = [label.strip("'") for label in _named(x)[0]]
+    labels = [label.strip("'") for label in _names_and_values(x)[0]]
     if any(part.dtype != torch.float64 for part in flat):
         raise BadInput("differences need float64: smaller numbers drown in rounding", fix="pass x.double()")
     if not any(part.numel() for part in flat):
         raise BadInput("x holds no number to move", fix="give a tensor that is not empty")
-    analytic = _claimed(claim(x), x) if claim else _flat(gradient(f, x))[1]
+    analytic = _claim_parts(claim(x), x) if claim else _flat(gradient(f, x))[1]
     for label, part, value in zip(labels, flat, analytic, strict=True):
         if part.shape != value.shape:
             raise BadInput(f"the gradient of {label} has size {tuple(value.shape)}, not {tuple(part.shape)}", fix="check its axes")
@@ -90,7 +90,7 @@ def gradcheck(
     return report
 
 
-def _claimed(claim: Any, x: Point) -> list[Tensor]:
+def _claim_parts(claim: Any, x: Tensors) -> list[Tensor]:
     """The parts of a claimed gradient in the order of x."""
     if isinstance(x, Tensor):
         parts = {"x": claim}
@@ -149,7 +149,7 @@ def _worst(label: str, analytic: Tensor, measured: Tensor, least: Tensor) -> tup
     return f"{label}{index or ''}", float(errors.reshape(-1)[place]), float(analytic.reshape(-1)[place]), float(measured.reshape(-1)[place])
 
 
-def _price(f: Callable[..., Tensor], x: Point, passes: int) -> tuple[int, int]:
+def _price(f: Callable[..., Tensor], x: Tensors, passes: int) -> tuple[int, int]:
     from .graph import trace
 
     names, flat = _flat(x)

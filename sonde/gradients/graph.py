@@ -72,7 +72,7 @@ class Graph:
     """
 
     def __init__(self, nodes: Iterable[Node], outputs: Sequence[str]) -> None:
-        self.nodes = _ordered(list(nodes))
+        self.nodes = _topological(list(nodes))
         self.outputs = tuple(outputs)
         for name in self.outputs:
             if name not in self.nodes:
@@ -175,13 +175,13 @@ class Graph:
             if not _floating(self[name].value) or name not in self.inputs:
                 raise BadInput(f"there is no gradient with respect to '{name}'", fix=f"choose from {', '.join(self.inputs)}")
 
-        def pulled(*inputs: Tensor) -> tuple[Tensor, ...]:
+        def pull_back(*inputs: Tensor) -> tuple[Tensor, ...]:
             now = self.run(*inputs)
             adjoints = self.adjoints(now)
             return tuple(self._zero_or(name, adjoints, now) for name in names)
 
         leaves = [(name, self[name].op, values[name]) for name in self.inputs]
-        return _lowered(pulled, leaves)
+        return _lower(pull_back, leaves)
 
     def _values(self) -> dict[str, Any]:
         missing = [node.name for node in self if node.value is None]
@@ -278,7 +278,7 @@ def trace(f: Callable[..., Any], *inputs: Tensor, names: Sequence[str] = ()) -> 
     """
     _check_inputs(inputs)
     function, leaves = _leaves(f, inputs, list(names))
-    return _lowered(function, leaves)
+    return _lower(function, leaves)
 
 
 def capture(f: Callable[..., Any], *inputs: Tensor) -> Graph:
@@ -295,7 +295,7 @@ def capture(f: Callable[..., Any], *inputs: Tensor) -> Graph:
     except TraceError as error:
         raise BadInput(
             f"static capture met a branch or loop that depends on a value: {_short(error)}",
-            where=_place(error),
+            where=_user_line(error),
             fix="trace(f, x) follows the values of a run; or write the choice with torch.where",
         ) from error
     except Exception as error:
@@ -328,20 +328,20 @@ def _leaves(f: Callable[..., Any], inputs: Sequence[Tensor], names: list[str]) -
     return function, leaves
 
 
-def _lowered(function: Callable[..., Any], leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
+def _lower(function: Callable[..., Any], leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
     """Trace to ATen primitives that have a rule, and run the graph once for the values."""
     tensors = [tensor for _, _, tensor in leaves]
-    program = _made(function, tensors)
+    program = _trace(function, tensors)
     if any(_writes(node) for node in program.graph.nodes):  # a rule needs the value before it was written over
-        leaves = [*leaves, *_lifted(program)]
-        program = _made(torch.func.functionalize(program, remove="mutations"), [tensor for _, _, tensor in leaves])
-    graph = _read(program, leaves)
+        leaves = [*leaves, *_lift_constants(program)]
+        program = _trace(torch.func.functionalize(program, remove="mutations"), [tensor for _, _, tensor in leaves])
+    graph = _from_fx(program, leaves)
     with torch.random.fork_rng(devices=[]):
         graph.forward(*tensors)
     return graph
 
 
-def _made(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+def _trace(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree as pytree
 
@@ -360,7 +360,7 @@ def _made(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
         raise BadInput(f"the function cannot be run on inputs of size {shapes}: {_short(error)}", fix="check the sizes") from error
 
 
-def _lifted(program: Any) -> list[tuple[str, str, Tensor]]:
+def _lift_constants(program: Any) -> list[tuple[str, str, Tensor]]:
     """Make the constants of a program its last inputs: torch functionalises nothing that it was not given."""
     constants = []
     last = [node for node in program.graph.nodes if node.op == "placeholder"][-1]
@@ -374,14 +374,14 @@ def _lifted(program: Any) -> list[tuple[str, str, Tensor]]:
     return constants
 
 
-def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
+def _from_fx(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
     """A Graph from an fx program: the leaves and all that the outputs depend on."""
     from torch.fx import Node as FxNode
     from torch.fx.node import map_arg
 
     names: dict[Any, str] = {}
     nodes: dict[str, Node] = {}
-    kept = _needed(program.graph)
+    kept = _dependencies(program.graph)
     free = iter(leaves)
     taken = {name for name, _, _ in leaves}
     for item in program.graph.nodes:
@@ -407,7 +407,7 @@ def _read(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
     raise AssertionError("an fx graph ends with its output")
 
 
-def _needed(graph: Any) -> set[Any]:
+def _dependencies(graph: Any) -> set[Any]:
     """Nodes the output depends on; what was only looked at, or written back into an input, is left out."""
     visited: set[Any] = set()
     waiting = [node for node in graph.nodes if node.op == "output"]
@@ -464,7 +464,7 @@ def _writes(node: Any) -> bool:
 # Order, arguments, sizes
 
 
-def _ordered(nodes: Sequence[Node]) -> dict[str, Node]:
+def _topological(nodes: Sequence[Node]) -> dict[str, Node]:
     """Nodes by name in topological order, as close to the given order as can be."""
     known = {node.name: node for node in nodes}
     if len(known) < len(nodes):
@@ -613,7 +613,7 @@ def _short(error: BaseException) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _place(error: BaseException) -> str:
+def _user_line(error: BaseException) -> str:
     """The last line of the user's own code in a traceback."""
     import traceback
 

@@ -92,7 +92,7 @@ def lanczos(product: Product, start: Tensor, steps: int, tolerance: float = 0.0,
             rest -= (known @ rest) @ known  # twice is enough (Kahan, Parlett)
         beside.append(float(torch.linalg.vector_norm(rest)))
         closed = beside[-1] <= 10 * rounding * largest * (step + 1) ** 0.5
-        if closed or ((step + 1) % CHECK_EVERY == 0 and _settled(diagonal, beside, tolerance)):
+        if closed or ((step + 1) % CHECK_EVERY == 0 and _has_converged(diagonal, beside, tolerance)):
             break
         previous, current = current, rest / beside[-1]
     values, columns = _solve(diagonal, beside)
@@ -114,7 +114,7 @@ def _solve(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:
     return values, columns
 
 
-def _settled(diagonal: list[float], beside: list[float], tolerance: float) -> bool:
+def _has_converged(diagonal: list[float], beside: list[float], tolerance: float) -> bool:
     if not tolerance:
         return False
     values, columns = _solve(diagonal, beside)

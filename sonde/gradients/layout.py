@@ -28,18 +28,18 @@ def dot(graph: Any) -> str:
     lines = ["digraph {", '  node [shape=box, style="rounded,filled", fontname="Helvetica"]']
     for node in graph:
         label = "\\n".join(part.replace("\\", "\\\\").replace('"', '\\"') for part in _labels(node))
-        lines.append(f'  {_quoted(node.name)} [label="{label}", fillcolor="{FILL.get(node.op, FILL[""])}"]')
-    lines += [f"  {_quoted(name)} -> {_quoted(node.name)}" for node in graph for name in node.inputs]
+        lines.append(f'  {_quote(node.name)} [label="{label}", fillcolor="{FILL.get(node.op, FILL[""])}"]')
+    lines += [f"  {_quote(name)} -> {_quote(node.name)}" for node in graph for name in node.inputs]
     return "\n".join([*lines, "}"])
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def svg(graph: Any) -> str:
     """A picture of its own, without any other program."""
-    edges = shown(graph)
+    edges = visible_edges(graph)
     layers, depth = arrange(edges, {node.name for node in graph if node.op == "input"})
     width = max(sum(_wide(item) + GAP for item in layer) for layer in layers) - GAP + 2 * EDGE
     height = 2 * EDGE + len(layers) * (HIGH + RISE) - RISE
@@ -57,7 +57,7 @@ def svg(graph: Any) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def shown(graph: Any) -> dict[str, list[str]]:
+def visible_edges(graph: Any) -> dict[str, list[str]]:
     """Node -> the nodes it uses; operations that only move numbers are folded into edges, leaves nobody uses left out."""
     stands: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
@@ -164,7 +164,7 @@ def _box(node: Any, place: tuple[float, float], output: bool) -> list[str]:
     for row, label in enumerate(lines):
         base = y + HIGH / 2 + 4 + (row - (len(lines) - 1) / 2) * 14
         weight, ink = ("600", "#1c2430") if row == 0 else ("400", "#667080")
-        text = escape(_cut(label))
+        text = escape(_shorten(label))
         parts.append(f'<text x="{x:.0f}" y="{base:.0f}" text-anchor="middle" font-weight="{weight}" fill="{ink}">{text}</text>')
     return parts
 
@@ -186,5 +186,5 @@ def _labels(node: Any) -> list[str]:
     return [first, second + ("" if adjoint is None else f"  ·  ∂ {adjoint:.3g}")] if second else [first]
 
 
-def _cut(label: str, most: int = 28) -> str:
+def _shorten(label: str, most: int = 28) -> str:
     return label if len(label) <= most else "…" + label[1 - most :]

@@ -30,7 +30,7 @@ class Peers(Protocol):
     def broadcast_bytes(self, data: bytes | None) -> bytes: ...
 
 
-def whole(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> float:
+def full_batch(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> float:
     """Gradient of one undivided batch into `flat.grad`, and its loss: the textbook case and the fast one."""
     flat.grad.zero_()
     return objective(model, batch).backward()

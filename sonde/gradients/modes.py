@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from ..core.errors import BadInput
 
-Point = Tensor | Mapping[str, Tensor]
+Tensors = Tensor | Mapping[str, Tensor]
 Mode = Literal["forward", "reverse"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DifferentiationPlan:
     """What a Jacobian costs in each mode, in multiplications, and the choice."""
 
     inputs: int
@@ -45,11 +45,11 @@ class Plan:
         return f"{self.mode} mode: {self.why}"
 
 
-def plan(f: Callable[..., Any], x: Point) -> Plan:
+def plan(f: Callable[..., Any], x: Tensors) -> DifferentiationPlan:
     """Count both modes on the traced graph of f and choose; nothing is estimated."""
     from .graph import trace
 
-    watched = _guarded(f, x)
+    watched = _guard(f, x)
     names, flat = _flat(x)
 
     def bound(*parts: Tensor) -> Tensor:
@@ -73,48 +73,48 @@ def plan(f: Callable[..., Any], x: Point) -> Plan:
     except BadInput as error:  # the function itself ran above, so what fails is its forward mode
         reason = str(error.__cause__ or error).split(". ")[0]
         why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(reason.split())[:160]}"
-        return Plan(n, m, math.inf, row, math.inf, reverse, "reverse", why)
+        return DifferentiationPlan(n, m, math.inf, row, math.inf, reverse, "reverse", why)
     column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
     forward = values + n * column
     mode: Mode = "forward" if forward < reverse or (forward == reverse and n < m) else "reverse"
     passes, others = (_count(n, "column"), _count(m, "row")) if mode == "forward" else (_count(m, "row"), _count(n, "column"))
     best, rest = min(forward, reverse), max(forward, reverse)
     why = f"{passes} cost {best:,} multiplications, {others} would cost {rest:,}"
-    return Plan(n, m, column, row, forward, reverse, mode, why + (f" ({rest / best:.3g} times as many)" if best else ""))
+    return DifferentiationPlan(n, m, column, row, forward, reverse, mode, why + (f" ({rest / best:.3g} times as many)" if best else ""))
 
 
-def jvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
+def jvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> Any:
     """J v: how f moves when x moves along v; one pass of forward mode."""
-    f = _guarded(f, x)
-    _alike("direction v", v, x)
+    f = _guard(f, x)
+    _check_alike("direction v", v, x)
     with _differentiable():
         return torch.func.jvp(f, (x,), (v,))[1]
 
 
-def vjp(f: Callable[..., Any], x: Point, u: Tensor) -> Any:
+def vjp(f: Callable[..., Any], x: Tensors, u: Tensor) -> Any:
     """u^T J: the gradient of u . f(x); one pass of reverse mode."""
     with _differentiable():
-        output_and_vjp = torch.func.vjp(_guarded(f, x), x)
-        _alike("weights u", u, output_and_vjp[0])
+        output_and_vjp = torch.func.vjp(_guard(f, x), x)
+        _check_alike("weights u", u, output_and_vjp[0])
         return output_and_vjp[1](u)[0]
 
 
-def gradient(f: Callable[..., Any], x: Point) -> Any:
+def gradient(f: Callable[..., Any], x: Tensors) -> Any:
     """All partial derivatives of a function with one number as its value."""
     with _differentiable():
         return torch.func.grad(_one_number(f, x))(x)
 
 
-def jacobian(f: Callable[..., Any], x: Point, mode: Mode | None = None) -> Any:
+def jacobian(f: Callable[..., Any], x: Tensors, mode: Mode | None = None) -> Any:
     """J with the axes of the value first, then those of x; in the mode that `plan` chooses unless one is named."""
     if mode not in (None, "forward", "reverse"):
         raise BadInput(f"there is no mode '{mode}'", fix="choose forward or reverse, or leave it to the plan")
     chosen = mode or plan(f, x).mode
     with _differentiable():
-        return torch.func.jacfwd(_guarded(f, x))(x) if chosen == "forward" else _by_rows(_guarded(f, x), x)
+        return torch.func.jacfwd(_guard(f, x))(x) if chosen == "forward" else _by_rows(_guard(f, x), x)
 
 
-def _by_rows(f: Callable[[Any], Tensor], x: Point) -> Any:
+def _by_rows(f: Callable[[Any], Tensor], x: Tensors) -> Any:
     """All rows at once, or one by one where that goes wrong: torch's batched backward pass of cdist gives other numbers."""
     whole = torch.func.jacrev(f)(x)
     y, back = torch.func.vjp(f, x)[:2]
@@ -124,19 +124,19 @@ def _by_rows(f: Callable[[Any], Tensor], x: Point) -> Any:
     return whole if right else torch.func.jacrev(f, chunk_size=1)(x)
 
 
-def hessian(f: Callable[..., Any], x: Point) -> Any:
+def hessian(f: Callable[..., Any], x: Tensors) -> Any:
     """All second derivatives: the Jacobian of the gradient.  It is square, and forward over reverse needs the least memory."""
     with _differentiable():
         return torch.func.jacfwd(torch.func.grad(_one_number(f, x)))(x)
 
 
-def hvp(f: Callable[..., Any], x: Point, v: Point) -> Any:
+def hvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> Any:
     """H v without H, at a small multiple of the cost of a gradient.
 
     H is symmetric, so H v = v^T H: reverse mode through the gradient.  Forward mode through it gives the same numbers and
     was measured slower on dense, convolutional and attention layers alike.
     """
-    _alike("direction v", v, x)
+    _check_alike("direction v", v, x)
     with _differentiable():
         return torch.func.vjp(torch.func.grad(_one_number(f, x)), x)[1](v)[0]
 
@@ -148,7 +148,7 @@ def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tupl
     """
     now = {name: parameter.detach() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
-    wrapper = _Asked(model, loss)
+    wrapper = _WithQuestion(model, loss)
 
     def function(parameters: Mapping[str, Tensor]) -> Tensor:
         held = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
@@ -158,7 +158,7 @@ def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tupl
 
 
 @final
-class _Asked(nn.Module):
+class _WithQuestion(nn.Module):
     """A model with the question put to it, so that both see the parameters that stand in for the model's own."""
 
     def __init__(self, model: nn.Module, question: Callable[[nn.Module], Tensor]) -> None:
@@ -190,16 +190,16 @@ def _own_statistics() -> Iterator[None]:
 
     held: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
 
-    def still(module: nn.Module, inputs: Any) -> None:
+    def freeze_statistics(module: nn.Module, inputs: Any) -> None:
         if isinstance(module, _NormBase) and module.training and module.track_running_stats:
             held[module] = module.running_mean, module.running_var
             module.track_running_stats, module.running_mean, module.running_var = False, None, None
 
-    def again(module: nn.Module, inputs: Any, output: Any) -> None:
+    def restore_statistics(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(module, _NormBase) and module in held:
             module.track_running_stats, (module.running_mean, module.running_var) = True, held.pop(module)
 
-    hooks = [register_module_forward_pre_hook(still), register_module_forward_hook(again, always_call=True)]
+    hooks = [register_module_forward_pre_hook(freeze_statistics), register_module_forward_hook(restore_statistics, always_call=True)]
     try:
         yield
     finally:
@@ -210,25 +210,25 @@ def _own_statistics() -> Iterator[None]:
 # What users hand in
 
 
-def _flat(x: Point) -> tuple[tuple[str, ...], list[Tensor]]:
+def _flat(x: Tensors) -> tuple[tuple[str, ...], list[Tensor]]:
     return ((), [x]) if isinstance(x, Tensor) else (tuple(x), list(x.values()))
 
 
-def _join(x: Point, names: tuple[str, ...], parts: tuple[Tensor, ...]) -> Any:
+def _join(x: Tensors, names: tuple[str, ...], parts: tuple[Tensor, ...]) -> Any:
     return parts[0] if isinstance(x, Tensor) else dict(zip(names, parts, strict=True))
 
 
-def _guarded(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
+def _guard(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
     """f, once x is known to be a place where it can be differentiated; what f itself gets wrong is told in one line."""
     if not isinstance(x, Tensor) and not (isinstance(x, Mapping) and x):
         raise BadInput(f"x is a {type(x).__name__}, not a tensor or named tensors", fix="pass torch tensors")
-    for name, part in zip(*_named(x), strict=True):
+    for name, part in zip(*_names_and_values(x), strict=True):
         if not isinstance(part, Tensor):
             raise BadInput(f"{name} is a {type(part).__name__}, not a tensor", fix="pass torch tensors")
         if not part.is_floating_point():
             raise BadInput(f"{name} holds {str(part.dtype).removeprefix('torch.')}, which cannot move a little", fix="pass x.double()")
 
-    def watched(at: Any) -> Tensor:
+    def evaluate(at: Any) -> Tensor:
         try:
             with _own_statistics():
                 y = f(at)
@@ -244,12 +244,12 @@ def _guarded(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
             raise BadInput(f"the function gives {kind}, not a tensor of floating-point numbers", fix="return one such tensor")
         return y
 
-    return watched
+    return evaluate
 
 
-def _one_number(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
+def _one_number(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
     """f as a function whose value is one number, without axes of size 1 around it."""
-    watched = _guarded(f, x)
+    watched = _guard(f, x)
 
     def single(at: Any) -> Tensor:
         y = watched(at)
@@ -260,7 +260,7 @@ def _one_number(f: Callable[..., Any], x: Point) -> Callable[[Any], Tensor]:
     return single
 
 
-def _alike(what: str, actual: Any, wanted: Point) -> None:
+def _check_alike(what: str, actual: Any, wanted: Tensors) -> None:
     """The same names, sizes and kind of number."""
     if isinstance(wanted, Mapping) != isinstance(actual, Mapping) or not isinstance(actual, (Tensor, Mapping)):
         raise BadInput(f"{what} is a {type(actual).__name__}", fix=f"give it the form of {_sizes(wanted)}")
@@ -271,11 +271,11 @@ def _alike(what: str, actual: Any, wanted: Point) -> None:
             raise BadInput(f"{what} holds {one.dtype}, not {other.dtype}".replace("torch.", ""), fix="convert one of them")
 
 
-def _named(x: Point) -> tuple[list[str], list[Any]]:
+def _names_and_values(x: Tensors) -> tuple[list[str], list[Any]]:
     return (["x"], [x]) if isinstance(x, Tensor) else ([f"'{name}'" for name in x], list(x.values()))
 
 
-def _sizes(x: Point) -> str:
+def _sizes(x: Tensors) -> str:
     if isinstance(x, Tensor):
         return f"size {tuple(x.shape)}"
     return "sizes " + ", ".join(f"{name} {tuple(part.shape)}" for name, part in x.items())

@@ -56,13 +56,13 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, inputs: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
         super().__init__()
-        if len({_place(tensor) for tensor in inputs}) < len(inputs):
+        if len({_storage_key(tensor) for tensor in inputs}) < len(inputs):
             raise Unrepeatable("two inputs are the same tensor, which they need not be next time")
         self.bytes = 0
         self.alive: list[Any] = [*inputs, *fixed]
         """all tensors seen, by slot; none may be freed while recording, or another would be taken for it"""
         self.slots = {id(tensor): slot for slot, tensor in enumerate(self.alive)}
-        self.places = {_place(tensor): slot for slot, tensor in enumerate(self.alive)}
+        self.places = {_storage_key(tensor): slot for slot, tensor in enumerate(self.alive)}
         self.inputs, self.fixed = len(inputs), set(range(len(inputs), len(self.alive)))
         self.numbers: set[int] = set()
         """slots whose content never changes"""
@@ -80,10 +80,10 @@ class Recorder(TorchDispatchMode):
         outputs = [result] if isinstance(result, Tensor) else list(result)
         if not all(output is None or isinstance(output, Tensor) for output in outputs):
             raise Unrepeatable(f"{operation} gives more than tensors")
-        taken = tuple(self._slotted(value) for value in args), {name: self._slotted(value) for name, value in kwargs.items()}
-        if isinstance(result, Tensor) and _place(result) in self.places:  # the same numbers at the same place: nothing to do
+        taken = tuple(self._to_slots(value) for value in args), {name: self._to_slots(value) for name, value in kwargs.items()}
+        if isinstance(result, Tensor) and _storage_key(result) in self.places:  # the same numbers at the same place: nothing to do
             self.alive.append(result)
-            self.slots[id(result)] = self.places[_place(result)]
+            self.slots[id(result)] = self.places[_storage_key(result)]
             return result
         places = [self._new(output) for output in outputs]
         sources = {value.index for value in _slots_in(taken)}
@@ -100,13 +100,13 @@ class Recorder(TorchDispatchMode):
         slot = len(self.alive)
         self.alive.append(tensor)
         if tensor is not None:
-            self.slots[id(tensor)] = self.places[_place(tensor)] = slot
+            self.slots[id(tensor)] = self.places[_storage_key(tensor)] = slot
             self.bytes += tensor.numel() * tensor.element_size()
         if self.bytes > self.LARGEST:
             raise Unrepeatable("too much would be kept")
         return slot
 
-    def _slotted(self, value: Any) -> Any:
+    def _to_slots(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             if id(value) not in self.slots:
                 if value.dim():
@@ -115,7 +115,7 @@ class Recorder(TorchDispatchMode):
                 self.fixed.add(slot)
                 self.numbers.add(slot)
             return _Slot(self.slots[id(value)])
-        return [self._slotted(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return [self._to_slots(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def finish(self, outputs: Sequence[Any]) -> Replay:
         """What must be called to have these outputs again."""
@@ -144,7 +144,7 @@ def _slots_in(value: Any) -> list[_Slot]:
     return [slot for item in value for slot in _slots_in(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _place(tensor: Tensor) -> tuple:
+def _storage_key(tensor: Tensor) -> tuple:
     """Where the numbers of a tensor lie; tensors of one place are the same numbers."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
@@ -172,7 +172,7 @@ def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], places: list
     if not simple or len(places) > 1:
 
         def general(held: list[Any]) -> None:
-            result = operation(*_filled(args, held), **_filled(kwargs, held))
+            result = operation(*_fill_slots(args, held), **_fill_slots(kwargs, held))
             held[slice(places[0], places[-1] + 1)] = [result] if len(places) == 1 else result
 
         return general
@@ -181,13 +181,13 @@ def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], places: list
     rest = args[first:]
     if any(slot is None for slot in slots[:first]) or not 1 <= first <= 3:
 
-        def mixed(held: list[Any]) -> None:
+        def call_with_slots(held: list[Any]) -> None:
             held[place] = operation(*[value if slot is None else held[slot] for slot, value in zip(slots, args, strict=True)], **kwargs)
 
-        return mixed
+        return call_with_slots
     a, b, c = (*slots[:first], 0, 0)[:3]  # spelled out for one, two and three tensors: a loop would cost as much as the kernel
 
-    def one(held: list[Any]) -> None:
+    def call_with_slot(held: list[Any]) -> None:
         held[place] = operation(held[a], *rest, **kwargs)
 
     def two(held: list[Any]) -> None:
@@ -196,19 +196,19 @@ def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], places: list
     def three(held: list[Any]) -> None:
         held[place] = operation(held[a], held[b], held[c], *rest, **kwargs)
 
-    return (one, two, three)[first - 1]
+    return (call_with_slot, two, three)[first - 1]
 
 
-def _filled(value: Any, held: list[Any]) -> Any:
+def _fill_slots(value: Any, held: list[Any]) -> Any:
     if isinstance(value, _Slot):
         return held[value.index]
     if isinstance(value, dict):
-        return {name: _filled(item, held) for name, item in value.items()}
-    return [_filled(item, held) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: _fill_slots(item, held) for name, item in value.items()}
+    return [_fill_slots(item, held) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-class Repeated:
-    """Gradient of an undivided batch into a flat buffer: like `mean.whole`, by replay where that is the same thing.
+class ReplayedGradient:
+    """Gradient of an undivided batch into a flat buffer: like `mean.full_batch`, by replay where that is the same thing.
 
     It is the same thing for networks made of torch's and our own parts, whose operations depend on nothing but shapes;
     a network of the user may count its calls or look at its values, so it is always asked.

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 aten = torch.ops.aten
-Rule = Callable[..., tuple[Any, ...]]
-RULES: dict[str, Rule] = {}
+VJPRule = Callable[..., tuple[Any, ...]]
+RULES: dict[str, VJPRule] = {}
 """ATen name without overload, such as 'mul' -> its rule"""
 
 FLAT = {
@@ -32,8 +32,8 @@ FLAT = {
 """operations whose output does not move when their input moves a little; no gradient passes"""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    def keep(function: Rule) -> Rule:
+def rule(*names: str) -> Callable[[VJPRule], VJPRule]:
+    def keep(function: VJPRule) -> VJPRule:
         RULES.update(dict.fromkeys(names, function))
         return function
 
@@ -75,7 +75,7 @@ _SLOPES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _slope(function: Callable[..., Any]) -> Rule:
+def _slope(function: Callable[..., Any]) -> VJPRule:
     return lambda g, y, x, *settings: (g * function(y, x, *settings),)
 
 
@@ -226,7 +226,7 @@ def _var_mean(g: list[Any], y: Any, x: Tensor, dim: Any = None, correction: Any 
     return _spread_and_mean(_var, g, y, x, dim, correction, keepdim)
 
 
-def _spread_and_mean(spread: Rule, g: list[Any], y: Any, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, ...]:
+def _spread_and_mean(spread: VJPRule, g: list[Any], y: Any, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, ...]:
     parts = [spread(g[0], y[0], x, dim, correction, keepdim)[0]] if g[0] is not None else []
     parts += [_mean(g[1], y[1], x, dim, keepdim)[0]] if g[1] is not None else []
     return (sum(parts[1:], parts[0]),)
@@ -349,7 +349,7 @@ def _dot(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
 @rule(
     "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "clone", "alias", "lift_fresh_copy", "lift_fresh", "_to_copy", "contiguous"
 )
-def _reshaped(g: Tensor, y: Tensor, x: Tensor, *settings: Any, **more: Any) -> tuple[Any, ...]:
+def _reshape(g: Tensor, y: Tensor, x: Tensor, *settings: Any, **more: Any) -> tuple[Any, ...]:
     return (g.reshape(x.shape).to(x.dtype),)
 
 
@@ -396,7 +396,7 @@ def _triu(g: Tensor, y: Tensor, x: Tensor, diagonal: int = 0) -> tuple[Any, ...]
     return (g.triu(diagonal),)
 
 
-def _placed(g: Tensor, x: Tensor, dim: int, start: int, step: int = 1) -> Tensor:
+def _embed(g: Tensor, x: Tensor, dim: int, start: int, step: int = 1) -> Tensor:
     """A gradient of a part of x, with zeros around it; built from padding, so that it has a rule of its own."""
     dim = dim % x.dim()
     if step != 1:
@@ -410,12 +410,12 @@ def _placed(g: Tensor, x: Tensor, dim: int, start: int, step: int = 1) -> Tensor
 def _slice(
     g: Tensor, y: Tensor, x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> tuple[Any, ...]:
-    return (_placed(g, x, dim, range(x.shape[dim])[slice(start, end, step)].start, step),)
+    return (_embed(g, x, dim, range(x.shape[dim])[slice(start, end, step)].start, step),)
 
 
 @rule("select")
 def _select(g: Tensor, y: Tensor, x: Tensor, dim: int, index: int) -> tuple[Any, ...]:
-    return (_placed(g.unsqueeze(dim), x, dim, index % x.shape[dim]),)
+    return (_embed(g.unsqueeze(dim), x, dim, index % x.shape[dim]),)
 
 
 @rule("cat")

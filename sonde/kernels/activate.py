@@ -1,7 +1,7 @@
 """Curves of neurons, y = f(x) or with a gate y = f(x) up, each way in one pass over memory.
 
 torch takes several passes, and its tanh three times as long as an exponential.  (Its exact GELU is as fast as one can be,
-so there is none here.)  Where somebody watches (a compiler, a transform, a counter of FLOPs) torch's operations serve, with
+so there is none here.)  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's operations serve, with
 the same result.
 """
 
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, function, watched
+from .library import SUFFIX, available, function, is_observed
 
-Curve = Literal["silu", "gelu_tanh"]
+KernelActivation = Literal["silu", "gelu_tanh"]
 LEAST = 1 << 15
 """elements for which the call's microseconds are paid back"""
 _Row = ctypes.c_int64 * 9
 
 
-def activate(x: Tensor, kind: Curve, up: Tensor | None = None) -> Tensor:
+def activate(x: Tensor, kind: KernelActivation, up: Tensor | None = None) -> Tensor:
     """f(x), or f(x) * up."""
-    if _serves(x, up):
+    if _can_run(x, up):
         return _Activate.apply(x, up, kind)
-    return _written_out(x, kind, up)
+    return _reference(x, kind, up)
 
 
-def _serves(x: Tensor, up: Tensor | None) -> bool:
+def _can_run(x: Tensor, up: Tensor | None) -> bool:
     """Whether the kernel can run and is faster."""
     return (
         x.dtype in SUFFIX
@@ -37,12 +37,12 @@ def _serves(x: Tensor, up: Tensor | None) -> bool:
         and x.is_cpu
         and x.is_contiguous()
         and (up is None or (up.dtype == x.dtype and up.shape == x.shape and up.is_contiguous()))
-        and not watched((x, up))
+        and not is_observed((x, up))
         and available()
     )
 
 
-def _call(name: str, kind: Curve, x: Tensor, *others: Tensor | None) -> None:
+def _call(name: str, kind: KernelActivation, x: Tensor, *others: Tensor | None) -> None:
     """Fills the struct `arguments` of activate.c (x, up, dy, y, dx, dup) and runs a compiled function."""
     numbers = [0 if one is None else one.data_ptr() for one in (x, *others)]
     function(name, x.dtype)(_Row(*numbers, x.numel(), kind == "gelu_tanh", torch.get_num_threads()))
@@ -51,7 +51,7 @@ def _call(name: str, kind: Curve, x: Tensor, *others: Tensor | None) -> None:
 @final
 class _Activate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, up: Tensor | None, kind: Curve) -> Tensor:
+    def forward(ctx: Any, x: Tensor, up: Tensor | None, kind: KernelActivation) -> Tensor:
         ctx.save_for_backward(x, up)
         ctx.kind, y = kind, torch.empty_like(x)
         _call("activate_forward", kind, x, up, None, y, None, None)
@@ -62,7 +62,7 @@ class _Activate(torch.autograd.Function):
         x, up = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             wanted = [one for one in (x, up) if one is not None and one.requires_grad]
-            gradients = iter(torch.autograd.grad(_written_out(x, ctx.kind, up), wanted, dy, create_graph=True))
+            gradients = iter(torch.autograd.grad(_reference(x, ctx.kind, up), wanted, dy, create_graph=True))
             return *(next(gradients) if one is not None and one.requires_grad else None for one in (x, up)), None
         dy, dx = dy.contiguous(), torch.empty_like(x)
         dup = None if up is None else torch.empty_like(x)
@@ -70,7 +70,7 @@ class _Activate(torch.autograd.Function):
         return dx, dup, None
 
 
-def _written_out(x: Tensor, kind: Curve, up: Tensor | None) -> Tensor:
+def _reference(x: Tensor, kind: KernelActivation, up: Tensor | None) -> Tensor:
     """The formula in torch's own operations."""
     f = F.silu(x) if kind == "silu" else F.gelu(x, approximate="tanh")
     return f if up is None else f * up

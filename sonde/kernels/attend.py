@@ -1,7 +1,7 @@
 """Exact softmax attention, o_i = sum_j softmax_j(scale q_i . k_j) v_j, forward and backward, for short sequences.
 
 torch's own kernel works in blocks that are as large as such a sequence, and computes the pairs that a causal order leaves
-out.  Where somebody watches (a compiler, a transform, a counter of FLOPs) torch's serves, with the same result.
+out.  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's serves, with the same result.
 
 B batch, H heads, G key groups (head h uses k and v of group h // (H/G)), T queries, N keys, K key width, V value width.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, function, rows, watched
+from .library import SUFFIX, available, function, is_observed, rows
 
 LONGEST = 2048
 """keys; beyond it nothing was measured, and the keys of a task leave the cache"""
@@ -28,15 +28,15 @@ _Row = ctypes.c_int64 * (4 * len(_FIELDS) + 11)
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
     """q [B, H, T, K], k [B, G, N, K], v [B, G, N, V] -> [B, H, T, V]; `causal` lets query i see the keys up to i."""
-    if _serves(q, k, v):
+    if _can_run(q, k, v):
         return _Attend.apply(q, k, v, scale, causal)
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
 
 
-def _serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
     return (
-        not watched((q, k, v))
+        not is_observed((q, k, v))
         and q.is_cpu
         and q.dtype in SUFFIX
         and q.dtype == k.dtype == v.dtype
@@ -85,14 +85,14 @@ class _Attend(torch.autograd.Function):
         q, k, v, log_sum = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
             wanted = [x for x in (q, k, v) if x.requires_grad]
-            gradients = iter(torch.autograd.grad(_written_out(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
+            gradients = iter(torch.autograd.grad(_reference(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
             return *(next(gradients) if x.requires_grad else None for x in (q, k, v)), None, None
         outputs = {"dq": _empty(q, q.shape[-1]), "dk": _empty(k, k.shape[-1]), "dv": _empty(v, v.shape[-1])}
         _call("attend_backward", {"q": q, "k": k, "v": v, "dout": dout} | outputs, log_sum, ctx.scale, ctx.causal)
         return *outputs.values(), None, None
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+def _reference(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
     """The formula in operations that torch differentiates any number of times."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = scale * q @ k.mT

@@ -2,7 +2,7 @@
 
 torch sums every window directly; here tiles of 4 x 4 pixels go to six points along each axis, where a convolution is one product
 for each, and back (see convolve.c).  Images must be laid out channels last.  The number of threads changes no bit.  Where
-somebody watches, or there is little to do, torch's own operation serves.
+the call is observed, or there is little to do, torch's own operation serves.
 
 Rounding is two to three times torch's where pixels are of about one size.  It is shared by the pixels of a tile: beside a pixel
 10,000 times as large as the others these lose four digits, and beside one that is infinite or not a number so are all of its tile.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, channels_last, function, watched
+from .library import SUFFIX, available, channels_last, function, is_observed
 
 TILE = 4
 """pixels of a side"""
@@ -41,14 +41,14 @@ class _Arguments(ctypes.Structure):
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (B, C, H, W), weight (K, C, 3, 3), bias (K,) -> (B, K, H, W), zeros beyond the border."""
-    if serves(x, weight, bias):
+    if can_run(x, weight, bias):
         return _Convolve.apply(x, weight, bias)
     return F.conv2d(x, weight, bias, padding=1)
 
 
-def serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def can_run(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
-    if x.dim() != 4 or weight.dim() != 4 or x.dtype not in SUFFIX or not x.is_cpu or watched((x, weight, bias)):
+    if x.dim() != 4 or weight.dim() != 4 or x.dtype not in SUFFIX or not x.is_cpu or is_observed((x, weight, bias)):
         return False
     (images, channels, height, width), out = x.shape, weight.shape[0]
     tiles = images * -(-height // TILE) * -(-width // TILE)
@@ -67,7 +67,7 @@ def serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 @final
-class Prepared:
+class PreparedConvolution:
     """A convolution for inference whose windows are at their points already; a sum and a ReLU may follow in the same call."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> None:
@@ -134,7 +134,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = (saved.to(dy.dtype) for saved in ctx.saved_tensors)  # hooks may have changed their dtype, and their layout
-        if torch.is_grad_enabled() or watched((dy, x, weight)):  # torch has to see what is differentiated again, or batched
+        if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # torch has to see what is differentiated again, or batched
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
         dy, x = channels_last(dy), channels_last(x)

@@ -5,7 +5,7 @@ costs time: the threads stay together for the whole token, and weights are used 
 are copied to bytes, 64 inputs of a row sharing one factor, and a quarter as much is read.
 
     program = Program(rows=1, dtype=torch.float32)
-    x, hidden = program.shared("x", 12), program.shared("hidden", 48)
+    x, hidden = program.add_shared("x", 12), program.add_shared("hidden", 48)
     program.linear(x, hidden, up.weight, activation="gelu")
     program.linear(hidden, x, down.weight, add=x)
     program.tensor("x", 12).copy_(values)
@@ -39,7 +39,7 @@ class Vectors(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("row", ctypes.c_int64), ("own", ctypes.c_int64)]
 
 
-class Operation(ctypes.Structure):
+class ProgramOperation(ctypes.Structure):
     """As `operation` of decode.c, where each function says which fields it reads."""
 
     _fields_ = [
@@ -65,7 +65,7 @@ KINDS = ("linear", "norm", "angles", "attend", "convolve", "recur")
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix [out, in] as bytes [out, groups * 64] and factors [out, groups]; the largest number of a group becomes 127."""
     short = -weight.shape[1] % GROUP
     groups = torch.nn.functional.pad(weight.detach(), (0, short)).unflatten(1, (-1, GROUP))
@@ -88,7 +88,7 @@ class Program:
         if not 1 <= rows <= ROWS:
             raise BadInput(f"a program is for 1 to {ROWS} sequences, not {rows}", where="decode", fix="use the model itself for more")
         self.rows, self.dtype, self.weights, self.threads = rows, dtype, weights, torch.get_num_threads()
-        self._operations: list[Operation] = []
+        self._operations: list[ProgramOperation] = []
         self._arguments = _Arguments(rows=rows, threads=self.threads)
         self._address = ctypes.addressof(self._arguments)
         self.bytes = {} if share is None else share
@@ -99,11 +99,11 @@ class Program:
 
     # ---- vectors ----
 
-    def shared(self, name: str, size: int) -> Vectors:
+    def add_shared(self, name: str, size: int) -> Vectors:
         """A vector that the threads fill together."""
         return self._vectors(name, size, False)
 
-    def own(self, name: str, size: int) -> Vectors:
+    def add_per_thread(self, name: str, size: int) -> Vectors:
         """One that every thread has for itself, for what is too small to share."""
         return self._vectors(name, size, True)
 
@@ -116,7 +116,7 @@ class Program:
 
     def tensor(self, name: str, size: int) -> Tensor:
         """The shared vectors (rows, size) themselves."""
-        self.shared(name, size)
+        self.add_shared(name, size)
         return self._spaces[name, size, False][0, :, :size]
 
     def later(self, x: Vectors, start: int) -> Vectors:
@@ -136,7 +136,7 @@ class Program:
         times: Vectors | None = None,
         add: Vectors | None = None,
         wait: bool = True,
-    ) -> Operation:
+    ) -> ProgramOperation:
         """y = f(weight x + bias) * times + add.
 
         wait: the threads wait for each other after it; it can be spared where next comes one with as many outputs and only
@@ -158,7 +158,7 @@ class Program:
         *,
         centered: bool = False,
         gate: Vectors | None = None,
-    ) -> Operation:
+    ) -> ProgramOperation:
         """y = x over its root mean square, or with `centered` over its standard deviation; y is each thread's own.
 
         gate: x silu(gate) in the place of x
@@ -169,7 +169,7 @@ class Program:
     def angles(self, size: int, base: float) -> Vectors:
         """Cosines and then sines of place * base^(-2i/size), made once for a token by each thread for itself."""
         name = f"angles {base}"
-        fresh, y = (name, size, True) not in self._spaces, self.own(name, size)
+        fresh, y = (name, size, True) not in self._spaces, self.add_per_thread(name, size)
         if fresh:
             speed = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
             self._held.append(speed)
@@ -185,7 +185,7 @@ class Program:
         *,
         angles: Vectors | None = None,
         slopes: Tensor | None = None,
-    ) -> Operation:
+    ) -> ProgramOperation:
         """Attention of all heads to what is in the rooms `past` (keys) and `past2` (values), where this token's join them.
 
         sizes are heads, groups of keys and values, and the width of each.  Before a run `past`, `past2`, `room` and `used` have to be set.
@@ -194,7 +194,7 @@ class Program:
         return self._append("attend", x=qkv, y=y, z=angles or Vectors(), a=self._pointer(slopes), heads=heads, groups=groups, scale=scale,
                             size=size)  # fmt: skip
 
-    def convolve(self, x: Vectors, y: Vectors, weight: Tensor, bias: Tensor | None) -> Operation:
+    def convolve(self, x: Vectors, y: Vectors, weight: Tensor, bias: Tensor | None) -> ProgramOperation:
         """y = silu of each channel's last inputs times weight [taps, size]; before a run `past` and `next` have to be set."""
         taps, size = weight.shape
         return self._append("convolve", x=x, y=y, a=self._pointer(weight), b=self._pointer(bias), flag=taps, size=size)
@@ -207,7 +207,7 @@ class Program:
         sizes: tuple[int, int, int, int],
         parameters: tuple[Tensor, Tensor, Tensor],
         limits: tuple[float, float],
-    ) -> Operation:
+    ) -> ProgramOperation:
         """One step of Mamba-2 for all heads; before a run `past` and `next` have to be set.
 
         sizes are heads, groups, key and value width; parameters by head are the bias of its step, the log rate, the skip
@@ -228,8 +228,8 @@ class Program:
 
     # ---- parts ----
 
-    def _append(self, kind: str, *, size: int, **fields: Any) -> Operation:
-        operation = Operation(kind=KINDS.index(kind), **{"wait": int(kind not in ("norm", "angles")), **fields})
+    def _append(self, kind: str, *, size: int, **fields: Any) -> ProgramOperation:
+        operation = ProgramOperation(kind=KINDS.index(kind), **{"wait": int(kind not in ("norm", "angles")), **fields})
         setattr(operation, "in", size)
         self._operations.append(operation)
         self._table = (ctypes.c_void_p * len(self._operations))(*map(ctypes.addressof, self._operations))
@@ -252,7 +252,7 @@ class Program:
         if self.weights is None:
             return self._pointer(weight), None
         if weight.data_ptr() not in self.bytes:
-            self.bytes[weight.data_ptr()] = (*quantized(weight), weight)  # the weight too, so that its place is not given away
+            self.bytes[weight.data_ptr()] = (*quantize(weight), weight)  # the weight too, so that its place is not given away
         data, scales, _ = self.bytes[weight.data_ptr()]
         self._held.append(data)
         return data.data_ptr(), self._pointer(scales)

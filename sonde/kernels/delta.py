@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import View, call, cast, check, check_step, function, once_only, rows, view
+from .library import View, call, cast, check, check_step, function, no_second_derivative, rows, view
 
 _LAYOUT = {"q": "BGLK", "k": "BGLK", "v": "BHLV", "beta": "BHL", "log_head": "BHL", "state": "BHKV", "out": "BHLV"}
 _SEQUENCE = ("q", "k", "v", "beta", "gate", "state", "out", "final", "residual", "states")
@@ -172,7 +172,7 @@ def _backward(ctx, dout, dlast, _dresidual, _dstates):
 
 
 _delta.register_autograd(_backward, setup_context=_keep)
-_delta_backward.register_autograd(once_only("delta"))
+_delta_backward.register_autograd(no_second_derivative("delta"))
 
 
 @final

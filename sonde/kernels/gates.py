@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import cast, function, once_only, records, unseen
+from .library import cast, function, no_second_derivative, records, unseen
 
 _FIELDS = ("p", "weight", "inner", "vector", "h", "c", "out", "last_h", "last_c", "gates", "cells")
 _GRADIENT = ("dout", "dlast_h", "dlast_c", "dp", "dheld", "dh", "dc")
 _Row = ctypes.c_int64 * (len(_FIELDS) + len(_GRADIENT) + 6)
 
 
-class Kind(IntEnum):
+class GateKind(IntEnum):
     """The cells, as the enum of gates.c counts them."""
 
     RNN_TANH = 0
@@ -40,7 +40,7 @@ class Kind(IntEnum):
 
 def rnn(p: Tensor, weight: Tensor, h: Tensor, lengths: Tensor | None = None, *, relu: bool = False) -> tuple[Tensor, Tensor]:
     """p [B, T, H], weight [H, H], h [B, H] -> all states [B, T, H] and the last one; of each row the first `lengths` steps count."""
-    out, last, _ = _run(Kind.RNN_RELU if relu else Kind.RNN_TANH, p, weight, None, None, h, None, lengths)
+    out, last, _ = _run(GateKind.RNN_RELU if relu else GateKind.RNN_TANH, p, weight, None, None, h, None, lengths)
     return out, last
 
 
@@ -49,7 +49,7 @@ def gru(p: Tensor, weight: Tensor, bias: Tensor | None, h: Tensor, lengths: Tens
 
     With a bias [H], that of W_n h, the reset comes after the product; without one before.
     """
-    out, last, _ = _run(Kind.GRU_BEFORE if bias is None else Kind.GRU_AFTER, p, weight, None, bias, h, None, lengths)
+    out, last, _ = _run(GateKind.GRU_BEFORE if bias is None else GateKind.GRU_AFTER, p, weight, None, bias, h, None, lengths)
     return out, last
 
 
@@ -68,12 +68,12 @@ def lstm(  # noqa: PLR0913 - the terms of one formula
     With a vector [H] the output gate also sees vector * c'.  With `inner` [H, H] too it sees c' through that matrix and no
     input: then p is [B, T, 3 H] and the vector is the gate's bias.
     """
-    kind = Kind.LSTM if vector is None else Kind.LSTM_PEEPHOLE if inner is None else Kind.LSTM_CELL
+    kind = GateKind.LSTM if vector is None else GateKind.LSTM_PEEPHOLE if inner is None else GateKind.LSTM_CELL
     return _run(kind, p, weight, inner, vector, h, c, lengths)
 
 
 def _run(  # noqa: PLR0913 - the terms of one formula
-    kind: Kind,
+    kind: GateKind,
     p: Tensor,
     weight: Tensor,
     inner: Tensor | None,
@@ -93,10 +93,10 @@ def _run(  # noqa: PLR0913 - the terms of one formula
     return out.to(p.dtype), last_h, last_c
 
 
-def _check(kind: Kind, p: Tensor, weight: Tensor, h: Tensor) -> None:
+def _check(kind: GateKind, p: Tensor, weight: Tensor, h: Tensor) -> None:
     """The sizes agree: the kernel reads memory by them."""
-    H, gates = h.shape[-1], 1 if kind <= Kind.RNN_RELU else 3 if kind <= Kind.GRU_AFTER else 4
-    input_gates = gates - (kind == Kind.LSTM_CELL)
+    H, gates = h.shape[-1], 1 if kind <= GateKind.RNN_RELU else 3 if kind <= GateKind.GRU_AFTER else 4
+    input_gates = gates - (kind == GateKind.LSTM_CELL)
     if p.dim() != 3 or p.shape[0] != h.shape[0] or p.shape[2] != input_gates * H or weight.shape != (gates * H, H):
         raise BadInput(
             f"p is {tuple(p.shape)}, the weights {tuple(weight.shape)}, the state {tuple(h.shape)}",
@@ -118,8 +118,8 @@ def _call(name: str, kind: int, lengths: Tensor | None, tensors: dict[str, Tenso
 
 def _empty_outputs(kind: int, p: Tensor, h: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """All h, the last h and c, and what backward wants kept: the gates and all c; empty where there are none."""
-    (B, H), T, cells = h.shape, p.shape[1], int(kind >= Kind.LSTM)
-    gates = 0 if kind <= Kind.RNN_RELU else 3 if kind <= Kind.GRU_AFTER else 4
+    (B, H), T, cells = h.shape, p.shape[1], int(kind >= GateKind.LSTM)
+    gates = 0 if kind <= GateKind.RNN_RELU else 3 if kind <= GateKind.GRU_AFTER else 4
     new = p.new_empty
     return new(B, T, H), new(B, H), new(B, H * cells), new(B, T, H * gates * keep), new(B, T, H * cells * keep)
 
@@ -168,28 +168,32 @@ def _backward(  # noqa: PLR0913 - the inputs of the forward, what it kept, and t
 ) -> list[Tensor]:
     """Gradients of p, weight, inner, vector (empty where absent), h and c."""
     B, T, H = out.shape
-    (dp, dh, dc), dheld = (torch.empty_like(x) for x in (p, h, h if c is None else c)), p.new_empty(B, T, H * _holds(kind))
+    (dp, dh, dc), dheld = (torch.empty_like(x) for x in (p, h, h if c is None else c)), p.new_empty(B, T, H * _has_constant(kind))
     inputs = [x if x is None else x.contiguous() for x in (p, weight, inner, vector, h, c, dout, dlast_h, dlast_c)]
     named = dict(zip((*_FIELDS[:6], *_GRADIENT), (*inputs, dp, dheld, dh, dc)))
     _call("gates_backward", kind, lengths, {**named, "out": out, "gates": gates, "cells": cells})
     # Sums over all steps are matrix products again.
     d, held, before = dp.flatten(0, 1), dheld.flatten(0, 1), torch.cat([h.unsqueeze(1), out[:, :-1]], 1).flatten(0, 1)
-    if kind == Kind.GRU_BEFORE:
+    if kind == GateKind.GRU_BEFORE:
         dweight = torch.cat([d[:, : 2 * H].mT @ before, d[:, 2 * H :].mT @ (gates[..., :H].flatten(0, 1) * before)])
-    elif _holds(kind):
+    elif _has_constant(kind):
         dweight = torch.cat([d[:, : weight.shape[0] - H].mT @ before, held.mT @ before])
     else:
         dweight = d.mT @ before
     dinner = d.new_empty(0) if inner is None else held.mT @ cells.flatten(0, 1)
     dvector = (
-        d.new_empty(0) if vector is None else held.sum(0) if _holds(kind) else torch.linalg.vecdot(dp[..., 3 * H :], cells, dim=1).sum(0)
+        d.new_empty(0)
+        if vector is None
+        else held.sum(0)
+        if _has_constant(kind)
+        else torch.linalg.vecdot(dp[..., 3 * H :], cells, dim=1).sum(0)
     )
     return [dp, dweight, dinner, dvector, dh, dc if c is not None else dc.new_empty(0)]
 
 
-def _holds(kind: int) -> bool:
+def _has_constant(kind: int) -> bool:
     """Whether a gate has a constant of its own beside p."""
-    return kind in (Kind.GRU_AFTER, Kind.LSTM_CELL)
+    return kind in (GateKind.GRU_AFTER, GateKind.LSTM_CELL)
 
 
 @_backward.register_fake
@@ -214,4 +218,4 @@ def _differentiate(ctx: Any, dout: Tensor, dlast_h: Tensor, dlast_c: Tensor, *_k
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)
-_backward.register_autograd(once_only("gates"))
+_backward.register_autograd(no_second_derivative("gates"))

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .library import View, call, cast, check, check_step, function, once_only, rows, view
+from .library import View, call, cast, check, check_step, function, no_second_derivative, rows, view
 
 SPAN = 16
 """Steps between two saved states.  Their decays and states just fit the first two levels of cache."""
@@ -220,4 +220,4 @@ def _derivative(ctx: Any, d_out: Tensor | None, d_last: Tensor | None, _: Tensor
 
 
 _forward.register_autograd(_derivative, setup_context=_setup)
-_backward.register_autograd(once_only("hadamard"))
+_backward.register_autograd(no_second_derivative("hadamard"))

@@ -111,7 +111,7 @@ def records(tensors: Iterable[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def watched(tensors: Iterable[Tensor | None]) -> bool:
+def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     """Whether somebody looks at the operations of a call on these tensors: a compiler, a tracer, a dispatch mode (a counter of
     FLOPs), a transform such as vmap; or the numbers in memory are not those of a tensor, as of a negative that was not written."""
     return (
@@ -120,11 +120,11 @@ def watched(tensors: Iterable[Tensor | None]) -> bool:
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
-        or any(x is not None and _other(x) for x in tensors)
+        or any(x is not None and _is_special(x) for x in tensors)
     )
 
 
-def _other(x: Tensor) -> bool:
+def _is_special(x: Tensor) -> bool:
     """Whether a tensor is not simply its numbers in memory."""
     return type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
 
@@ -133,10 +133,10 @@ def unseen(tensors: Iterable[Tensor | None]) -> bool:
     """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
     its hundred microseconds."""
     inputs = list(tensors)
-    return not (watched(inputs) or torch.autograd.profiler._is_profiler_enabled or records(inputs))
+    return not (is_observed(inputs) or torch.autograd.profiler._is_profiler_enabled or records(inputs))
 
 
-def once_only(kernel: str) -> Callable[..., Any]:
+def no_second_derivative(kernel: str) -> Callable[..., Any]:
     """The derivative of a kernel's backward pass: an error that says what to do."""
 
     def refuse(ctx: Any, *gradients: Any) -> tuple:
@@ -168,7 +168,7 @@ def _levels() -> list[str]:
     return [level for level in usual if level in runnable()][::-1]
 
 
-def _named() -> str | None:
+def _requested_level() -> str | None:
     """What SONDE_KERNELS asks for: a level the processor can run, "0" for none, or None when it leaves the choice to us."""
     name = os.environ.get("SONDE_KERNELS", "")
     if name in ("", "0"):
@@ -185,7 +185,7 @@ def _named() -> str | None:
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library and an empty reason, or none and why.  A level that was named serves or is an error: nothing replaces it."""
-    name = _named()
+    name = _requested_level()
     if name == "0":
         return None, "the compiled kernels are turned off by SONDE_KERNELS=0; unset it to use them"
     library, why = _open([name] if name else _levels())

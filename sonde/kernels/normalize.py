@@ -1,7 +1,7 @@
 """Batch norm of images in training, y = relu(norm(x) + other), forward and backward in one call each.
 
 torch goes over the images once for the means, once for the variances, and then once each to normalize, to add and to cut;
-here it is two passes for all of it, and two back.  Images must be laid out channels last.  Where somebody watches, or images
+here it is two passes for all of it, and two back.  Images must be laid out channels last.  Where the call is observed, or images
 are small, torch's own operations serve, with the same result.
 
 B batch, C channels, H height, W width.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, channels_last, function, watched
+from .library import SUFFIX, available, channels_last, function, is_observed
 
 LEAST = 1 << 18
 """numbers; of smaller images torch's operations were as fast or faster"""
@@ -48,18 +48,18 @@ class Running:
 
 def normalize(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool = False, other: Tensor | None = None) -> Tensor:
     """x, other (B, C, H, W), weight, bias (C,) -> the norm of x; with `relu` cut at 0, after `other` has been added."""
-    if (relu or other is None) and _serves(x, weight, bias, running, other):
+    if (relu or other is None) and _can_run(x, weight, bias, running, other):
         return _Normalize.apply(x, weight, bias, other, running, relu)
     y = F.batch_norm(x, running.mean, running.variance, weight, bias, True, running.momentum, running.eps)
     y = y if other is None else y.add_(other)
     return y.relu_() if relu else y
 
 
-def _serves(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: Tensor | None) -> bool:
+def _can_run(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: Tensor | None) -> bool:
     """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
     vectors = weight, bias, running.mean, running.variance
     return (
-        not watched((x, other, *vectors))
+        not is_observed((x, other, *vectors))
         and x.is_cpu
         and x.dtype in SUFFIX
         and x.dim() == 4
@@ -103,7 +103,7 @@ class _Normalize(torch.autograd.Function):
         x, weight, bias, kept = (one.to(dy.dtype) for one in saved)
         y = None if y is None else y.to(dy.dtype)
         again = torch.is_grad_enabled()
-        if again or watched((dy, x, weight, bias, kept, y)):  # torch has to see what is differentiated again, or batched
+        if again or is_observed((dy, x, weight, bias, kept, y)):  # torch has to see what is differentiated again, or batched
             with torch.enable_grad():
                 x, weight, bias = (one if again else one.detach().requires_grad_(one.requires_grad) for one in (x, weight, bias))
                 norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)

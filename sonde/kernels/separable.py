@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import View, cast, check, check_step, function, once_only, records, rows, unseen, view
+from .library import View, cast, check, check_step, function, no_second_derivative, records, rows, unseen, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
@@ -168,7 +168,7 @@ def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
-_backward.register_autograd(once_only("separable"))
+_backward.register_autograd(no_second_derivative("separable"))
 
 
 _STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

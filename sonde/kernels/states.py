@@ -4,7 +4,7 @@ A mixer that can be decoded so has a method `decode`, which adds the operations 
 and returns the memory they work on:
 
     def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
-        mixed = program.shared("mixed", self.width)
+        mixed = program.add_shared("mixed", self.width)
         ...                                                # operations from x to mixed
         program.linear(mixed, y, *linear(self.out), add=add)
         return Renewed(program, part, {"S": (operation, (self.heads, K, V))})
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from .decode import Operation, Program
+from .decode import Program, ProgramOperation
 from .library import view
 
 State = dict[str, Tensor]
@@ -42,7 +42,7 @@ class Memory(Protocol):
 class Rooms:
     """Keys and values in rooms with spare space, as attention keeps them."""
 
-    def __init__(self, program: Program, part: str, operation: Operation) -> None:
+    def __init__(self, program: Program, part: str, operation: ProgramOperation) -> None:
         self.program, self.operation = program, operation
         self.names = [f"{part}.{name}" for name in ("k", "v", "used", "length")]
         self.bound: list[Tensor] = []
@@ -83,7 +83,7 @@ class Rooms:
 class Renewed:
     """Tensors of fixed size that are written anew for each token; each belongs to one operation."""
 
-    def __init__(self, program: Program, part: str, operations: dict[str, tuple[Operation, tuple[int, ...]]]) -> None:
+    def __init__(self, program: Program, part: str, operations: dict[str, tuple[ProgramOperation, tuple[int, ...]]]) -> None:
         self.program = program
         self.parts = [(f"{part}.{name}", operation, shape) for name, (operation, shape) in operations.items()]
         self.bound: list[Tensor] = []

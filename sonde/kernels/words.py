@@ -291,7 +291,7 @@ class Weighting:
     power: float = 0.75
 
 
-class _Fitting(ctypes.Structure):
+class _FitArguments(ctypes.Structure):
     """Mirrors `fitting` of words.c."""
 
     _fields_ = [
@@ -324,7 +324,7 @@ def glove(counts: Counts, left: Side, right: Side, weighting: Weighting, rate: f
     if not available():
         return _glove_slowly(counts, left, right, weighting, rate)
     loss = ctypes.c_double()
-    call = _Fitting(
+    call = _FitArguments(
         *(_at(x) for x in (counts.row, counts.column, counts.count)),
         *(_at(x) for x in (left.vectors, right.vectors, left.squares, right.squares)),
         *(_at(x) for x in (left.bias, right.bias, left.bias_squares, right.bias_squares)),

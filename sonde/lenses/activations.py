@@ -14,8 +14,8 @@ from torch import nn
 from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from ..nn.activations import about, names
-from .tools.readonly import guard, no_model, untouched
+from ..nn.activations import describe, names
+from .tools.readonly import guard, no_model, preserve_state
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
-    return no_model(subject) or ("" if _found(subject.model) else "the model has no activation that is a layer of its own")
+    return no_model(subject) or ("" if _activations(subject.model) else "the model has no activation that is a layer of its own")
 
 
 @guard
@@ -32,12 +32,12 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
 
     flat: slope, as a share of the steepest one the activation has, up to which it counts as flat
     """
-    layers = _found(subject.model)
+    layers = _activations(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
     # A copy, before the layer runs: some work in place.
     hooks = [m.register_forward_pre_hook(lambda _, values, name=name: inputs[name].append(values[0].clone())) for name, m in layers.items()]
     try:
-        with untouched(subject.model), torch.no_grad():
+        with preserve_state(subject.model), torch.no_grad():
             ask(subject.model, subject.batch)
     finally:
         for hook in hooks:
@@ -56,9 +56,9 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     )
 
 
-def _found(model: Any) -> dict[str, Any]:
+def _activations(model: Any) -> dict[str, Any]:
     """Elementwise activations of a model by name; the identity does nothing worth showing."""
-    known = tuple({type(about(name).module) for name in names() if about(name).elementwise} - {nn.Identity, nn.Sequential})
+    known = tuple({type(describe(name).module) for name in names() if describe(name).elementwise} - {nn.Identity, nn.Sequential})
     return {name: module for name, module in model.named_modules() if isinstance(module, known)}
 
 

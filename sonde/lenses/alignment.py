@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.readonly import guard, no_model, real, untouched
+from .tools.readonly import guard, no_model, preserve_state, real
 
 
 def why_not(subject: Subject) -> str:
@@ -18,8 +18,8 @@ def why_not(subject: Subject) -> str:
     if not hasattr(subject.model, "align") or "source" not in subject.batch:
         return "the model does not look from one sequence at another"
     try:
-        with untouched(subject.model), torch.no_grad():
-            subject.model.align(*_read(subject, slice(1)))
+        with preserve_state(subject.model), torch.no_grad():
+            subject.model.align(*_read_part(subject, slice(1)))
     except BadInput as error:
         return error.what
     return ""
@@ -34,8 +34,8 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     import torch
 
     batch = subject.batch[:n]
-    with untouched(subject.model), torch.no_grad():
-        weights = subject.model.align(*_read(subject, slice(n)))
+    with preserve_state(subject.model), torch.no_grad():
+        weights = subject.model.align(*_read_part(subject, slice(n)))
     target = batch.get("y", batch.x)
     counts, lengths = real(batch, target).sum(1).tolist(), batch.get("lengths")
     readings: list[Reading] = []
@@ -55,7 +55,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     return readings
 
 
-def _read(subject: Subject, part: slice) -> list[Any]:
+def _read_part(subject: Subject, part: slice) -> list[Any]:
     batch = subject.batch[part]
     return [batch.get(name) for name in subject.model.reads]
 

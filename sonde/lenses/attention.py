@@ -7,8 +7,8 @@ from typing import Annotated, Any, NamedTuple
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.readonly import guard, hooked, untouched
-from .tools.tokens import layer, letters, named, no_tokens, one, spelled
+from .tools.readonly import guard, hook_outputs, preserve_state
+from .tools.tokens import layer, letters, no_tokens, select_row, spell_tokens, token_names
 
 
 class Map(NamedTuple):
@@ -17,9 +17,9 @@ class Map(NamedTuple):
     name: str
     weights: Any
     """(H, queries, keys), each row summing to 1"""
-    asking: Any
+    query_tokens: Any
     """tokens of the queries"""
-    asked: Any
+    key_tokens: Any
     """tokens of the keys"""
     cross: bool
 
@@ -45,24 +45,24 @@ def read(
     """
     import torch
 
-    attentions, names = maps(subject, example, tokens), spelled(subject)
+    attentions, names = maps(subject, example, tokens), spell_tokens(subject)
     shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
         Heat(
             f"Attention of {layer(each.name)}",
             {f"head {h + 1}": each.weights[h].round(decimals=3) for h in range(min(heads, len(each.weights)))},
             axes=["from", "to the source"] if each.cross else ["from", "to"],
-            note=f"Of example {example}, {len(each.asking)} tokens; {_some(heads, len(each.weights), 'heads')}, "
-            f"{_some(layers, len(attentions), 'layers')}. Darker is more; a row sums to 1.",
-            rows=named(each.asking, names),
-            columns=named(each.asked, names),
+            note=f"Of example {example}, {len(each.query_tokens)} tokens; {_select(heads, len(each.weights), 'heads')}, "
+            f"{_select(layers, len(attentions), 'layers')}. Darker is more; a row sums to 1.",
+            rows=token_names(each.query_tokens, names),
+            columns=token_names(each.key_tokens, names),
             share="row",
         )
         for each in shown
     ]
 
 
-def _some(shown: int, there: int, what: str) -> str:
+def _select(shown: int, there: int, what: str) -> str:
     return f"{shown} of {there} {what}" if shown < there else f"all {there} {what}" if there > 1 else f"one of the {what}"
 
 
@@ -75,7 +75,7 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
 
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
-    batch = one(subject.batch, example, tokens)
+    batch = select_row(subject.batch, example, tokens)
     attentions: list[Map] = []
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -85,7 +85,7 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
         asking = batch.source[0] if "source" in batch and not cross and not module.causal else batch.x[0]
         attentions.append(Map(name, weights[0].double(), asking, batch.source[0] if cross else asking, cross))
 
-    with untouched(subject.model), torch.no_grad(), hooked(_layers(subject.model), note):
+    with preserve_state(subject.model), torch.no_grad(), hook_outputs(_layers(subject.model), note):
         ask(subject.model, batch)
     return attentions
 

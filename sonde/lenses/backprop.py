@@ -17,19 +17,19 @@ from typing import Annotated, Any, NamedTuple
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
-from .tools.readonly import guard, hooked, leaves, no_gradient, untouched
+from .tools.readonly import guard, hook_outputs, leaf_modules, no_gradient, preserve_state
 
 
-class Stored(NamedTuple):
+class ForwardRecord(NamedTuple):
     """One layer on the way forward: its input and output are what the way back will need."""
 
     name: str
     module: Any
-    given: Any
-    made: Any
+    input: Any
+    output: Any
 
 
-class Sent(NamedTuple):
+class BackwardRecord(NamedTuple):
     """One layer on the way back: delta at its output, gradients of its parameters, delta at its input."""
 
     name: str
@@ -38,16 +38,16 @@ class Sent(NamedTuple):
     passed: Any
 
 
-def forward(model: Any, x: Any) -> list[Stored]:
+def forward(model: Any, x: Any) -> list[ForwardRecord]:
     """Run the model and keep the input and output of every layer, in the order they ran."""
     import torch
 
-    kept: list[Stored] = []
+    kept: list[ForwardRecord] = []
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
-        kept.append(Stored(name, module, inputs[0] if inputs else None, output))
+        kept.append(ForwardRecord(name, module, inputs[0] if inputs else None, output))
 
-    with hooked(leaves(model), keep), torch.no_grad():
+    with hook_outputs(leaf_modules(model), keep), torch.no_grad():
         model(x)
     return kept
 
@@ -60,7 +60,7 @@ def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
     return float(graph[graph.outputs[0]].value), graph.backward()["h"]
 
 
-def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
+def backward(stored: Sequence[ForwardRecord], delta: Any) -> list[BackwardRecord]:
     """Deltas and gradients from the last layer to the first."""
     from torch import nn
 
@@ -79,7 +79,7 @@ def backward(stored: Sequence[Stored], delta: Any) -> list[Sent]:
             adjoints = graph.backward(seed=delta)
             passed = adjoints.pop(graph.inputs[-1])
             gradients = {key: adjoint for key, adjoint in adjoints.items() if graph[key].op == "parameter"}
-        records.append(Sent(name, delta, gradients, passed))
+        records.append(BackwardRecord(name, delta, gradients, passed))
         delta = passed
     return records
 
@@ -91,17 +91,17 @@ def why_not(subject: Subject) -> str:
         return "the model reads several inputs, and a chain has one"
     if not subject.batch.x.is_floating_point():
         return "the input is not made of numbers that can move"
-    with untouched(subject.model):
-        chain = _chained(subject.model, subject.batch.x[:1])
+    with preserve_state(subject.model):
+        chain = _is_chain(subject.model, subject.batch.x[:1])
     return "" if chain else "the model is not a chain of layers from input to output, each fed by the one before"
 
 
-def _chained(model: Any, x: Any) -> bool:
+def _is_chain(model: Any, x: Any) -> bool:
     """Whether x goes into the first layer, each result into the next layer, and the last one out, with nothing in between."""
     out: list[Any] = []
-    with hooked({"": model}, lambda name, module, given, outputs: out.append(outputs)):
+    with hook_outputs({"": model}, lambda name, module, inputs, outputs: out.append(outputs)):
         stored = forward(model, x)
-    outputs, wanted = [x, *(layer.made for layer in stored)], [*(layer.given for layer in stored), out[-1]]
+    outputs, wanted = [x, *(layer.output for layer in stored)], [*(layer.input for layer in stored), out[-1]]
     return bool(stored) and all(one is other for one, other in zip(outputs, wanted, strict=True))
 
 
@@ -121,13 +121,15 @@ def read(
     if example >= len(subject.batch):
         raise BadInput(f"the batch has {len(subject.batch)} examples, none numbered {example}", fix="count from 0")
     batch, model = subject.batch[example : example + 1], subject.model
-    with untouched(model), torch.inference_mode(False):
+    with preserve_state(model), torch.inference_mode(False):
         stored = forward(model, batch.x)
-        loss, delta = loss_delta(subject.objective, batch, stored[-1].made)
+        loss, delta = loss_delta(subject.objective, batch, stored[-1].output)
         sent = backward(stored, delta)
         gap = _gap(model, subject.objective, batch, sent)
-    there = [(_label(i, layer), _does(layer.module, i), _size(layer.made), _show(layer.made, most)) for i, layer in enumerate(stored, 1)]
-    there = [("0  input", "h0 = x", _size(stored[0].given), _show(stored[0].given, most)), *there]
+    there = [
+        (_label(i, layer), _formula(layer.module, i), _size(layer.output), _show(layer.output, most)) for i, layer in enumerate(stored, 1)
+    ]
+    there = [("0  input", "h0 = x", _size(stored[0].input), _show(stored[0].input, most)), *there]
     there.append(("loss", f"L(h{len(stored)}, y)", "1", f"{loss:.6g}"))
     back = [("loss", f"δ{len(stored)} = dL/dh{len(stored)}", _size(delta), _show(delta, most))]
     for place, step in zip(range(len(stored), 0, -1), sent, strict=True):
@@ -153,7 +155,7 @@ def read(
     ]
 
 
-def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[Sent]) -> float:
+def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[BackwardRecord]) -> float:
     """Between these gradients and autograd's; a parameter used by several layers has the sum of theirs."""
     import torch
 
@@ -171,7 +173,7 @@ def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[Sent]) -> float:
     return max(float((ours[parameter] - (0 if gradient is None else gradient)).abs().max()) for parameter, gradient in pairs)
 
 
-def _does(module: Any, k: int) -> str:
+def _formula(module: Any, k: int) -> str:
     from torch import nn
 
     if type(module) is nn.Linear:
@@ -187,17 +189,17 @@ def _gradient(module: Any, key: str, k: int) -> str:
     return f"dL/d{key}"
 
 
-def _delta(layer: Stored, k: int) -> str:
+def _delta(layer: ForwardRecord, k: int) -> str:
     from torch import nn
 
     kind = type(layer.module).__name__.lower()
     if type(layer.module) is nn.Linear:
         return f"δ{k - 1} = Wᵀ δ{k}"
-    entry_by_entry = layer.given.shape == layer.made.shape and "softmax" not in kind and next(layer.module.parameters(), None) is None
+    entry_by_entry = layer.input.shape == layer.output.shape and "softmax" not in kind and next(layer.module.parameters(), None) is None
     return f"δ{k - 1} = {kind}'(h{k - 1}) * δ{k}" if entry_by_entry else f"δ{k - 1} = Jᵀ δ{k} of {kind}"
 
 
-def _label(k: int, layer: Stored) -> str:
+def _label(k: int, layer: ForwardRecord) -> str:
     return f"{k}  {type(layer.module).__name__.lower() if layer.name.isdigit() else layer.name}"
 
 
@@ -219,7 +221,7 @@ def tiny() -> Subject:
     from ..core.batch import Batch, Data
     from .tools.tiny import METRICS, _Nll, _Rows
 
-    with untouched():
+    with preserve_state():
         first, last = nn.Linear(2, 2), nn.Linear(2, 1)
     with torch.no_grad():
         first.weight.copy_(torch.tensor([[0.5, -1.0], [1.0, 0.5]]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject
-from .tools.readonly import answers, guard, not_classes
+from .tools.readonly import guard, not_classes, predict_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
 
     bins: of confidence, from 0 to 1
     """
-    y, y_pred, confidence, _, _ = answers(subject)
+    y, y_pred, confidence, _, _ = predict_labels(subject)
     if not len(y):
         raise BadInput("no example has a label", where="lens 'calibration'", fix="look at other examples")
     if float(confidence.min()) < 0 or float(confidence.max()) > 1 + 1e-6:

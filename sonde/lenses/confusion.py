@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.reading import Heat, Reading, Subject, Table
-from .tools.readonly import answers, guard, not_classes
+from .tools.readonly import guard, not_classes, predict_labels
 
 MOST = 128
 """classes that a matrix can show"""
@@ -19,7 +19,7 @@ def read(subject: Subject) -> list[Reading]:
     """The matrix (true class down, predicted class across) and a table per class; a ratio without examples is '-'."""
     import torch
 
-    y, y_pred, _, _, names = answers(subject)
+    y, y_pred, _, _, names = predict_labels(subject)
     k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "places"  # pixels or tokens have a class each
     counts = torch.bincount(y * k + y_pred, minlength=k * k).reshape(k, k)
     right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)

@@ -34,17 +34,17 @@ from ..core.errors import BadInput
 from ..core.numbers import bytes_, si
 from ..core.reading import Reading, Subject, Table
 from ..kernels import delta, hadamard, separable  # noqa: F401  they register the ops
-from ..kernels.gates import Kind
+from ..kernels.gates import GateKind
 from ..nn import features
 from ..nn.positions import Alibi, Positions, RelativeBias
 from ..nn.recurrence import Steps
 from ..nn.short_conv import ShortConv
-from .tools.readonly import guard, no_model, untouched
+from .tools.readonly import guard, no_model, preserve_state
 from .tools.tiny import images
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """One layer.  Sizes leave out the batch axis."""
 
     name: str
@@ -65,7 +65,7 @@ class Row:
 class Cost:
     """Rows in the order the layers first ran, and their totals."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
 
     @cached_property
     def weights(self) -> int:
@@ -101,19 +101,19 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
     dtype: of the input, where only its size is given; token ids are torch.int64
     """
     net, batch = on_meta(model, example, dtype)
-    with untouched(), torch.enable_grad(), torch.device("meta"):
+    with preserve_state(), torch.enable_grad(), torch.device("meta"):
         walk = _Walk(net, batch)
         with walk.strange, walk.products:
             try:
                 ask(net, batch)
             except Exception as error:
-                raise walk.failed(error) from error
+                raise walk.fail(error) from error
     return Cost(tuple(walk.finish()))
 
 
 def on_meta(model: Any, example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Batch]:
     """A copy of the network and a batch of one example for it, both without memory; the arguments are those of `cost`."""
-    with untouched(), torch.enable_grad(), torch.device("meta"):
+    with preserve_state(), torch.enable_grad(), torch.device("meta"):
         net = _on_meta(model)
         return net, _input(net, example, dtype)
 
@@ -159,17 +159,17 @@ class _Walk:
     """Follows one forward pass by hooks and fills the rows."""
 
     def __init__(self, net: nn.Module, batch: Batch) -> None:
-        self.products = FlopCounterMode(display=False, custom_mapping=_written_out())
+        self.products = FlopCounterMode(display=False, custom_mapping=_operation_flops())
         self.names = {module: name or type(module).__name__ for name, module in net.named_modules()}
-        self.rows: dict[nn.Module, Row] = {}
+        self.rows: dict[nn.Module, CostRow] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
         self.stack: list[list[Any]] = []  # module, FLOPs counted at entry, FLOPs of its children
-        self.strange = _Strange(self)
+        self.strange = _UncountedOperations(self)
         self.counted: set[Tensor] = set()
-        self.given = list(batch.fields.values())
-        self.held: list[Any] = [*self.given]  # keeps ids and storages from being used again
-        self.storages = {x.untyped_storage()._cdata for x in self.given}
-        self.fields = {id(x): ((1,) * (x.dim() - 2), (1,) * (x.dim() - 2)) for x in self.given if x.dim() > 2}
+        self.inputs = list(batch.fields.values())
+        self.held: list[Any] = [*self.inputs]  # keeps ids and storages from being used again
+        self.storages = {x.untyped_storage()._cdata for x in self.inputs}
+        self.fields = {id(x): ((1,) * (x.dim() - 2), (1,) * (x.dim() - 2)) for x in self.inputs if x.dim() > 2}
         for module in net.modules():
             module.register_forward_pre_hook(self.enter)
             module.register_forward_hook(self.leave, with_kwargs=True)
@@ -191,14 +191,14 @@ class _Walk:
         if rule is None and next(module.children(), None) is not None:
             self.own[module] = self.own.get(module, 0) + inside - children
             if module not in self.rows:
-                self.rows[module] = Row(self.names[module], f"{type(module).__name__} itself", shape)
+                self.rows[module] = CostRow(self.names[module], f"{type(module).__name__} itself", shape)
             return
         fresh = [t for t in tensors if t.untyped_storage()._cdata not in self.storages]
         self.storages |= {t.untyped_storage()._cdata for t in fresh}
         self.held += tensors
         self.follow(module, inputs, tensors)
         flops = rule(module, inputs, output) if rule else inside if isinstance(module, _AS_WRITTEN) else None
-        row = self.rows.get(module) or Row(self.names[module], type(module).__name__, calls=0)
+        row = self.rows.get(module) or CostRow(self.names[module], type(module).__name__, calls=0)
         first = tensors[0] if tensors else None
         self.rows[module] = replace(
             row,
@@ -229,7 +229,7 @@ class _Walk:
             self.held.append(total)
             self.fields[id(total)] = max(known, key=lambda field: field[0])
 
-    def finish(self) -> list[Row]:
+    def finish(self) -> list[CostRow]:
         """Rows with parameters, each tensor counted once where it first belongs; layers that never ran come last."""
         done = []
         for module, row in self.rows.items():
@@ -237,12 +237,12 @@ class _Walk:
             if module in self.own:
                 if not (self.own[module] or weights or biases):
                     continue
-                row = replace(row, flops=self.own[module] or (None if module in self.strange.found else 0))
+                row = replace(row, flops=self.own[module] or (None if module in self.strange.modules else 0))
             done.append(replace(row, weights=weights, biases=biases))
         for module, name in self.names.items():
             weights, biases = self.parameters(module, whole=False)
             if weights or biases:
-                done.append(Row(name, f"{type(module).__name__}, not run", weights=weights, biases=biases))
+                done.append(CostRow(name, f"{type(module).__name__}, not run", weights=weights, biases=biases))
         return done
 
     def parameters(self, module: nn.Module, whole: bool) -> tuple[int, int]:
@@ -254,10 +254,10 @@ class _Walk:
                 weights, biases = weights + parameter.numel() * (not bias), biases + parameter.numel() * bias
         return weights, biases
 
-    def failed(self, error: Exception) -> BadInput:
+    def fail(self, error: Exception) -> BadInput:
         message = " ".join(str(error).split())
         message = message if len(message) <= 200 else message[:197] + "..."
-        sizes = " and ".join(str(tuple(x.shape[1:])) for x in self.given)
+        sizes = " and ".join(str(tuple(x.shape[1:])) for x in self.inputs)
         where = f"layer '{self.names[self.stack[-1][0]]}' ({type(self.stack[-1][0]).__name__})" if self.stack else "model"
         return BadInput(
             f"the network cannot be run on an input of size {sizes}: {message}",
@@ -266,17 +266,17 @@ class _Walk:
         )
 
 
-class _Strange(TorchDispatchMode):
+class _UncountedOperations(TorchDispatchMode):
     """Watches what runs between layers: an operation that is neither counted nor a copy, and sums, which see what their parts see."""
 
     def __init__(self, walk: _Walk) -> None:
         super().__init__()
-        self.walk, self.found = walk, set[nn.Module]()
+        self.walk, self.modules = walk, set[nn.Module]()
         self.known = {*walk.products.flop_registry, *_COPYING}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.walk.stack and not func.is_view and func._overloadpacket not in self.known:
-            self.found.add(self.walk.stack[-1][0])
+            self.modules.add(self.walk.stack[-1][0])
         result = func(*args, **kwargs or {})
         if func is torch.ops.aten.add.Tensor:
             self.walk.join(args, result)
@@ -302,7 +302,7 @@ def _tensors(value: Any) -> list[Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _written_out() -> dict[Any, Any]:
+def _operation_flops() -> dict[Any, Any]:
     """FLOPs of operations that stand in a container's forward, beside torch's own formulas for products and convolutions."""
     aten = torch.ops.aten
 
@@ -321,7 +321,7 @@ def _written_out() -> dict[Any, Any]:
     formulas |= dict.fromkeys((aten._softmax, aten._log_softmax, aten._safe_softmax), per_output(3))
     formulas |= dict.fromkeys((aten.sum, aten.mean), per_input(1)) | dict.fromkeys((aten.addmm, aten.baddbmm), with_bias)
     formulas |= {aten.addcmul: per_output(2), aten.linalg_vector_norm: per_input(2)}
-    return formulas | _fused() | attention_on_cpu()
+    return formulas | _kernel_flops() | attention_on_cpu()
 
 
 def attention_on_cpu() -> dict[Any, Any]:
@@ -334,7 +334,7 @@ def attention_on_cpu() -> dict[Any, Any]:
     return {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: count}
 
 
-def _fused() -> dict[Any, Any]:
+def _kernel_flops() -> dict[Any, Any]:
     """FLOPs of the fused recurrences: of linear ones by their cost model, of cells by their formula."""
     from ..nn.recurrence.choose import flops
 
@@ -345,12 +345,12 @@ def _fused() -> dict[Any, Any]:
         count._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
         return count
 
-    pointwise = dict(zip(Kind, (2, 2, 11, 12, 13, 15, 14)))  # sums, products and functions of one number of the state
+    pointwise = dict(zip(GateKind, (2, 2, 11, 12, 13, 15, 14)))  # sums, products and functions of one number of the state
 
     def cell(kind: int, p: Any, weight: Any, inner: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
         """Products of the state, (B, H), with (gates H, H) at each step of p (B, T, *), and what is done to each number."""
         H = weight[1]
-        return p[0] * p[1] * H * (2 * weight[0] + (2 * H if inner else 0) + pointwise[Kind(kind)])
+        return p[0] * p[1] * H * (2 * weight[0] + (2 * H if inner else 0) + pointwise[GateKind(kind)])
 
     return {
         torch.ops.sonde.separable: of("q", "k", "v", "log_head", "log_key", "log_value"),
@@ -362,10 +362,10 @@ def _fused() -> dict[Any, Any]:
 
 # FLOP rules: (module, inputs, output) -> FLOPs
 
-Rule = Callable[[Any, tuple[Any, ...], Any], int]
+FlopRule = Callable[[Any, tuple[Any, ...], Any], int]
 
 
-def _rule(module: nn.Module) -> Rule | None:
+def _rule(module: nn.Module) -> FlopRule | None:
     """The rule of a layer.  A subclass has its parent's rule only while it runs its parent's forward."""
     for base in type(module).__mro__:
         if base in _RULES:
@@ -377,7 +377,7 @@ def _free(module: Any, inputs: Any, output: Any) -> int:
     return 0
 
 
-def _per_element(count: int) -> Rule:
+def _per_element(count: int) -> FlopRule:
     return lambda module, inputs, output: count * output.numel()
 
 
@@ -395,7 +395,7 @@ def _convolution(module: Any, inputs: Any, output: Tensor) -> int:
     return output.numel() * (each + (module.bias is not None))
 
 
-def _transposed(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> int:
+def _transposed_flops(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> int:
     each = 2 * module.out_channels // module.groups * prod(module.kernel_size)
     return inputs[0].numel() * each + output.numel() * (module.bias is not None)
 
@@ -496,7 +496,7 @@ _RULES: dict[type, Any] = {
     nn.Softmax: _per_element(3),
     nn.LogSoftmax: _per_element(3),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _transposed),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _transposed_flops),
     **dict.fromkeys((*_BATCH_NORMS, *_INSTANCE_NORMS, nn.LayerNorm, nn.GroupNorm), _norm),
     **dict.fromkeys((*_POOLS, *_ADAPTIVE), _pool),
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
@@ -522,26 +522,26 @@ def read(subject: Subject) -> Reading:
         {
             "layer": [row.name for row in rows],
             "kind": [row.kind for row in rows],
-            "output": [by(row.output) for row in rows],
+            "output": [size_text(row.output) for row in rows],
             "weights": [row.weights for row in rows],
             "biases": [row.biases for row in rows],
             "FLOPs": [row.flops for row in rows],
             "memory": [row.memory for row in rows],
-            "field": [by(row.field) if row.field else None for row in rows],
+            "field": [size_text(row.field) if row.field else None for row in rows],
         },
         axes=["layer"],
-        note=remark(profile),
+        note=describe_totals(profile),
         formats={"FLOPs": "si", "memory": "bytes"},
         total={"weights": profile.weights, "biases": profile.biases, "FLOPs": profile.flops, "memory": profile.memory},
     )
 
 
-def by(sizes: Sequence[int | str]) -> str:
+def size_text(sizes: Sequence[int | str]) -> str:
     """Sizes as people write them: 5 x 192 x 256."""
     return " × ".join(map(str, sizes)) or "1"
 
 
-def remark(profile: Cost) -> str:
+def describe_totals(profile: Cost) -> str:
     """The totals in a sentence, honest about what could not be counted."""
     least = "at least " if profile.unknown else ""
     text = f"{profile.parameters:,} parameters, {least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard
-from .tools.tokens import ends, letters, no_tokens, original, spelled
+from .tools.tokens import ends, letters, no_tokens, original, spell_tokens
 
 ROWS = 512
 """rows of the training part taken at a time"""
@@ -29,7 +29,7 @@ def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annota
     """
     train, texts = training_text(subject.data.train, most), rows(subject.batch)
     size = 1 + max(int(row.max()) for row in (*train, *texts))
-    shares, counts = covered(train, texts, size, order)
+    shares, counts = gram_coverage(train, texts, size, order)
     names = [f"{n} token{'s' if n > 1 else ''}" for n in range(1, order + 1)]
     read_all = sum(map(len, train))
     return Bars(
@@ -37,13 +37,13 @@ def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annota
         {"% seen": [100 * share for share in shares]},
         axes=["gram"],
         note=f"{counts[0]:,} tokens in {len(texts):,} texts, against {read_all:,} tokens of training. "
-        f"A new text of the same kind tells how much of it can be known by heart; {max(size, len(spelled(subject))):,} different tokens.",
+        f"A new text of the same kind tells how much of it can be memorized; {max(size, len(spell_tokens(subject))):,} different tokens.",
         labels=names,
         results={"shares": shares, "grams": counts},
     )
 
 
-def covered(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> tuple[list[float], list[int]]:
+def gram_coverage(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> tuple[list[float], list[int]]:
     """For n = 1 ... order the share of the texts' grams that are in the training text, and how many grams there are."""
     from ..models.ngram import Ngram
 

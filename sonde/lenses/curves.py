@@ -10,13 +10,13 @@ from ..core.numbers import number
 from ..core.reading import Lines, Reading, Subject
 from .tools.readonly import guard
 
-Line = tuple[list[float], list[float]]
+CurvePoints = tuple[list[float], list[float]]
 """steps and values"""
 NOT_FIGURES = ("step", "epoch", "model_step", "phase")
 OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
 LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
-NONE_IS_BEST = ("kl", "judge", "forge", "fake", "real", "r1")
-"""shares of a bound, and what two players of a game make of each other: no direction is the better one"""
+NONE_IS_BEST = ("kl", "discriminator", "generator", "fake", "real", "r1")
+"""parts of a bound, and losses of two networks that compete: neither direction is better"""
 COLORS = {"train": 0, "valid": 1, "test": 2}
 LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
 SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
@@ -29,7 +29,7 @@ def why_not(subject: Subject) -> str:
 @guard
 def read(subject: Subject) -> list[Reading]:
     """One panel per figure; training and validation values of the same figure share a panel."""
-    grouped: dict[str, dict[str, Line]] = {}
+    grouped: dict[str, dict[str, CurvePoints]] = {}
     for key, line in without_copies(series(subject.metrics)).items():
         split, _, figure = key.rpartition("/")
         grouped.setdefault(figure, {})[figure if figure in OF_TRAINING else split or "train"] = line
@@ -42,7 +42,7 @@ def read(subject: Subject) -> list[Reading]:
     return [panel(name, grouped[name]) for name in (*first, *sorted(set(grouped) - {*first, *last}), *last)]
 
 
-def panel(key: str, lines: Mapping[str, Line], colors: Mapping[str, int] = COLORS) -> Reading:
+def panel(key: str, lines: Mapping[str, CurvePoints], colors: Mapping[str, int] = COLORS) -> Reading:
     """One figure, one line per label; `colors` {label: place in the palette} keeps a label's color from panel to panel."""
     split, _, figure = key.rpartition("/")
     flat = [value for _, values in lines.values() for value in values if value == value]
@@ -65,7 +65,7 @@ def panel(key: str, lines: Mapping[str, Line], colors: Mapping[str, int] = COLOR
     )
 
 
-def _note(figure: str, lines: Mapping[str, Line]) -> str:
+def _note(figure: str, lines: Mapping[str, CurvePoints]) -> str:
     at = best(figure, lines["valid"])
     if at is None:
         return ""
@@ -73,7 +73,7 @@ def _note(figure: str, lines: Mapping[str, Line]) -> str:
     return f"{word} validation {figure.replace('_', ' ')} {number(at[0])} at step {number(at[1])}."
 
 
-def best(figure: str, line: Line) -> tuple[float, float] | None:
+def best(figure: str, line: CurvePoints) -> tuple[float, float] | None:
     """(value, step) of the best value of a line, or None where it has none."""
     if figure in NONE_IS_BEST:
         return None
@@ -83,9 +83,9 @@ def best(figure: str, line: Line) -> tuple[float, float] | None:
     return max(good, key=lambda pair: pair[0]) if figure in LARGER_IS_BETTER else min(good, key=lambda pair: pair[0])
 
 
-def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, CurvePoints]:
     """Name -> (steps, values) of every figure; a value that is not a number becomes NaN, so that the line breaks there."""
-    history: dict[str, Line] = {}
+    history: dict[str, CurvePoints] = {}
     for row in metrics:
         step = row.get("step")
         for name, value in row.items():
@@ -103,15 +103,15 @@ def without_copies(metrics: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for key, value in metrics.items():
         split, slash, figure = key.rpartition("/")
-        if figure == "loss" or not _alike(value, metrics.get(f"{split}{slash}loss")):
+        if figure == "loss" or not _nearly_equal(value, metrics.get(f"{split}{slash}loss")):
             kept[key] = value
     return kept
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _nearly_equal(a: Any, b: Any) -> bool:
     """Equal to within rounding: numbers, or lists of them to any depth."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_alike, a, b))
+        return len(a) == len(b) and all(map(_nearly_equal, a, b))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b)
     return False

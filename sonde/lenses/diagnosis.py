@@ -18,7 +18,7 @@ from ..core.errors import BadInput
 from ..core.numbers import number, percent
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject, Table
-from .curves import COLORS, Line, series
+from .curves import COLORS, CurvePoints, series
 from .tools.readonly import guard
 
 REMEDIES: Mapping[str, Mapping[str, str]] = {
@@ -75,7 +75,7 @@ def why_not(subject: Subject) -> str:
     if "loss" not in history or len(history["loss"][1]) < 2:
         return "there are no training losses yet"
     if any("phase" in row for row in subject.metrics):
-        return "players who take turns have no common loss that should fall"
+        return "networks that take turns have no common loss that should fall"
     return "" if "valid/loss" in history else "there is no validation loss to compare with"
 
 
@@ -87,7 +87,7 @@ def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range
     most_lost: share of what was learned that may fail to carry over before it counts as overfitting
     """
     history = series(subject.metrics)
-    diagnosis = of_run(history["loss"], history["valid/loss"], floor, most_lost)
+    diagnosis = diagnose_run(history["loss"], history["valid/loss"], floor, most_lost)
     lines = {"train": history["loss"], "valid": history["valid/loss"]}
     curve = Lines(
         f"Diagnosis: {diagnosis.regime}",
@@ -104,7 +104,7 @@ def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range
     return [curve, Table(f"Against {diagnosis.regime}", table, note="In the order in which they are usually worth trying.")]
 
 
-def of_losses(
+def diagnose_losses(
     train: float, valid: float, start: float, floor: float = 0.0, most_lost: float = 0.15, least_learned: float = 0.6
 ) -> Diagnosis:
     """The regime of two final losses, given the loss before anything was learned."""
@@ -134,17 +134,17 @@ def of_losses(
     )
 
 
-def of_run(train: Line, valid: Line, floor: float = 0.0, most_lost: float = 0.15) -> Diagnosis:
+def diagnose_run(train: CurvePoints, valid: CurvePoints, floor: float = 0.0, most_lost: float = 0.15) -> Diagnosis:
     """The regime of a whole run: its ends, whether validation turned upwards on the way, and whether it was still falling."""
     losses, checks = ([value for value in line[1]] for line in (train, valid))
     if not losses or not checks:
         raise BadInput("a diagnosis needs training and validation losses", where="diagnosis", fix="evaluate on a validation part")
     tail = losses[-max(1, round(TAIL * len(losses))) :]
     end, start = sum(tail) / len(tail), max(losses[0], checks[0])
-    diagnosis = of_losses(end, checks[-1], start, floor, most_lost)
+    diagnosis = diagnose_losses(end, checks[-1], start, floor, most_lost)
     little = losses[0] - end < LITTLE * (losses[0] - floor)
     if diagnosis.regime == "overfitting" and little and losses[0] > floor:  # a high first check is no sign that something was learned
-        return of_losses(end, checks[-1], losses[0], floor, most_lost)
+        return diagnose_losses(end, checks[-1], losses[0], floor, most_lost)
     if diagnosis.regime in ("diverging", "overfitting"):
         return diagnosis
     best = min(checks)

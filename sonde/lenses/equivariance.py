@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from .tools.pictures import jumps, maps, maps_of, no_maps, spaced
-from .tools.readonly import guard, untouched
+from .tools.pictures import jumps, maps, maps_of, no_maps, spread_evenly
+from .tools.readonly import guard, preserve_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,11 +38,11 @@ def read(
     """
     import torch
 
-    with untouched(subject.model), torch.no_grad():
+    with preserve_state(subject.model), torch.no_grad():
         table = errors(subject.model, subject.batch[:examples], pixels)
     names = list(next(iter(table.values())))
     answer = [names.pop()] if names[-1] == ANSWER else []
-    names = spaced(names, layers) + answer
+    names = spread_evenly(names, layers) + answer
     return Bars(
         "Error of equivariance",
         {change: [own.get(name) for name in names] for change, own in table.items()},
@@ -68,7 +68,7 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
     answer = plain if hasattr(plain, "dim") and plain.dim() == 2 else None
     table: dict[str, dict[str, float | None]] = {}
     for change in CHANGES:
-        turned = changed(change, x, pixels)
+        turned = transform(change, x, pixels)
         after = maps_of(model, batch, turned)
         own: dict[str, float | None] = {}
         for name, old in before.items():
@@ -76,15 +76,15 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
                 own[name] = None
                 continue
             steps = pixels / apart[name][1]
-            a, b = _common(change, after[name], changed(change, old, steps, after[name].shape[-2:]), steps)
+            a, b = _common(change, after[name], transform(change, old, steps, after[name].shape[-2:]), steps)
             own[name] = _error(a, b)
         if answer is not None:
-            own[ANSWER] = _error(new, answer) if (new := _asked(model, batch.replace(x=turned))) is not None else None
+            own[ANSWER] = _error(new, answer) if (new := _output_for(model, batch.replace(x=turned))) is not None else None
         table[change] = own
     return table
 
 
-def changed(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor:
+def transform(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor:
     """Images or maps (B, C, h, w) changed; `size` is that to which an enlarged map belongs."""
     from torch.nn.functional import interpolate
 
@@ -93,10 +93,10 @@ def changed(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor
     if change == "enlarge":
         size = size or tuple(2 * n for n in maps.shape[-2:])
         return interpolate(maps, size=size, mode="bilinear", align_corners=False)
-    return _shifted(maps, steps, around=change == "shift around")
+    return _shift(maps, steps, around=change == "shift around")
 
 
-def _shifted(maps: Tensor, steps: float, around: bool) -> Tensor:
+def _shift(maps: Tensor, steps: float, around: bool) -> Tensor:
     """Maps moved to the right, in between two places by both of them; around the edge, or with zeros coming in."""
 
     def move(whole: int) -> Tensor:
@@ -125,7 +125,7 @@ def _error(a: Tensor, b: Tensor) -> float | None:
     return float((a.double() - b.double()).square().mean().sqrt()) / size if size > 0 else None
 
 
-def _asked(model: Any, batch: Any) -> Any:
+def _output_for(model: Any, batch: Any) -> Any:
     """The answer to an image of any size, None where the model takes no such image."""
     from ..core.batch import ask
 

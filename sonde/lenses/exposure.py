@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..core.reading import Lines, Reading, Subject
-from .tools.readonly import guard, no_model, real, untouched
+from .tools.readonly import guard, no_model, preserve_state, real
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "advance") or not getattr(subject.model, "causal", True):
-        return "the model does not go on from its own tokens"
+        return "the model does not continue from its own tokens"
     x, y = subject.batch.x, subject.batch.get("y")
     if y is None or x.dim() != 2 or x.is_floating_point() or y.shape != x.shape:
         return "the batch has no token for every place and its next"
@@ -24,12 +24,12 @@ def read(subject: Subject) -> Reading:
     import torch
 
     from ..core.batch import ask
-    from ..objectives.scheduled import mixed
+    from ..objectives.scheduled import mix_inputs
 
     model, batch = subject.model, subject.batch
     counts = real(batch, batch.y)
-    with untouched(model), torch.no_grad():
-        free = batch.replace(x=mixed(model, batch, 1.0, likeliest=True))
+    with preserve_state(model), torch.no_grad():
+        free = batch.replace(x=mix_inputs(model, batch, 1.0, likeliest=True))
         right = {name: (ask(model, part).argmax(-1) == batch.y) & counts for name, part in (("forced", batch), ("free running", free))}
     there = counts.sum(0)
     lines = {name: (hits.sum(0)[there > 0] / there[there > 0]).tolist() for name, hits in right.items()}

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import check, maps, no_maps, picture, spaced, spread_out, stretched
-from .tools.readonly import guard, untouched
+from .tools.pictures import check, maps, no_maps, picture, spread_evenly, spread_out, stretch
+from .tools.readonly import guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -31,23 +31,23 @@ def read(
 
     check("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
-    with untouched(subject.model), torch.no_grad():
+    with preserve_state(subject.model), torch.no_grad():
         fmaps = maps(subject.model, batch)
     fmaps = spread_out(fmaps)
-    shown = spaced(list(fmaps.items()), layers)
+    shown = spread_evenly(list(fmaps.items()), layers)
     rows = [_row(own[0], channels) for _, own in shown]
-    pictures = [[picture(batch.x[0])], *([stretched(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]
+    pictures = [[picture(batch.x[0])], *([stretch(own[0][i]) for i in which] for (_, own), which in zip(shown, rows, strict=True))]
     labels = [[""], *([str(i) for i in which] for which in rows)]
     sizes = ", ".join(f"{name} {' × '.join(map(str, own.shape[1:]))}" for name, own in shown)
     return Images(
         "Feature maps",
-        {"images": [each for row in pictures for each in _padded(row, channels, None)]},
+        {"images": [each for row in pictures for each in _pad(row, channels, None)]},
         axes=["map", "row", "column"],
         note=f"Of example {example}; {len(shown)} of {len(fmaps)} layers, of each the maps that vary most over the image, with the number "
         f"of their channel. Each goes from its least value (black) to its largest (white). Sizes: {sizes}.",
         across=channels,
         rows=["image", *(name for name, _ in shown)],
-        labels=[each for row in labels for each in _padded(row, channels, "")],
+        labels=[each for row in labels for each in _pad(row, channels, "")],
     )
 
 
@@ -57,7 +57,7 @@ def _row(own: Any, most: int) -> list[int]:
     return sorted(spread.argsort(descending=True, stable=True)[:most].tolist())
 
 
-def _padded(row: list[Any], length: int, blank: Any) -> list[Any]:
+def _pad(row: list[Any], length: int, blank: Any) -> list[Any]:
     return row + [blank] * (length - len(row))
 
 

@@ -24,7 +24,7 @@ from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
 from ..core.seeds import generator, key
-from .tools.readonly import guard, hooked, no_gradient, untouched
+from .tools.readonly import guard, hook_outputs, no_gradient, preserve_state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +34,7 @@ EXAMPLES = 32
 AS_IT_IS = "as it is"
 
 
-class Flow(NamedTuple):
+class SignalFlow(NamedTuple):
     """What passes through each layer, (..., L) each."""
 
     variance: Tensor
@@ -79,28 +79,34 @@ def read(
     from ..nn import activations
     from ..optim.initialize import initialize, names
 
-    shown = [name for name in activations.names() if activations.about(name).elementwise] if tuple(compare) == ("all",) else list(compare)
+    shown = (
+        [name for name in activations.names() if activations.describe(name).elementwise] if tuple(compare) == ("all",) else list(compare)
+    )
     for name in (activation, *shown):
-        activations.about(name)  # a wrong name is told before the work begins
+        activations.describe(name)  # a wrong name is told before the work begins
     initialize(initializer)
-    with untouched(subject.model):
-        own = {AS_IT_IS: of_model(subject.model, subject.objective, subject.batch)}
+    with preserve_state(subject.model):
+        own = {AS_IT_IS: model_flow(subject.model, subject.objective, subject.batch)}
         for name in names():
-            own[name] = of_model(subject.model, subject.objective, subject.batch, initialize(name), seed)
+            own[name] = model_flow(subject.model, subject.objective, subject.batch, initialize(name), seed)
         stacked = weights([initialize(name) for name in names()], depth, width, seed)
-        deep = {(name, remedy): of_deep(stacked, name, remedy, seed) for remedy in REMEDIES for name in dict.fromkeys([*shown, activation])}
+        deep = {
+            (name, remedy): deep_flow(stacked, name, remedy, seed) for remedy in REMEDIES for name in dict.fromkeys([*shown, activation])
+        }
     row = names().index(initializer)
-    lines = {remedy: Flow(*(part[row] for part in deep[activation, remedy])) for remedy in REMEDIES}
+    lines = {remedy: SignalFlow(*(part[row] for part in deep[activation, remedy])) for remedy in REMEDIES}
     what = f"{depth} layers of {width} units, {activation}, weights '{initializer}'"
     return [
-        *_of_own(own, _layers(subject.model), len(subject.batch)),
-        across("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}.", back=True),
-        across("Variance by layer", {name: flow.variance for name, flow in lines.items()}, f"A standard net: {what}."),
+        *_own_flow(own, _layers(subject.model), len(subject.batch)),
+        depth_reading("Gradient by layer", {name: flow.gradient for name, flow in lines.items()}, f"A standard net: {what}.", back=True),
+        depth_reading("Variance by layer", {name: flow.variance for name, flow in lines.items()}, f"A standard net: {what}."),
         *(_table(remedy, {name: deep[name, remedy].ratio() for name in shown}, names(), depth, width) for remedy in REMEDIES),
     ]
 
 
-def of_model(model: nn.Module, objective: Any, batch: Any, initialize: Callable[[nn.Module], None] | None = None, seed: int = 0) -> Flow:
+def model_flow(
+    model: nn.Module, objective: Any, batch: Any, initialize: Callable[[nn.Module], None] | None = None, seed: int = 0
+) -> SignalFlow:
     """Flow through a model's dense and convolution layers, in the order they are listed; `initialize` fills a copy first.
 
     A layer that is used several times has the values of all its uses.
@@ -118,19 +124,19 @@ def of_model(model: nn.Module, objective: Any, batch: Any, initialize: Callable[
         seen.setdefault(name, []).append(out)
         return out.clone()  # so that an activation that works in place leaves the values as they were
 
-    with hooked(layers, note), torch.inference_mode(False), torch.enable_grad():
+    with hook_outputs(layers, note), torch.inference_mode(False), torch.enable_grad():
         loss = objective(model, batch).loss()
         trained = [layer.get_parameter("weight") for layer in layers.values()]
         values = [out for uses in seen.values() for out in uses]
         slopes = torch.autograd.grad(loss, [*values, *trained], allow_unused=True)
     norms = [0.0 if slope is None else float(slope.double().norm()) for slope in slopes]
     back = iter(norms)
-    passed = {name: (float(_joined(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}
+    passed = {name: (float(_join(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}
     each = [(*passed.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, back, strict=True)]
-    return Flow(*torch.tensor(each, dtype=torch.float64).T)
+    return SignalFlow(*torch.tensor(each, dtype=torch.float64).T)
 
 
-def _joined(uses: Sequence[Tensor]) -> Tensor:
+def _join(uses: Sequence[Tensor]) -> Tensor:
     import torch
 
     return torch.cat([out.detach().double().flatten() for out in uses])
@@ -152,7 +158,7 @@ def weights(initializers: Sequence[Callable[[nn.Module], None]], depth: int, wid
     return stacked
 
 
-def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: int = 0, examples: int = EXAMPLES) -> Flow:
+def deep_flow(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: int = 0, examples: int = EXAMPLES) -> SignalFlow:
     """Flow through deep nets side by side, from standard normal inputs to a random direction of the output."""
     import torch
     from torch.nn import functional as F
@@ -177,10 +183,10 @@ def of_deep(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: 
         slopes = torch.autograd.grad((h * target_BN).sum() / examples, [*values, *layers])
     norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes], 1)
     variance = torch.stack([f.detach().flatten(1).var(1, correction=0) for f in values], 1)
-    return Flow(variance, norms[:, :depth], norms[:, depth:])
+    return SignalFlow(variance, norms[:, :depth], norms[:, depth:])
 
 
-def across(title: str, lines: dict[str, Tensor], note: str, back: bool = False) -> Reading:
+def depth_reading(title: str, lines: dict[str, Tensor], note: str, back: bool = False) -> Reading:
     """Powers of ten along the depth; `back` goes from the loss to the inputs, the way of a gradient, so that lines end apart."""
     series = {name: _logarithms(values.flip(0) if back else values, digits=3) for name, values in lines.items()}
     ranges = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
@@ -203,7 +209,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in layers.items() if layer.weight.requires_grad}
 
 
-def _of_own(flows: dict[str, Flow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
+def _own_flow(flows: dict[str, SignalFlow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
     readings: list[Reading] = []
     for part, what in (
         ("gradient", "norm of the gradient in the values of each layer"),

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from .tools.readonly import guard, no_gradient, untouched
+from .tools.readonly import guard, no_gradient, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -28,7 +28,7 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
     import torch
 
     named = [(name, parameter) for name, parameter in subject.model.named_parameters() if parameter.requires_grad]
-    with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+    with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
         loss = subject.objective(subject.model, subject.batch).loss()
         gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
     kinds = {name: type(module).__name__ for name, module in subject.model.named_modules()}

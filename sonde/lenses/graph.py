@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Diagram, Reading, Subject
-from .tools.readonly import guard, no_model, untouched, written_out
+from .tools.readonly import guard, no_model, preserve_state, without_kernels
 
 DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
@@ -21,7 +21,7 @@ def why_not(subject: Subject) -> str:
     return no_model(subject) or ("there is no objective to differentiate" if subject.objective is None else "")
 
 
-def traced(subject: Subject, examples: int) -> Any:
+def trace(subject: Subject, examples: int) -> Any:
     """The graph of the loss on the first examples, with adjoints."""
     import torch
     from torch import nn
@@ -41,7 +41,7 @@ def traced(subject: Subject, examples: int) -> Any:
         def forward(self, *fields: Any) -> Any:
             return subject.objective(self.model, Batch(**dict(zip(batch, fields, strict=True)))).loss()
 
-    with untouched(subject.model), written_out(subject.model), torch.inference_mode(False):
+    with preserve_state(subject.model), without_kernels(subject.model), torch.inference_mode(False):
         graph = trace(Loss(), *batch.fields.values(), names=list(batch))
         graph.backward()
     return graph
@@ -60,11 +60,11 @@ def read(
     """
     import torch
 
-    graph = traced(subject, examples)
+    graph = trace(subject, examples)
     ours = {name.removeprefix("model."): graph[name].adjoint for name in graph.inputs if graph[name].op == "parameter"}
     named = {name: parameter for name, parameter in subject.model.named_parameters() if ours.get(name) is not None}
     gap = 0.0
-    with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+    with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
         wanted = [parameter for parameter in named.values() if parameter.requires_grad]
         if wanted:
             theirs = torch.autograd.grad(subject.objective(subject.model, subject.batch[:examples]).loss(), wanted)
@@ -81,7 +81,7 @@ def drawing(graph: Any) -> Reading:
     """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
     from ..gradients import layout
 
-    edges = layout.shown(graph)
+    edges = layout.visible_edges(graph)
     layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
     places = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
     ways = []

@@ -16,7 +16,7 @@ from ..core.batch import Batch, ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from .tools.readonly import guard, hooked, leaves, no_model, untouched
+from .tools.readonly import guard, hook_outputs, leaf_modules, no_model, preserve_state
 
 LEAST = 10
 
@@ -38,7 +38,7 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
     x = batch.x
     clouds = {"input": x} if x.is_floating_point() else {}
     dimensions: dict[str, float | None] = {}
-    with untouched(subject.model):  # the estimate too: importing scikit-learn draws a random number
+    with preserve_state(subject.model):  # the estimate too: importing scikit-learn draws a random number
         clouds |= _outputs(subject.model, batch)
         for name, cloud in clouds.items():
             try:
@@ -77,7 +77,7 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
         if isinstance(output, torch.Tensor) and output.dim() > 1 and len(output) == len(batch):
             outputs[f"{name} {type(module).__name__}".strip()] = output.detach()
 
-    with hooked(leaves(model), keep), torch.no_grad():
+    with hook_outputs(leaf_modules(model), keep), torch.no_grad():
         ask(model, batch)
     return outputs
 

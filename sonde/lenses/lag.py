@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
-from .tools.readonly import guard, hooked, no_model, untouched
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state
 from .tools.tokens import ends, letters
 
 
@@ -38,7 +38,7 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 16, probes
     probes: random directions of the output, from which the norm is estimated
     """
     norms = influence(subject.model, subject.batch[:examples], probes)
-    slope = fitted(norms)
+    slope = fit_slope(norms)
     trend = "" if slope is None else f" A straight line through its logarithm changes it by a factor of {math.exp(slope):.3g} a step"
     if slope is not None and slope < 0:
         trend += f", to a tenth in {math.log(10) / -slope:,.0f} steps"
@@ -72,7 +72,7 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
         return leaves[-1]
 
     tables = {name: part for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)}
-    with untouched(model), torch.inference_mode(False), torch.enable_grad(), hooked(tables, leaf):
+    with preserve_state(model), torch.inference_mode(False), torch.enable_grad(), hook_outputs(tables, leaf):
         if x.is_floating_point():
             leaves = [x.detach().clone().requires_grad_()]
             out = ask(model, batch.replace(x=leaves[0]))
@@ -95,7 +95,7 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
     return (sums / torch.bincount(lags[there], minlength=longest)).sqrt().tolist()
 
 
-def fitted(norms: list[float]) -> float | None:
+def fit_slope(norms: list[float]) -> float | None:
     """Slope of a straight line through the logarithms, by least squares; None with fewer than two of them."""
     import numpy as np
 

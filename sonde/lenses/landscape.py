@@ -20,12 +20,12 @@ from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject
 from ..core.seeds import generator
-from .tools.readonly import guard, no_gradient, untouched
+from .tools.readonly import guard, no_gradient, preserve_state
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Weights = Mapping[str, "Tensor"]
+NamedWeights = Mapping[str, "Tensor"]
 LOGARITHMIC = 50
 
 
@@ -54,14 +54,14 @@ def read(
 
     fine = torch.linspace(-reach, reach, 4 * (points // 2) * 2 + 1, dtype=torch.float64)
     coarse = torch.linspace(-reach, reach, points, dtype=torch.float64)
-    with untouched(subject.model):
+    with preserve_state(subject.model):
         here = weights(subject.model)
         first, second = (direction(here, seed, name) for name in ("first", "second"))
         along = line(subject, here, first, fine)
         grid = plane(subject, here, (first, second), coarse, coarse)
     note = f"Loss on {len(subject.batch)} examples; 1 on an axis moves each unit's weights by their own length. "
     readings = [
-        _drawn("Loss along a random direction", along, fine, note + f"At the weights themselves {number(float(along[len(fine) // 2]))}."),
+        _reading("Loss along a random direction", along, fine, note + f"At the weights themselves {number(float(along[len(fine) // 2]))}."),
         Plane(
             "Loss over a random plane",
             {"loss": grid},
@@ -75,7 +75,7 @@ def read(
         ),
     ]
     if other is not None:
-        readings.append(_toward(subject, here, other, fine / reach))
+        readings.append(_interpolate(subject, here, other, fine / reach))
     return readings
 
 
@@ -84,7 +84,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def direction(here: Weights, seed: int = 0, name: str = "first") -> dict[str, Tensor]:
+def direction(here: NamedWeights, seed: int = 0, name: str = "first") -> dict[str, Tensor]:
     """A random direction whose rows have the lengths of the rows of the weights; 0 for biases and norms."""
     import torch
 
@@ -100,7 +100,7 @@ def direction(here: Weights, seed: int = 0, name: str = "first") -> dict[str, Te
     return perturbation
 
 
-def line(subject: Subject, here: Weights, step: Weights, places: Tensor) -> Tensor:
+def line(subject: Subject, here: NamedWeights, step: NamedWeights, places: Tensor) -> Tensor:
     """Losses at `here + a step` for every a in `places`."""
     import torch
 
@@ -108,7 +108,7 @@ def line(subject: Subject, here: Weights, step: Weights, places: Tensor) -> Tens
     return plane(subject, here, (step, zero), places, torch.zeros(1, dtype=places.dtype))[0]
 
 
-def plane(subject: Subject, here: Weights, steps: tuple[Weights, Weights], across: Tensor, up: Tensor) -> Tensor:
+def plane(subject: Subject, here: NamedWeights, steps: tuple[NamedWeights, NamedWeights], across: Tensor, up: Tensor) -> Tensor:
     """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where there is none."""
     import torch
 
@@ -136,7 +136,7 @@ def shape(grid: Tensor) -> str:
     return f"From {number(low)} to {number(high)}; the weights themselves, {number(middle)}, are {place}."
 
 
-def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Reading:
+def _interpolate(subject: Subject, here: NamedWeights, other: Path, places: Tensor) -> Reading:
     from ..engine.saved import open_model
 
     there = weights(open_model(other))
@@ -146,17 +146,17 @@ def _toward(subject: Subject, here: Weights, other: Path, places: Tensor) -> Rea
         )
     share = places + 0.5  # from -1/2 to 3/2: a little beyond both ends
     step = {name: there[name].to(value) - value for name, value in here.items()}
-    with untouched(subject.model):
+    with preserve_state(subject.model):
         losses = line(subject, here, step, share)
     inside = losses[(share >= 0) & (share <= 1)]
     ends = float(max(inside[0], inside[-1]))
     barrier = float(inside.max()) - ends
     remark = f"A barrier of {number(barrier)} above the higher end." if barrier > 0.01 * max(abs(ends), 1e-12) else "No barrier in between."
     note = f"0 is this model, 1 is run '{other.name}'; buffers are this model's. {remark}"
-    return _drawn("Loss on the way to another run", losses, share, note)
+    return _reading("Loss on the way to another run", losses, share, note)
 
 
-def _drawn(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
+def _reading(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
     return Lines(title, {"loss": losses}, axes=["step", "loss"], note=note, x=places, log=logarithmic(losses, "y"))
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
-from .tools.readonly import guard, hooked, real, untouched
-from .tools.tokens import letters, logits, named, no_logits, one, spelled
+from .tools.readonly import guard, hook_outputs, preserve_state, real
+from .tools.tokens import letters, logits, no_logits, select_row, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
@@ -37,11 +37,11 @@ def read(
     """
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
-    names, row = spelled(subject), one(subject.batch, example)
+    names, row = spell_tokens(subject), select_row(subject.batch, example)
     rows, scores = by_block(subject.model, row)
     chances, best = scores[:, 0, :tokens].softmax(-1).max(-1)
     mask = real(row, row.y)[0, :tokens]
-    right = [word if there else "" for word, there in zip(named(row.y[0, :tokens], names), mask.tolist(), strict=True)]
+    right = [word if there else "" for word, there in zip(token_names(row.y[0, :tokens], names), mask.tolist(), strict=True)]
     many = subject.batch[:examples]
     places, cost = real(many, many.y), _bits(subject.model, many)
     return [
@@ -52,8 +52,8 @@ def read(
             note=f"The likeliest token at the first {len(right)} places of example {example}, darker where it is likelier: "
             f"without color 0, the darkest {float(chances.max()):.2g}.",
             rows=[*rows, "right"],
-            columns=named(row.x[0, :tokens], names),
-            words=[*(named(each, names) for each in best), right],
+            columns=token_names(row.x[0, :tokens], names),
+            words=[*(token_names(each, names) for each in best), right],
         ),
         Lines(
             "Bits of the right token after each block",
@@ -75,7 +75,7 @@ def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         states.extend([inputs[0], output[0]] if not states else [output[0]])
 
-    with untouched(model), torch.no_grad(), hooked({str(i): block for i, block in enumerate(stack.blocks)}, note):
+    with preserve_state(model), torch.no_grad(), hook_outputs({str(i): block for i, block in enumerate(stack.blocks)}, note):
         logits(model, batch)
         scores = torch.stack([model.logits(stack.norm(x)) for x in states]).double()
     return ["embedding", *(f"block {i + 1}" for i in range(len(states) - 1))], scores

@@ -19,7 +19,7 @@ from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching
-from .tools.readonly import guard, hooked, no_model, untouched
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state
 from .tools.tiny import METRICS, _Nll, _Rows
 
 POINTS = 64
@@ -35,7 +35,7 @@ EDGES = [0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6, 1]
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _RecordedSteps:
     """One recurrence that ran: where, its steps, and the denominators its layer divided by."""
 
     name: str
@@ -54,19 +54,19 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list
 
     examples: sequences to look at, the first of the batch
     """
-    with untouched(subject.model), torch.no_grad():
-        seen = _seen(subject.model, subject.batch[:examples])
+    with preserve_state(subject.model), torch.no_grad():
+        seen = _record(subject.model, subject.batch[:examples])
         norms = [state_norms(each.steps) for each in seen]
-        return [_table(seen, [size[-1] for _, size in norms]), _decays(seen), _kept(seen), _norms(seen, norms)]
+        return [_table(seen, [size[-1] for _, size in norms]), _decays(seen), _retention_reading(seen), _norms(seen, norms)]
 
 
 def _mixers(model: Any) -> dict[str, nn.Module]:
     return {name or "model": module for name, module in model.named_modules() if isinstance(module, Recurrent)}
 
 
-def _seen(model: Any, batch: Batch) -> list[_Seen]:
+def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
     """Run the model and note which recurrence belongs to which layer."""
-    recurrences: list[_Seen] = []
+    recurrences: list[_RecordedSteps] = []
     before = [0, 0, 0]
     with watching() as watch:
 
@@ -74,10 +74,10 @@ def _seen(model: Any, batch: Batch) -> list[_Seen]:
             ran = watch.seen[before[0] :]
             counts = watch.guarded - before[1], watch.denominators - before[2]
             for i, (steps, form) in enumerate(ran):
-                recurrences.append(_Seen(name if len(ran) == 1 else f"{name} {i + 1}", steps, form, counts))
+                recurrences.append(_RecordedSteps(name if len(ran) == 1 else f"{name} {i + 1}", steps, form, counts))
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
-        with hooked(_mixers(model), note):
+        with hook_outputs(_mixers(model), note):
             ask(model, batch)
     return recurrences
 
@@ -97,7 +97,7 @@ def memory_lengths(s: Steps) -> Tensor:
 
     Where the sequence ends before, its mean decay goes on; without decay it is infinite.
     """
-    lost = _lost(s)
+    lost = _summed_decay(s)
     if lost is None:
         return torch.full((s.v.shape[1], 1), float("inf"))
     L, lengths = lost.shape[-1], []
@@ -108,16 +108,16 @@ def memory_lengths(s: Steps) -> Tensor:
     return torch.stack(lengths, -1).transpose(0, 1).flatten(1)
 
 
-def kept(s: Steps) -> tuple[list[int], Tensor]:
+def retention(s: Steps) -> tuple[list[int], Tensor]:
     """Distances up to half the sequence, and the share left of what was written so many steps ago: the mean of everything."""
-    half, lost = s.v.shape[2] // 2, _lost(s)
+    half, lost = s.v.shape[2] // 2, _summed_decay(s)
     back = sorted({round(half * i / POINTS) for i in range(POINTS + 1)})
     if lost is None:
         return back, torch.ones(len(back), dtype=torch.float64)
     return back, torch.stack([(lost[..., : lost.shape[-1] - n] - lost[..., n:]).exp().mean() for n in back])
 
 
-def _lost(s: Steps) -> Tensor | None:
+def _summed_decay(s: Steps) -> Tensor | None:
     """(B, H, entries, L) what the logs of the decays have added up to, without its sign; None without decay."""
     gates, (rows, columns) = log_gates(s), _entries(s)
     if not gates:
@@ -148,7 +148,7 @@ def state_norms(s: Steps) -> tuple[list[int], Tensor]:
     return times, torch.stack(norms)
 
 
-def _table(seen: list[_Seen], norms: list[Tensor]) -> Reading:
+def _table(seen: list[_RecordedSteps], norms: list[Tensor]) -> Reading:
     columns = ["layer", "head", "decay", "steps kept: 10 %", "50 %", "90 %", "norm", "guarded"]
     rows: list[tuple[Any, ...]] = []
     for each, norm in zip(seen, norms, strict=True):
@@ -173,7 +173,7 @@ def _table(seen: list[_Seen], norms: list[Tensor]) -> Reading:
     )
 
 
-def _decays(seen: list[_Seen]) -> Reading:
+def _decays(seen: list[_RecordedSteps]) -> Reading:
     """How the share that a step loses is spread, for each axis that has a decay in some layer."""
     edges, values = torch.tensor(EDGES, dtype=torch.float64), {}
     for axis in ("head", "key", "value", "entry"):
@@ -192,9 +192,9 @@ def _decays(seen: list[_Seen]) -> Reading:
     )
 
 
-def _kept(seen: list[_Seen]) -> Reading:
+def _retention_reading(seen: list[_RecordedSteps]) -> Reading:
     """Forgetting as a curve for each layer; layers of one model see one length, so the distances are the same."""
-    curves = {each.name: kept(each.steps) for each in _drawn(seen)}
+    curves = {each.name: retention(each.steps) for each in _select(seen)}
     return Lines(
         "What is left of the past",
         {name: 100 * share for name, (_, share) in curves.items()},
@@ -204,9 +204,9 @@ def _kept(seen: list[_Seen]) -> Reading:
     )
 
 
-def _norms(seen: list[_Seen], norms: list[tuple[list[int], Tensor]]) -> Reading:
+def _norms(seen: list[_RecordedSteps], norms: list[tuple[list[int], Tensor]]) -> Reading:
     curves = {each.name: curve for each, curve in zip(seen, norms, strict=True)}
-    shown = {each.name: curves[each.name] for each in _drawn(seen)}
+    shown = {each.name: curves[each.name] for each in _select(seen)}
     return Lines(
         "Size of the states over time",
         {name: sizes.mean(1) for name, (_, sizes) in shown.items()},
@@ -216,12 +216,12 @@ def _norms(seen: list[_Seen], norms: list[tuple[list[int], Tensor]]) -> Reading:
     )
 
 
-def _drawn(seen: list[_Seen]) -> list[_Seen]:
+def _select(seen: list[_RecordedSteps]) -> list[_RecordedSteps]:
     """Some layers from the first to the last, where there are too many to tell apart."""
     return [seen[round(i)] for i in torch.linspace(0, len(seen) - 1, min(LINES, len(seen))).tolist()]
 
 
-def _points(x: list[int], seen: list[_Seen]) -> str:
+def _points(x: list[int], seen: list[_RecordedSteps]) -> str:
     """How a curve was sampled, and what was left out."""
     apart = (x[-1] - x[0]) / max(len(x) - 1, 1)
     every = (
@@ -230,7 +230,7 @@ def _points(x: list[int], seen: list[_Seen]) -> str:
     return every + (f"; {LINES} of {len(seen)} layers." if len(seen) > LINES else ".")
 
 
-def _size(seen: list[_Seen]) -> str:
+def _size(seen: list[_RecordedSteps]) -> str:
     B, _, L = seen[0].steps.v.shape[:3]
     return f"{B} sequences of {L:,} steps"
 
@@ -248,7 +248,7 @@ class _Reader(nn.Module):
 
 
 def tiny() -> Subject:
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         net = _Reader()
         batch = Batch(x=torch.randn(11, 40, 4), y=torch.arange(11) % 5, ids=torch.arange(11))

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .tools.pictures import picture
-from .tools.readonly import answers, guard, not_classes
+from .tools.readonly import guard, not_classes, predict_labels
 
 
 def why_not(subject: Subject) -> str:
@@ -28,7 +28,7 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
 
     n: how many to show at most
     """
-    y, y_pred, confidence, where, names = answers(subject)
+    y, y_pred, confidence, where, names = predict_labels(subject)
     wrong = (y != y_pred).nonzero().flatten()
     wrong = wrong[confidence[wrong].argsort(descending=True, stable=True)]
     shown = wrong[:n].tolist()

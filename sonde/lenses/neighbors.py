@@ -8,7 +8,7 @@ from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
 from .tools.readonly import guard
-from .tools.tokens import BLANK, embedding, frequent, letters, named, no_embedding, spelled
+from .tools.tokens import BLANK, embedding, frequent, letters, no_embedding, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
@@ -29,12 +29,12 @@ def read(
     """
     import torch
 
-    names, table = spelled(subject), embedding(subject.model).weight.detach()
+    names, table = spell_tokens(subject), embedding(subject.model).weight.detach()
     which = frequent(subject.batch, tokens) if of is None else torch.tensor([_number(word, names) for word in of.split()])
     cosines, others = closest(table, which, near)
-    columns: dict[str, list[Any]] = {"token": named(which, names)}
+    columns: dict[str, list[Any]] = {"token": token_names(which, names)}
     for place in range(others.shape[1]):
-        words = named(others[:, place], names)
+        words = token_names(others[:, place], names)
         columns[f"nearest {place + 1}"] = [f"{word}  {cosine:.2f}" for word, cosine in zip(words, cosines[:, place].tolist(), strict=True)]
     what = "The commonest tokens of the batch" if of is None else "Tokens"
     note = f"{what} and the cosines of the nearest of all {len(table):,}."

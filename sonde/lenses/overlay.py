@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .rollout import rolled
+from .rollout import roll_out
 from .tools.pictures import no_images, patches, picture
-from .tools.readonly import guard, hooked, untouched
+from .tools.readonly import guard, hook_outputs, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -29,7 +29,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated
     layers = weights(subject.model, batch)
     h, w = patches(batch.x.shape[-2:], subject.model.patch)
     heads, own = min(heads, layers[0].shape[1]), layers[0].shape[-1] > h * w
-    views = [looks(layers, h * w, i, heads).unflatten(1, (h, w)) for i in range(len(batch))]
+    views = [patch_weights(layers, h * w, i, heads).unflatten(1, (h, w)) for i in range(len(batch))]
     names = ["image", "last layer", "rollout", *(f"head {i + 1}" for i in range(heads))]
     return Images(
         "Attention over the image",
@@ -52,12 +52,16 @@ def weights(model: Any, batch: Any) -> list[Any]:
     from ..core.batch import ask
 
     maps: list[Any] = []
-    with untouched(model), torch.no_grad(), hooked(_layers(model), lambda name, module, given, _: maps.append(module.weights(given[0]))):
+    with (
+        preserve_state(model),
+        torch.no_grad(),
+        hook_outputs(_layers(model), lambda name, module, inputs, _: maps.append(module.weights(inputs[0]))),
+    ):
         ask(model, batch)
     return [each.double() for each in maps]
 
 
-def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
+def patch_weights(layers: list[Any], count: int, example: int, heads: int) -> Any:
     """(2 + heads, patches) what the answer takes of each patch: in the last layer, by rollout, and by single heads of the last.
 
     A token before the patches is the one the answer is made of; without any it is the mean of all tokens.
@@ -65,7 +69,7 @@ def looks(layers: list[Any], count: int, example: int, heads: int) -> Any:
     import torch
 
     each, last = [layer[example] for layer in layers], layers[-1][example]
-    matrices = torch.stack([last.mean(0), rolled(each), *last[:heads]])
+    matrices = torch.stack([last.mean(0), roll_out(each), *last[:heads]])
     asking = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
     return asking[:, matrices.shape[-1] - count :]
 
@@ -87,7 +91,7 @@ def tiny() -> Subject:
     from .tools.tiny import images
 
     subject = images()
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         model = ViT(image=(8, 6), patch=2, width=8, depth=2, heads=2, classes=5, channels=1, ffn=1.0)
         torch.nn.init.normal_(model.head.weight)

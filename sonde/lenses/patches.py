@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .receptive_field import measured
-from .tools.pictures import chosen, convolved, flat, maps, no_maps, stretched
-from .tools.readonly import CHUNK, guard, untouched
+from .receptive_field import measure
+from .tools.pictures import chosen, flat, last_convolution, maps, no_maps, stretch
+from .tools.readonly import CHUNK, guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -31,11 +31,11 @@ def read(
     """
     import torch
 
-    with untouched(subject.model), torch.no_grad():
+    with preserve_state(subject.model), torch.no_grad():
         fmaps = maps(subject.model, subject.batch[:1])
-        layer = chosen(layer, fmaps, convolved(subject.model, fmaps))
+        layer = chosen(layer, fmaps, last_convolution(subject.model, fmaps))
         peaks, places = _peaks(subject, layer)
-    field, width = measured(subject, [layer])[layer], fmaps[layer].shape[-1]
+    field, width = measure(subject, [layer])[layer], fmaps[layer].shape[-1]
     which = sorted(peaks.std(0, correction=0).argsort(descending=True, stable=True)[:channels].tolist())
     count = min(patches, len(peaks))
     pictures, details, ids = [], [], []
@@ -43,7 +43,7 @@ def read(
         best = peaks[:, channel].argsort(descending=True, stable=True)[:count].tolist()
         for i in best:
             box = field.at(*divmod(int(places[i, channel]), width))
-            pictures.append(flat(_cropped(_shown(subject.batch.x[i]), box)))
+            pictures.append(flat(_crop(_to_picture(subject.batch.x[i]), box)))
         details += [number(round(float(peaks[i, channel]), 3)) for i in best]
         ids += best
     size = " × ".join(map(str, field.size))
@@ -73,11 +73,11 @@ def _peaks(subject: Subject, layer: str) -> tuple[Any, Any]:
     return torch.cat(values), torch.cat(places)
 
 
-def _shown(image: Any) -> Any:
-    return stretched(image if len(image) in (1, 3) else image.mean(0, keepdim=True))
+def _to_picture(image: Any) -> Any:
+    return stretch(image if len(image) in (1, 3) else image.mean(0, keepdim=True))
 
 
-def _cropped(image: Any, box: Any) -> Any:
+def _crop(image: Any, box: Any) -> Any:
     """The part of an image (C, H, W) inside a box, gray where the box reaches over its edges."""
     from torch.nn.functional import pad
 

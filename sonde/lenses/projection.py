@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.reading import Reading, Scatter, Subject
 from .tools.readonly import guard
-from .tools.tokens import embedding, frequent, letters, named, no_embedding, spelled
+from .tools.tokens import embedding, frequent, letters, no_embedding, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
@@ -36,7 +36,7 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
         axes=names,
         note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where there is no "
         "room for all names, the commoner ones are written.",
-        labels=named(which, spelled(subject)),
+        labels=token_names(which, spell_tokens(subject)),
     )
 
 

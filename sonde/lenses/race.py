@@ -60,17 +60,17 @@ def read(
 
 
 def _on_model(subject: Subject, entrants: list[Any], steps: int, batch_size: int, start: Any) -> list[Reading]:
-    from ..optim.race import fits, race
+    from ..optim.race import is_feasible, race
     from .tools.trial import Trial, on_a_copy
 
     with on_a_copy():
         trial = Trial(subject, start, batch_size)
-        left_out = [each.name for each in entrants if not fits(each.name, trial.count)]
+        left_out = [each.name for each in entrants if not is_feasible(each.name, trial.count)]
         entrants = [each for each in entrants if each.name not in left_out]
         keep = trial.count * (steps + 1) * len(entrants) <= MOST_KEPT
-        tracks = race(trial.weights, trial.loss, entrants, steps, keep=keep, judge=trial.judge)
+        tracks = race(trial.weights, trial.loss, entrants, steps, keep=keep, evaluate=trial.evaluate)
         notes = [
-            f"Loss on {len(trial.judged)} training examples, batches of {trial.order.batch_size},",
+            f"Loss on {len(trial.examples)} training examples, batches of {trial.order.batch_size},",
             "from fresh weights." if start == "fresh" else "from the run's own weights.",
             trial.note(),
             f"{', '.join(left_out)} left out: {trial.count} weights are too many for a Hessian." if left_out else "",
@@ -138,8 +138,8 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
         note = f"{note} Target {target:.4g}, nine tenths of the way from {top:.4g} down to {low:.4g}."
     else:
         note = f"{note} Target {target:.4g}."
-    arrivals = {track.name: track.arrived(target) for track in tracks}
-    tracks.sort(key=lambda track: (math.inf if arrivals[track.name] is None else arrivals[track.name], *track.better()))
+    arrivals = {track.name: track.steps_to(target) for track in tracks}
+    tracks.sort(key=lambda track: (math.inf if arrivals[track.name] is None else arrivals[track.name], *track.sort_key()))
     table = {**columns(tracks), "steps to target": [arrivals[track.name] for track in tracks]}
     table["end"] = [  # on a model the target is known only now
         "reached" if track.fate == "ran out" and arrivals[track.name] is not None else end
@@ -174,7 +174,7 @@ def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
     for b in y:
         for a in x:
             flat = (start + a * axes[0] + b * axes[1]).split(lengths)
-            rows.append(trial.judge([part.view(shape) for part, shape in zip(flat, shapes, strict=True)]))
+            rows.append(trial.evaluate([part.view(shape) for part, shape in zip(flat, shapes, strict=True)]))
     share = float(sizes[:2].square().sum() / sizes.square().sum())
     names = ("first principal direction", "second principal direction")
     losses = torch.tensor(rows).view(GRID, GRID)

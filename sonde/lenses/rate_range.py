@@ -59,7 +59,7 @@ def read(
         trial = Trial(subject, start, batch_size)
         limit, why = _limit(trial, subject.objective) if rule == "sgd" else (None, "")
         rates, losses, ended = _rise(trial, maker.make, lowest, highest, steps)
-    smooth = smoothed(losses)
+    smooth = smooth_losses(losses)
     best = suggestion(rates, smooth)
     lowest_at = rates[smooth.index(min(smooth))]
     notes = [
@@ -90,11 +90,11 @@ def read(
 
 def _limit(trial, objective) -> tuple[float | None, str]:
     """2 over the largest curvature of the loss at the start, the rate beyond which gradient descent diverges; or why it is not known."""
-    from .spectrum import of_hessian
+    from .spectrum import hessian_spectrum
 
     trial.whole.eval()
     try:
-        curvature = of_hessian(trial.whole.model, objective, trial.judged, steps=30).high
+        curvature = hessian_spectrum(trial.whole.model, objective, trial.examples, steps=30).high
     except (RuntimeError, NotImplementedError) as error:  # not every layer can be differentiated twice
         return None, f"Curvature unknown: {str(error).splitlines()[0]}."
     return (2 / curvature, "") if curvature > 0 else (None, "The loss curves upwards in no direction.")
@@ -116,7 +116,7 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
             return rates, losses, True
         rates.append(rate)
         losses.append(value)
-        now = smoothed(losses)
+        now = smooth_losses(losses)
         if len(now) > 10 and now[-1] - min(now) > (BLOWN - 1) * max(abs(min(now)), 0.1 * abs(now[0])):
             return rates, losses, True
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
@@ -128,7 +128,7 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
     return rates, losses, False
 
 
-def smoothed(losses: list[float], keep: float = 0.8) -> list[float]:
+def smooth_losses(losses: list[float], keep: float = 0.8) -> list[float]:
     """Rolling average that forgets a fifth at each step, corrected for its start at 0."""
     out, mean = [], 0.0
     for count, loss in enumerate(losses, 1):

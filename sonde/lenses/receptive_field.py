@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject, Table
-from .tools.pictures import check, chosen, jumps, maps, maps_of, no_maps, picture, sloped, spaced, spread_out
-from .tools.readonly import guard, untouched
+from .tools.pictures import check, chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_evenly, spread_out
+from .tools.readonly import guard, preserve_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,20 +72,20 @@ def read(
     """
     import torch
 
-    from .cost import by, cost
+    from .cost import cost, size_text
 
     check("example", example, len(subject.batch))
     model, batch = subject.model, subject.batch
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         fmaps = maps(model, batch[example : example + 1])
     layer = chosen(layer, fmaps, list(spread_out(fmaps))[-1])
     # A layer that runs several times has the field of its last run.
     formula = {f"{row.name} ({row.calls})" if row.calls > 1 else row.name: row.field for row in cost(model, batch).rows if row.field}
     growing = _growing(list(fmaps), formula)
-    names = spaced(growing, layers)
-    fields = measured(subject, [*names, layer], probes)
+    names = spread_evenly(growing, layers)
+    fields = measure(subject, [*names, layer], probes)
     repeats = {
-        name for before, name in zip(names, names[1:]) if name not in formula and fields[before].whole and _alike(fields, before, name)
+        name for before, name in zip(names, names[1:]) if name not in formula and fields[before].whole and _same_field(fields, before, name)
     }
     shown = {name: fields[name] for name in names if name not in repeats}
     middle = {name: fields[name].at(*(n // 2 for n in fmaps[name].shape[-2:])) for name in fields}
@@ -98,10 +98,10 @@ def read(
         "Receptive field of each layer",
         {
             "layer": list(shown),
-            "output": [by(fmaps[name].shape[1:]) for name in shown],
-            "formula": [by(formula[name]) if name in formula else None for name in shown],
-            "measured": [_told(field) for field in shown.values()],
-            "jump": [by([number(step) for step in field.jump]) for field in shown.values()],
+            "output": [size_text(fmaps[name].shape[1:]) for name in shown],
+            "formula": [size_text(formula[name]) if name in formula else None for name in shown],
+            "measured": [_size_text(field) for field in shown.values()],
+            "jump": [size_text([number(step) for step in field.jump]) for field in shown.values()],
         },
         axes=["layer"],
         note=f"In pixels. Measured: the box around all gradients of the middle unit over {probes} random images, as large as it takes for "
@@ -122,19 +122,19 @@ def read(
         size=2.3,
         labels=["fields", f"gradient of {layer}"],
         heat=[None, heat / heat.max().clamp_min(1e-30)],
-        frames=[{name: list(_cut(middle[name], size)) for name in spaced(list(shown), FRAMES)}, {}],
+        frames=[{name: list(_clip(middle[name], size)) for name in spread_evenly(list(shown), FRAMES)}, {}],
     )
     return [table, view]
 
 
-def _alike(fields: dict[str, Field], one: str, other: str) -> bool:
+def _same_field(fields: dict[str, Field], one: str, other: str) -> bool:
     return fields[one].size == fields[other].size and fields[one].jump == fields[other].jump
 
 
-def _told(field: Field) -> str:
-    from .cost import by
+def _size_text(field: Field) -> str:
+    from .cost import size_text
 
-    return "no gradient" if not field.size[0] else ("" if field.whole else "at least ") + by(field.size)
+    return "no gradient" if not field.size[0] else ("" if field.whole else "at least ") + size_text(field.size)
 
 
 def _growing(names: list[str], formula: dict[str, Any]) -> list[str]:
@@ -142,7 +142,7 @@ def _growing(names: list[str], formula: dict[str, Any]) -> list[str]:
     return [name for name, before in zip(names, ["", *names]) if formula.get(name) is None or formula.get(name) != formula.get(before)]
 
 
-def _cut(box: Box, size: tuple[int, int]) -> Box:
+def _clip(box: Box, size: tuple[int, int]) -> Box:
     """The part of a box that lies on the image."""
     (top, height), (left, width) = (
         (max(start, 0), max(min(start + length, whole) - max(start, 0), 0))
@@ -151,12 +151,12 @@ def _cut(box: Box, size: tuple[int, int]) -> Box:
     return Box(top, left, height, width)
 
 
-def measured(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[str, Field]:
+def measure(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[str, Field]:
     """The receptive field of some layers, from gradients by random images that grow until every box ends inside them."""
     import torch
 
     model, batch, seen = subject.model, subject.batch[:1], subject.batch.x
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         apart = jumps(model, batch, maps(model, batch))
     mean, spread = seen.mean((0, 2, 3), keepdim=True), seen.std(correction=0).clamp_min(1e-6)
     dice, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
@@ -190,7 +190,7 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
     dice = torch.Generator().manual_seed(1)
     gradients: dict[str, tuple[tuple[int, int], Tensor]] = {}
     for part in x.split(max(1, PIXELS // x[0, 0].numel())):
-        with untouched(model), sloped():
+        with preserve_state(model), enable_gradients():
             part = part.detach().clone().requires_grad_()
             own_size = part.shape[2:] == batch.x.shape[2:]  # on which nothing may fail
             fmaps = maps(model, batch.replace(x=part)) if own_size else maps_of(model, batch, part)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.codes import codes, decoded, drawn, no_codes, small
-from .tools.readonly import CHUNK, guard, untouched
+from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
+from .tools.readonly import CHUNK, guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -25,13 +25,13 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
     import torch
 
     x = subject.batch.x
-    with untouched(subject.model), torch.no_grad():
-        again = torch.cat([decoded(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])
+    with preserve_state(subject.model), torch.no_grad():
+        again = torch.cat([decode_codes(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])
     off = (again - x).double()
     errors = off.flatten(1).square().mean(1)
     mean = float((x.double() - x.double().mean(0)).square().mean())
     which = errors.argsort(descending=True, stable=True)[:n] if order == "worst" else torch.arange(min(n, len(x)))
-    above, below = drawn(subject, x[which]), drawn(subject, again[which])
+    above, below = to_pictures(subject, x[which]), to_pictures(subject, again[which])
     signed = [gap.mean(0) if gap.dim() == 3 else gap.reshape(len(above[0]), -1) for gap in off[which]]
     blank = [each * 0 + 1 for each in above]
     figure, plain = float(errors.mean()), f"the mean image would give {number(round(mean, 6))}"

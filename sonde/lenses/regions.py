@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject, Table
-from .tools.readonly import guard, no_model, untouched
+from .tools.readonly import guard, no_model, preserve_state
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -64,11 +64,11 @@ def read(
 
 def table(regions: list[Region], output: int = 0) -> Reading:
     """Pattern and slope of the largest regions, largest first; on a line with few, of all in order."""
-    summary = _told(regions) + (f", the {MOST} largest are shown" if len(regions) > MOST else "")
+    summary = _count_text(regions) + (f", the {MOST} largest are shown" if len(regions) > MOST else "")
     on_a_line = regions[0].corners.shape[1] == 1
     if len(regions) > MOST or not on_a_line:
         regions = sorted(regions, key=lambda region: -region.size)[:MOST]
-    patterns = [_shortened(region.pattern) for region in regions]
+    patterns = [_shorten(region.pattern) for region in regions]
     if on_a_line:
         columns: dict[str, list[Any]] = {
             "from": [float(region.corners[0, 0]) for region in regions],
@@ -86,13 +86,13 @@ def table(regions: list[Region], output: int = 0) -> Reading:
     return Table("Linear regions", columns, note=f"{summary}; a 1 stands for a unit that is on, a bar parts layers.")
 
 
-def _shortened(pattern: str) -> str:
+def _shorten(pattern: str) -> str:
     """A pattern as it is, or where it is long its beginning and how many units are on."""
     units = len(pattern.replace("|", ""))
     return pattern if units <= UNITS else f"{pattern[:12]}… {pattern.count('1')} of {units}"
 
 
-def _told(regions: list[Region]) -> str:
+def _count_text(regions: list[Region]) -> str:
     return f"{len(regions)} linear region{'s' if len(regions) != 1 else ''}"
 
 
@@ -101,7 +101,7 @@ def _curve(regions: list[Region], output: int) -> Reading:
     x = [float(regions[0].corners[0, 0]), *(float(region.corners[1, 0]) for region in regions)]
     y = [float((regions[max(i - 1, 0)].weight @ [place] + regions[max(i - 1, 0)].bias)[output]) for i, place in enumerate(x)]
     steps = {"x": x, "output": y}
-    return Lines("A function in pieces", steps, axes=["x", "output"], note=f"{_told(regions)}, exactly.")
+    return Lines("A function in pieces", steps, axes=["x", "output"], note=f"{_count_text(regions)}, exactly.")
 
 
 def _map(regions: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
@@ -115,7 +115,7 @@ def _map(regions: list[Region], low: list[float], high: list[float], output: int
     outlines = [region.corners for region in regions]
     function = Plane("A function in pieces", {"output": value.reshape(GRID, GRID)}, axes=["x", "y"], x=columns, y=rows, outlines=outlines)
     shown = {"regions": np.array(colors(regions))[home].reshape(GRID, GRID)}
-    note = f"{_told(regions)}, exactly; neighbors differ in one unit and in color."
+    note = f"{_count_text(regions)}, exactly; neighbors differ in one unit and in color."
     return [function, replace(function, title="Where the same units are on", values=shown, note=note, classes=[""] * COLORS)]
 
 
@@ -153,7 +153,7 @@ def tiny() -> Subject:
     from ..core.batch import Batch, Data
     from .tools.tiny import METRICS, _Nll, _Rows
 
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
         batch = Batch(x=torch.randn(29, 2), y=torch.randn(29, 1), ids=torch.arange(29))

@@ -12,7 +12,7 @@ from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
 from .attention import maps
 from .tools.readonly import guard
-from .tools.tokens import letters, named, no_tokens, spelled
+from .tools.tokens import letters, no_tokens, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
@@ -36,14 +36,14 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
     for each in maps(subject, example, tokens):
         if not each.cross:
             stacks.setdefault(_stack(each.name), []).append(each)
-    names = spelled(subject)
+    names = spell_tokens(subject)
     readings: list[Reading] = []
     for stack, layers in stacks.items():
-        words = named(layers[0].asking, names)
+        words = token_names(layers[0].query_tokens, names)
         readings.append(
             Heat(
                 "Attention rollout" + (f" of the {stack}" if len(stacks) > 1 else ""),
-                {"share": rolled([each.weights for each in layers]).round(decimals=3)},
+                {"share": roll_out([each.weights for each in layers]).round(decimals=3)},
                 axes=["after the last layer", "input"],
                 note=f"Of example {example}, through {len(layers)} attention layers, heads averaged; a layer passes on half of what it had "
                 "and half of what it looked at. Darker is more; a row sums to 1.",
@@ -55,7 +55,7 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
     return readings
 
 
-def rolled(layers: list[Any]) -> Any:
+def roll_out(layers: list[Any]) -> Any:
     """The product of all layers' weights (H, T, T), first layer first, each mixed with the identity: (T, T)."""
     import torch
 

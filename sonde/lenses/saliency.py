@@ -19,8 +19,8 @@ from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import chosen, convolved, gathering, no_images, picture, sloped
-from .tools.readonly import guard, untouched
+from .tools.pictures import chosen, enable_gradients, gathering, last_convolution, no_images, picture
+from .tools.readonly import guard, preserve_state
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def why_not(subject: Subject) -> str:
     if missing := no_images(subject):
         return missing
     try:
-        with untouched(subject.model), torch.no_grad():
+        with preserve_state(subject.model), torch.no_grad():
             out = ask(subject.model, subject.batch[:1])
     except Exception as error:  # whatever stops it here would stop the lens too
         return f"the model cannot be asked: {' '.join(str(error).split())[:120]}"
@@ -56,7 +56,7 @@ def read(
 ) -> Reading:
     """Images of the batch with the heat of one method over them, each stretched to its own strongest pixels.
 
-    method: how pixels are judged
+    method: how pixels are scored
     n: how many images, the first of the batch
     of: whose score, that of the class the model says or of the true one
     layer: whose maps Grad-CAM weighs; none is the last convolution
@@ -64,7 +64,7 @@ def read(
     steps: places on the way at which they are taken
     """
     model, batch = subject.model, subject.batch[:n]
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         out = ask(model, batch)
     predicted = out.argmax(1)
     classes = predicted if of == "answer" else _labels(batch, out.shape[1])
@@ -73,7 +73,7 @@ def read(
         heat = gradient(model, batch, classes).abs().amax(1)
         legend = "Heat is the size of the slope of the score by a pixel."
     elif method == "integrated":
-        share = integrated(model, batch, classes, baseline, steps)
+        share = integrated_gradients(model, batch, classes, baseline, steps)
         heat, shift = share.sum(1), _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes)
         off = float((share.flatten(1).sum(1) - shift).abs().max() / shift.abs().max().clamp_min(1e-12))
         details = [f"sum {value:+.2f}" for value in shift.tolist()]
@@ -114,19 +114,19 @@ def _chosen_scores(out: Tensor, classes: Tensor) -> Tensor:
 
 
 def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         return _chosen_scores(ask(model, batch), classes).double()
 
 
 def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
     """(B, C, H, W) slope of the score of each example's class by its pixels."""
-    with untouched(model), sloped():
+    with preserve_state(model), enable_gradients():
         x = batch.x.detach().clone().requires_grad_()
         out = ask(model, batch.replace(x=x))
         return torch.autograd.grad(_chosen_scores(out, classes).sum(), x)[0]
 
 
-def integrated(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, steps: int = 64) -> Tensor:
+def integrated_gradients(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, steps: int = 64) -> Tensor:
     """(B, C, H, W) integrated gradients along the straight way from a flat image, by the midpoint rule, summed in double precision."""
     way = batch.x.double() - baseline
     total = torch.zeros_like(way)
@@ -138,14 +138,14 @@ def integrated(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, s
 
 def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[Tensor, str]:
     """(B, H, W) heat of a layer's maps, smoothly enlarged to the image, and the name of the layer."""
-    with untouched(model), sloped():
+    with preserve_state(model), enable_gradients():
         fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
         with gathering(model, x, fmaps):
             out = ask(model, batch.replace(x=x))
         if not fmaps:
             raise BadInput("the model makes no maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
-        layer = chosen(layer, fmaps, convolved(model, fmaps))
+        layer = chosen(layer, fmaps, last_convolution(model, fmaps))
         (slope,) = torch.autograd.grad(_chosen_scores(out, classes).sum(), fmaps[layer])
         heat = (slope.mean((2, 3), keepdim=True) * fmaps[layer].detach()).sum(1, keepdim=True).relu()
     return interpolate(heat, size=batch.x.shape[-2:], mode="bilinear", align_corners=False).squeeze(1), layer

@@ -22,7 +22,7 @@ from ..core.reading import Lines, Reading, Subject, Table
 from ..core.seeds import generator
 from ..gradients.lanczos import Spectrum, lanczos, spectral_norm
 from ..gradients.modes import hvp, of_parameters
-from .tools.readonly import guard, hooked, no_gradient, untouched, written_out
+from .tools.readonly import guard, hook_outputs, no_gradient, preserve_state, without_kernels
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def read(
     tolerance: error of its two ends at which to stop, as a share of the largest
     seed: of the start vector
     """
-    with untouched(subject.model):
+    with preserve_state(subject.model):
         rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]
-        spectrum = of_hessian(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
+        spectrum = hessian_spectrum(subject.model, subject.objective, subject.batch, steps, tolerance, seed)
     columns = ("layer", "kind", "spectral norm", "stable rank", "condition", "spectral radius")
     layers = Table(
         "Layers as linear maps",
@@ -62,16 +62,16 @@ def read(
         note="Stable rank: squared Frobenius norm over squared spectral norm. Condition: largest over smallest singular value; "
         f"not for convolutions or above {DENSE:,} units. Radius: of square matrices.",
     )
-    return ([layers] if rows else []) + [_curvature(spectrum, len(subject.batch), sum(p.numel() for p in _trained(subject.model)))]
+    return ([layers] if rows else []) + [_curvature(spectrum, len(subject.batch), sum(p.numel() for p in _trainable(subject.model)))]
 
 
-def of_hessian(model: nn.Module, objective: Any, batch: Any, steps: int = 60, tolerance: float = 1e-4, seed: int = 0) -> Spectrum:
+def hessian_spectrum(model: nn.Module, objective: Any, batch: Any, steps: int = 60, tolerance: float = 1e-4, seed: int = 0) -> Spectrum:
     """Ritz values of the Hessian of the loss in all trained parameters."""
-    params = _trained(model)
+    params = _trainable(model)
     n, dtype = sum(p.numel() for p in params), params[0].dtype
     start = torch.randn(n, generator=generator(seed, "lanczos"), dtype=dtype).to(params[0].device)
     keep = steps * n * params[0].element_size() <= BASIS
-    with written_out(model), torch.inference_mode(False):
+    with without_kernels(model), torch.inference_mode(False):
         return lanczos(hessian_product(model, objective, batch), start, steps, tolerance, keep)
 
 
@@ -123,7 +123,7 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
         seen[name] = (layer, tuple(inputs[0].shape[-axes:]))
 
     maps = {name: layer for name, layer in subject.model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
-    with hooked(maps, note), torch.no_grad():
+    with hook_outputs(maps, note), torch.no_grad():
         ask(subject.model, subject.batch[:2])
     return seen
 
@@ -179,7 +179,7 @@ def verdict(low: float, high: float, error: float = 0.0) -> str:
     return f"Flat in some directions: the condition number is without bound. {limit}"
 
 
-def _trained(model: nn.Module) -> list[Any]:
+def _trainable(model: nn.Module) -> list[Any]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 

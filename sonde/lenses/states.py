@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
-from .tools.readonly import guard, hooked, no_model, untouched
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state
 from .tools.tokens import layer, letters
 
 LINES = 7
@@ -63,13 +63,13 @@ def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         seen[name] = inputs[0][:, :steps]
 
-    with untouched(model), torch.no_grad():
-        with hooked(mixers, note):
+    with preserve_state(model), torch.no_grad():
+        with hook_outputs(mixers, note):
             ask(model, batch)
-        return {name: _along(mixers[name], x) for name, x in seen.items()}
+        return {name: _norms_over_time(mixers[name], x) for name, x in seen.items()}
 
 
-def _along(mixer: Any, x: Any) -> dict[str, list[float]]:
+def _norms_over_time(mixer: Any, x: Any) -> dict[str, list[float]]:
     state: Any = None
     sizes: dict[str, list[float]] = {}
     for now in x.split(1, 1):

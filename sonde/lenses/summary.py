@@ -18,8 +18,8 @@ def read(subject: Subject) -> Reading:
     table: dict[str, list] = {"figure": [], "last": [], "best": [], "at step": []}
     lines = without_copies(series(subject.metrics))
     for name, line in lines.items():
-        judged = name not in OF_TRAINING and not name.startswith("test/")
-        at = best(name.rpartition("/")[2], line) if judged else None
+        has_best = name not in OF_TRAINING and not name.startswith("test/")
+        at = best(name.rpartition("/")[2], line) if has_best else None
         for column, value in zip(table, (name, line[1][-1], *(at or (None, None))), strict=True):
             table[column].append(value)
     steps = max(line[0][-1] for line in lines.values())

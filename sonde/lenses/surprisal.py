@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Text
-from .tools.readonly import guard, real, untouched
-from .tools.tokens import BLANK, letters, logits, moved, named, no_logits, one, original, spelled
+from .tools.readonly import guard, preserve_state, real
+from .tools.tokens import BLANK, is_next_token, letters, logits, no_logits, original, select_row, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
@@ -22,13 +22,13 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotate
     n: examples to show
     tokens: how many of the first tokens to show of each
     """
-    names = spelled(subject)
-    texts = [_text(one(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]
+    names = spell_tokens(subject)
+    texts = [_text(select_row(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]
     top = max((bits for _, cost in texts for bits in cost[: tokens + 1] if not math.isnan(bits)), default=0.0)
     return [
         Text(
             f"Surprisal of example {row}",
-            {"token": [word.replace(BLANK, " ") for word in named(words, names)][: tokens + 1], "bits": cost[: tokens + 1]},
+            {"token": [word.replace(BLANK, " ") for word in token_names(words, names)][: tokens + 1], "bits": cost[: tokens + 1]},
             axes=["token", "bits"],
             note=_note(cost, tokens),
             top=top,
@@ -51,7 +51,7 @@ def bits(model: Any, batch: Any) -> Any:
     """(B, T) log2 1/p of each target; NaN where none is asked for."""
     import torch
 
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         chances = logits(model, batch).double().log_softmax(-1)
     y = batch.y.long()
     mask = real(batch, y)
@@ -64,7 +64,7 @@ def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
     import torch
 
     cost = bits(model, batch)[0].tolist()
-    if moved(batch):
+    if is_next_token(batch):
         return torch.cat([batch.x[0, :1], batch.y[0]]), [math.nan, *cost]
     return original(batch)[0], cost
 

@@ -8,9 +8,9 @@ from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.codes import codes, decoded, drawn, no_codes, small
+from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
 from .tools.pictures import check
-from .tools.readonly import CHUNK, guard, untouched
+from .tools.readonly import CHUNK, guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -38,17 +38,17 @@ def read(
 
     check("example", example, len(subject.batch))
     x = subject.batch.x
-    with untouched(subject.model), torch.no_grad():
+    with preserve_state(subject.model), torch.no_grad():
         prior = isinstance(subject.model.encode(x[:1]), tuple)
         known = torch.cat([codes(subject, part) for part in x.split(CHUNK)])
         shape, flat = known.shape[1:], known.flatten(1)
         spread = flat.double().std(0, correction=0)
-        which = _named(coordinates, flat.shape[1]) or _widest(spread, rows)
+        which = _check_coordinates(coordinates, flat.shape[1]) or _widest(spread, rows)
         middle, unit = (torch.zeros_like(spread), torch.ones_like(spread)) if prior else (flat.double().mean(0), spread)
         way = torch.linspace(-reach, reach, steps, dtype=torch.float64)
         grid = len(which) == 2
         moved = _grid(flat[example], which, middle, unit, way) if grid else _rows(flat[example], which, middle, unit, way)
-        pictures = drawn(subject, decoded(subject, moved.unflatten(1, shape)))
+        pictures = to_pictures(subject, decode_codes(subject, moved.unflatten(1, shape)))
     scale = "the prior's standard deviation" if prior else "standard deviations of the codes from their mean"
     ends = f"from {-reach:g} to {reach:g} {scale}"
     names = [f"{number(round(value, 2))}" for value in way.tolist()]
@@ -67,7 +67,7 @@ def read(
     )
 
 
-def _named(coordinates: tuple[int, ...], count: int) -> list[int]:
+def _check_coordinates(coordinates: tuple[int, ...], count: int) -> list[int]:
     if wrong := [i for i in coordinates if not 0 <= i < count]:
         raise BadInput(f"the code has no coordinate {wrong[0]}", where="lens 'traversal'", fix=f"choose 0 to {count - 1}")
     if len(set(coordinates)) < len(coordinates):

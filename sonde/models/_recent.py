@@ -21,7 +21,7 @@ Answer = Callable[[Tensor], Tensor]
 """tokens (B, K + T) -> what is said at each of the last T places (B, T, ...)"""
 
 
-def going_on(answer: Answer, keep: int, tokens: Tensor, state: State | None, spans: Spans | None) -> tuple[Tensor, State]:
+def continue_from(answer: Answer, keep: int, tokens: Tensor, state: State | None, spans: Spans | None) -> tuple[Tensor, State]:
     """Answers (B, T, ...) of a model that looks at each token and the `keep` before it, and the state after them."""
 
     def piece(tokens: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -37,7 +37,7 @@ def going_on(answer: Answer, keep: int, tokens: Tensor, state: State | None, spa
     return piece(x, state, None) if spans is None else spans.each(piece, x, state)
 
 
-def checked(tokens: Tensor, vocabulary: int, where: str, least: int = 0) -> Tensor:
+def check_tokens(tokens: Tensor, vocabulary: int, where: str, least: int = 0) -> Tensor:
     """The same tokens as int64 if all of them are numbers of the vocabulary."""
     if tokens.dtype.is_floating_point or tokens.dtype.is_complex or tokens.dtype == torch.bool:
         kind = str(tokens.dtype).removeprefix("torch.")

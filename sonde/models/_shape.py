@@ -32,7 +32,7 @@ def quarters(shape: Shape, where: str) -> Shape:
     return shape[0], shape[1] // 4, shape[2] // 4
 
 
-def fits(x: Tensor, shape: Shape, where: str) -> Tensor:
+def check_shape(x: Tensor, shape: Shape, where: str) -> Tensor:
     """x, of which every example has this shape."""
     if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
         wanted, actual = ("x".join(map(str, each)) for each in (shape, x.shape[1:]))

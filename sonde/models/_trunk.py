@@ -14,22 +14,22 @@ from ..nn.directions import Bidirectional, Stacked
 from ..nn.mixers import Mixer
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embedded, mixer_of, refuse_ahead
+from .language_model import embed, mixer_of, refuse_ahead
 
-Kind = Literal["tokens", "numbers"]
+InputKind = Literal["tokens", "numbers"]
 """what stands at each place: one token, or a row of numbers"""
 Take = Literal["last", "first", "mean"]
 """whose vector stands for a sequence"""
 
 
-def entry(kind: Kind, inputs: int, width: int) -> nn.Module:
+def entry(kind: InputKind, inputs: int, width: int) -> nn.Module:
     """Tokens (B, T) of so many kinds, or so many numbers (B, T, F), to (B, T, D)."""
     return nn.Embedding(inputs, width) if kind == "tokens" else nn.Linear(inputs, width)
 
 
 def enter(through: nn.Module, x: Tensor) -> Tensor:
     """x through a way in; tokens that cannot be are told by name."""
-    return embedded(through, x) if isinstance(through, nn.Embedding) else through(x)
+    return embed(through, x) if isinstance(through, nn.Embedding) else through(x)
 
 
 def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, dropout: float = 0.0) -> Stacked:
@@ -58,7 +58,7 @@ def spans_of(lengths: Tensor | None, places: int) -> Spans | None:
     return None if lengths is None or bool((lengths == places).all()) else Spans.of_lengths(lengths)
 
 
-def pooled(y: Tensor, lengths: Tensor | None, take: Take, both: bool = False) -> Tensor:
+def pool(y: Tensor, lengths: Tensor | None, take: Take, both: bool = False) -> Tensor:
     """One vector for each row of y (B, T, D), of which the first `lengths` places count: of its last one, its first, or their mean.
 
     both: the second half of the numbers comes from reading backwards, so what it says when it has read all stands first

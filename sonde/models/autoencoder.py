@@ -49,14 +49,14 @@ class AutoEncoder(nn.Module):
     @property
     def sigmoid_weights(self) -> Tensor | None:
         """W (K, D) where the encoder is one sigmoid layer over D numbers, whose slope has a closed form; else None."""
-        layers = [part for part in self.encoder.children() if not isinstance(part, Flat)]
+        layers = [part for part in self.encoder.children() if not isinstance(part, Flatten)]
         if [type(part) for part in layers] == [nn.Linear, nn.Sigmoid]:
             return layers[0].weight  # type: ignore[return-value]
         return None
 
 
 @final
-class Flat(nn.Module):
+class Flatten(nn.Module):
     """Examples of one shape as rows of numbers (B, D); any other shape is refused with the name of the layer that would."""
 
     def __init__(self, shape: Sequence[int], layer: str) -> None:
@@ -65,7 +65,7 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[1:]) != self.shape:
-            message = f"{self.layer} takes examples of {_say(self.shape)}, not {_say(x.shape[1:])}"
+            message = f"{self.layer} takes examples of {_shape_text(self.shape)}, not {_shape_text(x.shape[1:])}"
             raise BadInput(message, where="auto-encoder", fix="build it for that shape, or bring the examples to it")
         return x.flatten(1)
 
@@ -104,8 +104,8 @@ def dense(
 
 def dense_encoder(shape: Sequence[int], widths: Sequence[int], activation: str = "relu", last: str = "identity") -> nn.Sequential:
     """Dense layers from examples of a shape to the last of the widths, with `last` after it."""
-    sizes = _checked(shape, widths)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(flat=Flat(shape, "dense1"))
+    sizes = _check_widths(shape, widths)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flat=Flatten(shape, "dense1"))
     for i in range(1, len(sizes)):
         name = activation if i < len(sizes) - 1 else last
         layers[f"dense{i}"] = nn.Linear(sizes[i - 1], sizes[i])
@@ -116,7 +116,7 @@ def dense_encoder(shape: Sequence[int], widths: Sequence[int], activation: str =
 
 def dense_decoder(shape: Sequence[int], widths: Sequence[int], activation: str = "relu") -> nn.Sequential:
     """Dense layers back from the last of the widths to examples of a shape."""
-    sizes = _checked(shape, widths)[::-1]
+    sizes = _check_widths(shape, widths)[::-1]
     return _back(shape, [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])], activation)
 
 
@@ -143,7 +143,7 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (16, 32), code
 
 def conv_encoder(image: Sequence[int], channels: Sequence[int], outputs: int) -> nn.Sequential:
     """Convolutions of stride 2 with ReLU, then one dense layer without; images (B, C, H, W) -> (B, outputs)."""
-    sizes = _halved(image, channels)
+    sizes = _halved_sizes(image, channels)
     layers: OrderedDict[str, nn.Module] = OrderedDict(image=_Image(image))
     for i, (before, after) in enumerate(zip((image[0], *channels), channels), 1):
         layers[f"conv{i}"] = nn.Conv2d(before, after, 3, stride=2, padding=1)
@@ -155,7 +155,7 @@ def conv_encoder(image: Sequence[int], channels: Sequence[int], outputs: int) ->
 
 def conv_decoder(image: Sequence[int], channels: Sequence[int], inputs: int) -> nn.Sequential:
     """The way back: a dense layer, then transposed convolutions through the same sizes; (B, inputs) -> (B, C, H, W)."""
-    sizes = _halved(image, channels)[::-1]
+    sizes = _halved_sizes(image, channels)[::-1]
     layers: OrderedDict[str, nn.Module] = OrderedDict(dense=nn.Linear(inputs, channels[-1] * math.prod(sizes[0])))
     layers["shape"] = nn.Unflatten(1, (channels[-1], *sizes[0]))
     ways = zip(channels[::-1], (*channels[-2::-1], image[0]), sizes, sizes[1:])
@@ -177,23 +177,23 @@ class _Image(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4:
-            raise _wrong(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+            raise _error(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
         if x.shape[1] != self.image[0]:
-            raise _wrong(f"conv1 takes images with {self.image[0]} channels, not {x.shape[1]}", f"build it for {x.shape[1]} channels")
+            raise _error(f"conv1 takes images with {self.image[0]} channels, not {x.shape[1]}", f"build it for {x.shape[1]} channels")
         if tuple(x.shape[2:]) != self.image[1:]:
-            raise _wrong(f"dense takes images of {_say(self.image[1:])}, not {_say(x.shape[2:])}", "build it for that size")
+            raise _error(f"dense takes images of {_shape_text(self.image[1:])}, not {_shape_text(x.shape[2:])}", "build it for that size")
         return x
 
 
-def _halved(image: Sequence[int], channels: Sequence[int]) -> list[tuple[int, int]]:
+def _halved_sizes(image: Sequence[int], channels: Sequence[int]) -> list[tuple[int, int]]:
     """Height and width of the image and after each convolution."""
     if len(image) != 3 or min(image) < 1:
-        raise _wrong(f"image must be channels, height and width, not {tuple(image)}", "write image=(1, 28, 28)")
+        raise _error(f"image must be channels, height and width, not {tuple(image)}", "write image=(1, 28, 28)")
     if not channels or min(channels) < 1:
-        raise _wrong(f"channels must be one or more numbers >= 1, not {tuple(channels)}")
+        raise _error(f"channels must be one or more numbers >= 1, not {tuple(channels)}")
     if min(image[1:]) < 2 ** len(channels):
         first = next(i for i in range(1, len(channels) + 1) if min(image[1:]) < 2**i)
-        raise _wrong(f"an image of {_say(image[1:])} is too small for conv{first}", "use fewer convolutions")
+        raise _error(f"an image of {_shape_text(image[1:])} is too small for conv{first}", "use fewer convolutions")
     sizes = [(image[1], image[2])]
     for _ in channels:
         height, width = sizes[-1]
@@ -201,20 +201,20 @@ def _halved(image: Sequence[int], channels: Sequence[int]) -> list[tuple[int, in
     return sizes
 
 
-def _checked(shape: Sequence[int], widths: Sequence[int]) -> list[int]:
+def _check_widths(shape: Sequence[int], widths: Sequence[int]) -> list[int]:
     """Numbers of an example, then those after each layer."""
     if not shape or min(shape) < 1:
-        raise _wrong(f"shape must be that of one example, not {tuple(shape)}", "write shape=(64,) or (1, 8, 8)")
+        raise _error(f"shape must be that of one example, not {tuple(shape)}", "write shape=(64,) or (1, 8, 8)")
     if not widths or min(widths) < 1:
-        raise _wrong(f"widths must be one or more numbers >= 1, not {tuple(widths)}", "give that of the code last")
+        raise _error(f"widths must be one or more numbers >= 1, not {tuple(widths)}", "give that of the code last")
     return [math.prod(shape), *widths]
 
 
-def _wrong(what: str, fix: str = "") -> BadInput:
+def _error(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="auto-encoder", fix=fix)
 
 
-def _say(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return "x".join(map(str, shape))
 
 

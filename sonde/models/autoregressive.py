@@ -52,7 +52,9 @@ class Autoregressive(nn.Module):
     def mixtures(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logarithms of the weights, means, and logarithms of the scales, each (B, D, K), of every number given the ones before it."""
         (size,) = self.shape
-        seen = _shape.fits(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(size, size, device=x.device, dtype=x.dtype).tril(-1)
+        seen = _shape.check_shape(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(
+            size, size, device=x.device, dtype=x.dtype
+        ).tril(-1)
         place = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
         output = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
         weights, means, log_scales = output.chunk(3, -1)

@@ -20,7 +20,7 @@ from ..nn.positions import Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack
-from .language_model import Count, Share, begin_small, embedded, mixer_of
+from .language_model import Count, Probability, begin_small, embed, mixer_of
 
 
 @final
@@ -50,7 +50,7 @@ class Bert(nn.Module):
         ffn: Annotated[float, Range(above=0)] = 4.0,
         places: Count = 512,
         kinds: Count = 2,
-        dropout: Share = 0.0,
+        dropout: Probability = 0.0,
         style: str | Style = "bert",
     ) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ class Bert(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> their vectors (B, T, D), which `through` reads."""
-        return embedded(self.embedding, tokens)
+        return embed(self.embedding, tokens)
 
     def through(self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None) -> tuple[Tensor, State]:
         """The same from vectors (B, T, D) in the place of tokens."""
-        x = x + (self.kinds.weight[0] if kinds is None else embedded(self.kinds, kinds))
+        x = x + (self.kinds.weight[0] if kinds is None else embed(self.kinds, kinds))
         x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
         return self.stack(self.dropout(self.norm(x)), spans=spans)
 

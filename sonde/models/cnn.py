@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..nn.images import through
+from ..nn.images import run_layers
 from ..nn.residual import Residual
 
 LAYERS = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
@@ -52,15 +52,15 @@ class CNN(nn.Module):
     ) -> None:
         super().__init__()
         if len(channels) < 2 or min(channels) < 1:
-            raise _wrong(f"channels must be two or more numbers >= 1, not {tuple(channels)}", "give those of the image first")
+            raise _error(f"channels must be two or more numbers >= 1, not {tuple(channels)}", "give those of the image first")
         if kernel < 1 or kernel % 2 == 0:
-            raise _wrong(f"kernel must be odd, not {kernel}", f"set kernel={kernel + 1}")
+            raise _error(f"kernel must be odd, not {kernel}", f"set kernel={kernel + 1}")
         if axes not in LAYERS:
-            raise _wrong(f"axes must be 1 or 2, not {axes!r}")
+            raise _error(f"axes must be 1 or 2, not {axes!r}")
         if image is not None and (len(image) != axes or min(image) < 1):
-            raise _wrong(f"image must be {NAMES[axes][2]}, not {tuple(image)}", f"write image={(28,) * axes}")
+            raise _error(f"image must be {NAMES[axes][2]}, not {tuple(image)}", f"write image={(28,) * axes}")
         if not 0 <= dropout < 1:
-            raise _wrong(f"dropout must be >= 0 and < 1, not {dropout!r}")
+            raise _error(f"dropout must be >= 0 and < 1, not {dropout!r}")
         self.axes, self.channels, self.image = axes, channels[0], None if image is None else tuple(image)
         self.least = pool ** (len(channels) - 1 + residual)
         """smallest side of an image that survives all pooling"""
@@ -100,20 +100,20 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        x = through(self.blocks, x)
+        x = run_layers(self.blocks, x)
         return self.dense(x.mean(tuple(range(2, x.ndim))) if self.image is None else x.flatten(1))
 
     def _check(self, x: Tensor) -> None:
         kind, names, _, axes = NAMES[self.axes]
         if x.ndim != 2 + self.axes:
-            raise _wrong(f"conv1 takes (batch, channels, {names}), not {tuple(x.shape)}", f"give x {axes}")
+            raise _error(f"conv1 takes (batch, channels, {names}), not {tuple(x.shape)}", f"give x {axes}")
         size = tuple(x.shape[2:])
         if x.shape[1] != self.channels:
-            raise _wrong(f"conv1 takes {kind} with {self.channels} channels, not {x.shape[1]}", f"set channels to start with {x.shape[1]}")
+            raise _error(f"conv1 takes {kind} with {self.channels} channels, not {x.shape[1]}", f"set channels to start with {x.shape[1]}")
         self._check_size(size)
         if self.image not in (None, size):
             first = "hidden" if hasattr(self.dense, "hidden") else "output"
-            raise _wrong(
+            raise _error(
                 f"layer '{first}' takes {kind} of {_size(self.image)}, not {_size(size)}", "set image to that size, or to none for any"
             )
 
@@ -121,7 +121,7 @@ class CNN(nn.Module):
         if (side := min(size)) < self.least:
             first = next(i for i in count(1) if side < self.pool**i)
             what = f"{'an image' if self.axes == 2 else 'a series'} of {_size(size)} is too small for pool{first}"
-            raise _wrong(what, f"use fewer blocks or a smaller pool, or sides of at least {self.least}")
+            raise _error(what, f"use fewer blocks or a smaller pool, or sides of at least {self.least}")
 
 
 def _convolution(before: int, after: int, kernel: int, norm: bool, axes: int) -> list[nn.Module]:
@@ -130,7 +130,7 @@ def _convolution(before: int, after: int, kernel: int, norm: bool, axes: int) ->
     return [convolution(before, after, kernel, padding=kernel // 2), *([batch_norm(after)] if norm else [])]
 
 
-def _wrong(what: str, fix: str = "") -> BadInput:
+def _error(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="CNN", fix=fix)
 
 

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from ..core.errors import BadInput
 from .mlp import MLP
-from .piecewise import from_layers, merged
+from .piecewise import from_layers, merge
 
 
 def interpolant(knots: Any, values: Any) -> MLP:
@@ -55,13 +55,13 @@ def zigzag() -> MLP:
     return from_layers([(np.ones((3, 1)), [1.0, 1 / 3, -1 / 3]), ([[3.0, -6.0, 6.0]], [-1.0])])
 
 
-def folded(times: int) -> MLP:
+def fold_zigzag(times: int) -> MLP:
     """The zig-zag applied `times` times as one deep network of 3 units a layer: 3^times pieces on [-1, 1]."""
     if times < 1:
         raise BadInput(f"folded {times} times", where="folded", fix="once at least")
     net = zigzag()
     for _ in range(times - 1):
-        net = merged(net, zigzag())
+        net = merge(net, zigzag())
     return net
 
 

@@ -25,14 +25,14 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.positions import sinusoidal
-from ._shape import Shape, fits, noise, numbers, quarters
+from ._shape import Shape, check_shape, noise, numbers, quarters
 from .mlp import MLP
 
 Count = Annotated[int, Range(least=1)]
-Schedule = Literal["cosine", "linear"]
+NoiseSchedule = Literal["cosine", "linear"]
 
 
-def kept(steps: int, schedule: Schedule = "cosine") -> Tensor:
+def signal_share(steps: int, schedule: NoiseSchedule = "cosine") -> Tensor:
     """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
 
     cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
@@ -71,7 +71,7 @@ class Diffusion(nn.Module):
         denoiser: nn.Module,
         shape: Shape,
         steps: int = 100,
-        schedule: Schedule = "cosine",
+        schedule: NoiseSchedule = "cosine",
         span: tuple[float, float] | None = None,
         unit: float = 1.0,
     ) -> None:
@@ -83,18 +83,18 @@ class Diffusion(nn.Module):
         self.denoiser, self.shape, self.steps, self.unit = denoiser, tuple(shape), steps, unit
         self.middle = 0.0 if span is None else (span[0] + span[1]) / 2
         self.reach = math.inf if span is None else (span[1] - span[0]) / 2 / unit
-        self.register_buffer("kept", kept(steps, schedule).float())
+        self.register_buffer("kept", signal_share(steps, schedule).float())
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
         """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
         at = torch.ones(len(x), dtype=torch.long, device=x.device) if time is None else time
-        a = self._left(at, fits(x, self.shape, "Diffusion"))
+        a = self._kept_share(at, check_shape(x, self.shape, "Diffusion"))
         return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
     def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
         """Data x (B, *shape) after `time` (B,) steps, with this noise."""
-        a = self._left(time, x)
-        return a.sqrt() * ((fits(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
+        a = self._kept_share(time, x)
+        return a.sqrt() * ((check_shape(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None, steps: int | None = None, eta: float = 1.0) -> Tensor:
@@ -124,7 +124,7 @@ class Diffusion(nn.Module):
         x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * epsilon
         return x if fresh is None else x + variance.sqrt() * fresh
 
-    def _left(self, time: Tensor, x: Tensor) -> Tensor:
+    def _kept_share(self, time: Tensor, x: Tensor) -> Tensor:
         return self.kept[time].view(-1, *(1,) * (x.ndim - 1))
 
 
@@ -150,9 +150,9 @@ class ImageDenoiser(nn.Module):
         self.width = width
         self.clock = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
         self.first = nn.Conv2d(channels, width, 3, padding=1)
-        self.down1, self.down2 = Residual(width, width, 4 * width), Residual(width, 2 * width, 4 * width)
-        self.middle = Residual(2 * width, 2 * width, 4 * width)
-        self.up2, self.up1 = Residual(4 * width, width, 4 * width), Residual(2 * width, width, 4 * width)
+        self.down1, self.down2 = TimedResidual(width, width, 4 * width), TimedResidual(width, 2 * width, 4 * width)
+        self.middle = TimedResidual(2 * width, 2 * width, 4 * width)
+        self.up2, self.up1 = TimedResidual(4 * width, width, 4 * width), TimedResidual(2 * width, width, 4 * width)
         self.last = nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, channels, 3, padding=1))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
@@ -160,12 +160,12 @@ class ImageDenoiser(nn.Module):
         whole = self.down1(self.first(x), clock)
         half = self.down2(nn.functional.avg_pool2d(whole, 2), clock)
         quarter = self.middle(nn.functional.avg_pool2d(half, 2), clock)
-        half = self.up2(torch.cat([_doubled(quarter), half], 1), clock)
-        return self.last(self.up1(torch.cat([_doubled(half), whole], 1), clock))
+        half = self.up2(torch.cat([_double(quarter), half], 1), clock)
+        return self.last(self.up1(torch.cat([_double(half), whole], 1), clock))
 
 
 @final
-class Residual(nn.Module):
+class TimedResidual(nn.Module):
     """Two convolutions beside a straight way, the time added between them."""
 
     def __init__(self, inputs: int, outputs: int, clock: int) -> None:
@@ -179,16 +179,16 @@ class Residual(nn.Module):
         return self.straight(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _double(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
 
-def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: Schedule = "cosine") -> Diffusion:
+def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: NoiseSchedule = "cosine") -> Diffusion:
     """For points with so many coordinates and a spread near 1; a perceptron tells the noise."""
     return Diffusion(PointDenoiser(numbers((size,), "diffusion.points"), width, depth), (size,), steps, schedule)
 
 
-def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: Schedule = "cosine") -> Diffusion:
+def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: NoiseSchedule = "cosine") -> Diffusion:
     """For images with values in 0..1 and sides that are multiples of 4; a small U-shaped network tells the noise.
 
     width: channels at the full size

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..nn.directions import turned
+from ..nn.directions import reverse
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embedded, mixer_of, refuse_ahead
+from .language_model import embed, mixer_of, refuse_ahead
 
 Count = Annotated[int, Range(least=1)]
 
@@ -54,9 +54,9 @@ class Elmo(nn.Module):
 
     def layers(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
         """What each layer says of each token: (J, B, T, 2 D), the embedding first."""
-        x = embedded(self.embedding, tokens)
+        x = embed(self.embedding, tokens)
         ahead = _outputs(self.ahead, x, spans)
-        back = [turned(y, spans) for y in _outputs(self.back, turned(x, spans), spans)]
+        back = [reverse(y, spans) for y in _outputs(self.back, reverse(x, spans), spans)]
         return torch.stack([torch.cat(both, -1) for both in zip(ahead, back, strict=True)])
 
 
@@ -91,7 +91,7 @@ class ElmoFeatures(nn.Module):
         """tokens (B, T) -> (B, T, 2 D); it reads whole sequences, so there is no state to go on from."""
         if state:
             raise BadInput(
-                "a model that looks at later tokens cannot go on from earlier ones", where="ElmoFeatures", fix="leave the state out"
+                "a model that looks at later tokens cannot continue from earlier ones", where="ElmoFeatures", fix="leave the state out"
             )
         return self.mix(self.elmo.layers(tokens, spans=spans)), {}
 

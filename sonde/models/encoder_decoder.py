@@ -17,11 +17,11 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.block import Block, Style, style_of
 from ..nn.mixers.attention import Attention
-from ..nn.positions import Kind, Positions, RelativeBias
+from ..nn.positions import PositionKind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ..nn.stack import Stack, named
-from .language_model import Count, Share, begin_small, embedded, logits_of, mixer_of, refuse_ahead
+from ..nn.stack import Stack, prefix_state
+from .language_model import Count, Probability, begin_small, embed, logits_of, mixer_of, refuse_ahead
 
 
 @final
@@ -56,9 +56,9 @@ class EncoderDecoder(nn.Module):
         encoder: str = "attention causal=false",
         decoder: str = "attention",
         sources: Count | None = None,
-        positions: Kind = "none",
+        positions: PositionKind = "none",
         places: Count | None = None,
-        dropout: Share = 0.0,
+        dropout: Probability = 0.0,
         tied: bool = True,
         style: str | Style = "modern",
     ) -> None:
@@ -105,7 +105,7 @@ class EncoderDecoder(nn.Module):
         """(B, T, S) how much each place of the target looks at each place of the source: the last block, mean over its heads."""
         last, weights = cast(Block, self.decoder.blocks[-1]).cross, []
         assert last is not None
-        hook = last.register_forward_hook(lambda cross, given, _: weights.append(cross.weights(*given)))
+        hook = last.register_forward_hook(lambda cross, args, _: weights.append(cross.weights(*args)))
         try:
             self(source, x, lengths)
         finally:
@@ -114,7 +114,7 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source: Tensor, *, spans: Spans | None = None) -> Tensor:
         """source (B, S) -> context (B, S, D)."""
-        x = embedded(self.source_embedding or self.embedding, source, self.scale)
+        x = embed(self.source_embedding or self.embedding, source, self.scale)
         if self.positions is not None:
             x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
         return self.dropout(self.encoder(self.dropout(x), spans=spans)[0])
@@ -123,12 +123,12 @@ class EncoderDecoder(nn.Module):
         """Target tokens (B, T) behind what the state has written -> logits, and the state after them."""
         if state is None:
             raise BadInput("the decoder has no source to look at", where="EncoderDecoder", fix="begin with state=model.begin(source)")
-        x, after = embedded(self.embedding, tokens, self.scale), cast(State, {})
+        x, after = embed(self.embedding, tokens, self.scale), cast(State, {})
         if self.positions is not None:
             old = {"seen": state["place.seen"]} if "place.seen" in state else None
             state = {key: value for key, value in state.items() if key != "place.seen"}
             x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= named("place", new)
+            after |= prefix_state("place", new)
         x, new = self.decoder(self.dropout(x), state, spans=spans)
         return self.logits(self.dropout(x)), after | new
 

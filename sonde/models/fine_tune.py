@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.spans import Spans
-from ._trunk import Take, pooled
+from ._trunk import Take, pool
 
 Count = Annotated[int, Range(least=1)]
 
@@ -48,7 +48,7 @@ class SequenceHead(nn.Module):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         """tokens (B, T), of each row the first `lengths` -> logits (B, C)."""
         x = _features(self.body, tokens, lengths, kinds)
-        label = self.head(pooled(x, lengths, self.take))
+        label = self.head(pool(x, lengths, self.take))
         return {"label": label, "tokens": self.body.logits(x)} if self.language else label
 
 
@@ -92,7 +92,7 @@ class PairHead(nn.Module):
         """tokens (B, T) and other (B, S) -> logits (B, C)."""
         if other is None:
             raise BadInput("there is no second sequence", where="PairHead", fix="give batches with a field 'other'")
-        u, v = (pooled(_features(self.body, x, n), n, self.take) for x, n in ((tokens, lengths), (other, other_lengths)))
+        u, v = (pool(_features(self.body, x, n), n, self.take) for x, n in ((tokens, lengths), (other, other_lengths)))
         return self.head(torch.cat([u, v, (u - v).abs(), u * v], -1))
 
 

@@ -120,7 +120,7 @@ class Flow(nn.Module):
 
     def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z like x, and log |det dz/dx| (B,); with levels, x lies in the unit interval."""
-        h = _shape.fits(x, self.shape, "Flow").flatten(1)
+        h = _shape.check_shape(x, self.shape, "Flow").flatten(1)
         change = h.new_zeros(len(h))
         if self.levels:
             u = EDGE + (1 - 2 * EDGE) * h

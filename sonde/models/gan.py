@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ._shape import Shape, fits, noise, quarters
+from ._shape import Shape, check_shape, noise, quarters
 from .mlp import MLP
 
 Count = Annotated[int, Range(least=1)]
@@ -42,7 +42,7 @@ class GAN(nn.Module):
         self.latent, self.shape = latent, tuple(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.discriminator(fits(x, self.shape, "GAN")).flatten()
+        return self.discriminator(check_shape(x, self.shape, "GAN")).flatten()
 
     def generate(self, noise: Tensor) -> Tensor:
         """Examples of noise (B, latent)."""

@@ -8,7 +8,7 @@
     real        any number             identity      gaussian, laplace   nothing
 
 Likelihoods work on raw outputs ("logits") and add their own link, which is exact where a sigmoid followed by a logarithm
-would round to log 0.  A pair is odd where activation and link together cannot reach every target, or reach what no target is.
+would round to log 0.  A pair does not match where activation and link together cannot reach every target, or reach what no target is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..core import registry
 from ..core.errors import BadInput, nearest
 from ..core.options import options_of, resolve
-from ..nn.activations import Interval, about
+from ..nn.activations import Interval, describe
 
 PROBABILITY, POSITIVE, REAL = Interval(0, 1), Interval(0, math.inf), Interval()
 
@@ -57,22 +57,22 @@ TASKS = {
 }
 
 
-def _through(link: Callable[[Tensor], Tensor]) -> Callable[[Interval], Interval]:
+def _image_of(link: Callable[[Tensor], Tensor]) -> Callable[[Interval], Interval]:
     """What a rising function makes of an interval."""
     return lambda span: Interval(*link(torch.tensor([span.low, span.high], dtype=torch.float64)).tolist())
 
 
-def _between_two(span: Interval) -> Interval:
+def _two_class_range(span: Interval) -> Interval:
     """Probabilities of two classes: only the difference of their logits counts, at most the width of the interval."""
     width = span.high - span.low
-    return _through(torch.sigmoid)(Interval(-width, width))
+    return _image_of(torch.sigmoid)(Interval(-width, width))
 
 
 LINKS: dict[str, Callable[[Interval], Interval]] = {
-    "identity": _through(torch.clone),
-    "sigmoid": _through(torch.sigmoid),
-    "softmax": _between_two,
-    "exponential": _through(torch.exp),
+    "identity": _image_of(torch.clone),
+    "sigmoid": _image_of(torch.sigmoid),
+    "softmax": _two_class_range,
+    "exponential": _image_of(torch.exp),
 }
 """links that a likelihood can declare by name, as what they do to an interval"""
 
@@ -89,7 +89,7 @@ class Head:
     def layer(self, inputs: int) -> nn.Module:
         """The last layer for a network of this width; raw outputs need no activation after it."""
         dense = nn.Linear(inputs, self.outputs)
-        return dense if self.activation == "identity" else nn.Sequential(dense, about(self.activation).module)
+        return dense if self.activation == "identity" else nn.Sequential(dense, describe(self.activation).module)
 
     def likelihood(self, **settings: Any) -> Any:
         """The objective itself, e.g. `head("classes", 3).likelihood(smoothing=0.1)`."""
@@ -99,19 +99,19 @@ class Head:
 
 
 def head(task: str, outputs: int = 1, activation: str | None = None, objective: str | None = None) -> Head:
-    """The usual head for a task; an activation or likelihood of your own is taken as given, with a warning where it is odd."""
+    """The usual head for a task; an activation or likelihood of your own is taken as given, with a warning where it does not match."""
     usual = _task(task)
     if not isinstance(outputs, int) or outputs < (2 if task == "classes" else 1):
         raise BadInput(f"task '{task}' cannot have {outputs!r} outputs", where="head", fix="give one output per class, two or more")
     new_head = Head(outputs, activation or usual.activation, objective or usual.objective)
-    message = odd(task, new_head.activation, new_head.objective)
+    message = mismatch(task, new_head.activation, new_head.objective)
     if message:
         warnings.warn(message, OddPair, stacklevel=2)
     return new_head
 
 
-def odd(task: str, activation: str, objective: str) -> str:
-    """What is odd about an output activation and a likelihood for a task, in one line; '' where nothing is."""
+def mismatch(task: str, activation: str, objective: str) -> str:
+    """Why an output activation and a likelihood do not match a task, in one line; '' where nothing is."""
     usual, shown = _task(task), registry.label(objective)
     if not registry.is_file(objective) and objective not in likelihoods():
         raise BadInput(f"no likelihood '{objective}' with a known link", where="head", fix=nearest(objective, likelihoods()))
@@ -121,7 +121,7 @@ def odd(task: str, activation: str, objective: str) -> str:
         raise BadInput(f"objective '{shown}' declares an unknown link '{link}'", where="head", fix=nearest(link, LINKS))
     if task not in getattr(kind, "tasks", ()):
         return f"'{shown}' is not a likelihood of {task} targets; use {' or '.join(fitting(task))}"
-    reach = (LINKS[link] if isinstance(link, str) else _through(link))(about(activation).range)
+    reach = (LINKS[link] if isinstance(link, str) else _image_of(link))(describe(activation).range)
     if reach.low == usual.predictions.low and reach.high == usual.predictions.high:
         return ""
     name = link if isinstance(link, str) else getattr(link, "__name__", "link")

@@ -19,13 +19,13 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.block import Style, style_of
 from ..nn.mixers import Mixer, mixer
-from ..nn.positions import Kind, Positions
+from ..nn.positions import PositionKind, Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ..nn.stack import Stack, named, parts
+from ..nn.stack import Stack, parts, prefix_state
 
 Count = Annotated[int, Range(least=1)]
-Share = Annotated[float, Range(least=0, below=1)]
+Probability = Annotated[float, Range(least=0, below=1)]
 
 
 @final
@@ -52,9 +52,9 @@ class LanguageModel(nn.Module):
         depth: Count = 4,
         mixer: str = "attention",
         ffn: Annotated[float, Range(least=0)] = 4.0,
-        positions: Kind = "none",
+        positions: PositionKind = "none",
         places: Count | None = None,
-        dropout: Share = 0.0,
+        dropout: Probability = 0.0,
         tied: bool = False,
         ahead: bool = False,
         style: str | Style = "modern",
@@ -89,7 +89,7 @@ class LanguageModel(nn.Module):
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same, going on from the state that a call before this one returned."""
         if not self.causal:
-            raise BadInput("a model that looks at later tokens cannot go on from earlier ones", where="LanguageModel", fix="use forward")
+            raise BadInput("a model that looks at later tokens cannot continue from earlier ones", where="LanguageModel", fix="use forward")
         x, state = self.features(tokens, state, spans=spans)
         return self.logits(x), state
 
@@ -99,7 +99,7 @@ class LanguageModel(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> their vectors (B, T, D), which `through` reads."""
-        return embedded(self.embedding, tokens, self.scale)
+        return embed(self.embedding, tokens, self.scale)
 
     def through(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same from vectors (B, T, D) in the place of tokens."""
@@ -109,7 +109,7 @@ class LanguageModel(nn.Module):
             old = whole.pop("place", None)
             state = None if state is None else {key: value for key, value in state.items() if not key.startswith("place.")}
             x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= named("place", new)
+            after |= prefix_state("place", new)
         x, new = self.stack(self.dropout(x), state, spans=spans)
         return x, after | new
 
@@ -118,7 +118,7 @@ class LanguageModel(nn.Module):
         return logits_of(x, self.embedding, self.head, self.style)
 
 
-def embedded(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
+def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
     """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that says which token is none."""
     if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
         raise BadInput(

@@ -28,7 +28,7 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ._recent import NONE, checked, going_on
+from ._recent import NONE, check_tokens, continue_from
 
 Smoothing = Literal["none", "add", "backoff", "kneser-ney"]
 
@@ -66,22 +66,24 @@ class Ngram(nn.Module):
     ) -> None:
         super().__init__()
         if order < 1 or vocabulary < 1:
-            raise BadInput(f"order {order} and {vocabulary} tokens cannot be", where="Ngram", fix="give 1 or more of each")
+            raise BadInput(
+                f"order and vocabulary must be at least 1, not {order} and {vocabulary}", where="Ngram", fix="give 1 or more of each"
+            )
         if smoothing == "add" and not k > 0:
             raise BadInput(f"k must be above 0, not {k!r}", where="Ngram", fix="use smoothing='none' to add nothing")
         if smoothing not in ("none", "add", "backoff", "kneser-ney"):
             raise BadInput(f"no smoothing '{smoothing}'", where="Ngram", fix="choose none, add, backoff or kneser-ney")
         self.vocabulary, self.order, self.chained = vocabulary, order, smoothing != "add"
-        text = checked(_joined(tokens), vocabulary, "Ngram", least=NONE)
+        text = check_tokens(_join_documents(tokens), vocabulary, "Ngram", least=NONE)
         if not bool((text >= 0).any()):
             raise BadInput("there is no text to count", where="Ngram", fix="give at least one token")
-        levels = self._counted(text)
+        levels = self._count_grams(text)
         chances = below = torch.full((1,), 1 / vocabulary, dtype=torch.float64)  # of any token, before one is counted
         for m, grams in enumerate(levels):
             if smoothing == "kneser-ney" and m + 1 < order:
                 grams = grams._replace(counts=torch.bincount(levels[m + 1].shorter, minlength=len(grams.keys)))
             lower = chances[grams.shorter] if self.chained else below.expand(len(grams.keys))
-            own, rest = _divided(grams, lower, smoothing, k, vocabulary)
+            own, rest = _discount_counts(grams, lower, smoothing, k, vocabulary)
             chances = own + rest[grams.parent] * lower
             # One more entry stands for all that is not there: it is found at -1, has nothing of its own and leaves the rest.
             self.register_buffer(f"keys{m}", torch.cat([grams.keys, grams.keys.new_full((1,), torch.iinfo(torch.long).max)]))
@@ -95,17 +97,17 @@ class Ngram(nn.Module):
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same, going on from the state of a call before this one: the last n-1 tokens."""
         keep = self.order - 1
-        return going_on(lambda joined: self._rows(joined)[:, keep:].log(), keep, self._checked(tokens, 2), state, spans)
+        return continue_from(lambda joined: self._rows(joined)[:, keep:].log(), keep, self._check(tokens, 2), state, spans)
 
     def log_probs(self, contexts: Tensor) -> Tensor:
         """contexts (B, L) of any length, 0 too -> log-probabilities of the next token (B, V)."""
-        recent = F.pad(self._checked(contexts, 2), (self.order, 0), value=NONE)
+        recent = F.pad(self._check(contexts, 2), (self.order, 0), value=NONE)
         return self._rows(recent[:, -self.order :])[:, -1].log()
 
     def scores(self, tokens: Tensor | Sequence[Tensor]) -> Tensor:
         """The log-probability of each token after those before it; documents follow each other in one row."""
-        text = self._checked(_joined(tokens), 1)
-        grams, known, first = self._found(text), _known(text), text.new_full((1,), NONE)
+        text = self._check(_join_documents(tokens), 1)
+        grams, known, first = self._find_grams(text), _context_lengths(text), text.new_full((1,), NONE)
         chance = below = torch.full(text.shape, 1 / self.vocabulary, dtype=torch.float64, device=text.device)
         for m in range(self.order):
             context = torch.cat([first, grams[m][:-1]]) if m else grams[0]
@@ -117,16 +119,16 @@ class Ngram(nn.Module):
         """exp of the mean of -log p over all tokens; infinite where one has the probability 0."""
         return float((-self.scores(tokens).mean()).exp())
 
-    def matched(self, tokens: Tensor) -> Tensor:
+    def match_lengths(self, tokens: Tensor) -> Tensor:
         """tokens (T,) -> at each place the length of the longest gram ending there that the text had, from 0 to n."""
-        return torch.stack([grams >= 0 for grams in self._found(self._checked(tokens, 1))[1:]]).sum(0)
+        return torch.stack([grams >= 0 for grams in self._find_grams(self._check(tokens, 1))[1:]]).sum(0)
 
     def coverage(self, tokens: Tensor) -> list[float]:
         """Share of the grams of a row of tokens (T,) that the text had, of 1, 2, ... n tokens; NaN where the row is too short."""
-        matched = self.matched(tokens)
+        matched = self.match_lengths(tokens)
         return [float((matched[m:] > m).double().mean()) for m in range(self.order)]
 
-    def _counted(self, text: Tensor) -> list[Grams]:
+    def _count_grams(self, text: Tensor) -> list[Grams]:
         """Grams of 1 ... n tokens."""
         grams, before, contexts = [], torch.zeros_like(text), 1
         for m in range(self.order):
@@ -138,7 +140,7 @@ class Ngram(nn.Module):
             before, contexts = torch.full_like(text, NONE).masked_scatter(there, which), len(keys)
         return grams
 
-    def _found(self, tokens: Tensor) -> list[Tensor]:
+    def _find_grams(self, tokens: Tensor) -> list[Tensor]:
         """Numbers (..., T) of the grams of 0, 1, ... n tokens that end at each place; -1 where the text never had one."""
         indices = [torch.zeros_like(tokens)]
         for m in range(self.order):
@@ -154,14 +156,14 @@ class Ngram(nn.Module):
 
     def _rows(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> probabilities of what follows each of them (B, T, V)."""
-        grams, known = self._found(tokens), _known(tokens)
+        grams, known = self._find_grams(tokens), _context_lengths(tokens)
         row = below = torch.full((*tokens.shape, self.vocabulary), 1 / self.vocabulary, dtype=torch.float64, device=tokens.device)
         for m in range(self.order):
-            new = self._own(grams[m], m) + self._part("rest", m)[grams[m]].unsqueeze(-1) * (row if self.chained else below)
+            new = self._own_probabilities(grams[m], m) + self._part("rest", m)[grams[m]].unsqueeze(-1) * (row if self.chained else below)
             row = torch.where((known >= m).unsqueeze(-1), new, row)
         return row
 
-    def _own(self, contexts: Tensor, m: int) -> Tensor:
+    def _own_probabilities(self, contexts: Tensor, m: int) -> Tensor:
         """What each context (..., T) gives to the tokens seen after it: (..., T, V)."""
         keys, flat = self._part("keys", m), contexts.flatten()
         # The grams of one context stand side by side.
@@ -175,14 +177,14 @@ class Ngram(nn.Module):
     def _part(self, name: str, m: int) -> Tensor:
         return self.get_buffer(f"{name}{m}")
 
-    def _checked(self, tokens: Tensor, axes: int) -> Tensor:
+    def _check(self, tokens: Tensor, axes: int) -> Tensor:
         if tokens.dim() != axes:
             wanted = "(batch, time)" if axes == 2 else "one row (time,)"
             raise BadInput(f"tokens are {wanted}, not {tuple(tokens.shape)}", where="Ngram", fix="give token numbers")
-        return checked(tokens, self.vocabulary, "Ngram", least=NONE)
+        return check_tokens(tokens, self.vocabulary, "Ngram", least=NONE)
 
 
-def _divided(grams: Grams, lower: Tensor, smoothing: Smoothing, k: float, vocabulary: int) -> tuple[Tensor, Tensor]:
+def _discount_counts(grams: Grams, lower: Tensor, smoothing: Smoothing, k: float, vocabulary: int) -> tuple[Tensor, Tensor]:
     """own (G,) and rest (contexts,) of one length; `lower` (G,) is what the shorter context says of each gram's last token."""
 
     def total(numbers: Tensor) -> Tensor:
@@ -227,13 +229,13 @@ def _discounts(counts: Tensor) -> Tensor:
     return torch.tensor([0.0, *(discount if discount > 0 else one for discount in taken)], dtype=torch.float64)
 
 
-def _known(tokens: Tensor) -> Tensor:
+def _context_lengths(tokens: Tensor) -> Tensor:
     """How many tokens (..., T) of the same document stand up to each place, itself included."""
     place = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
     return place - torch.where(tokens < 0, place, 0).cummax(-1).values
 
 
-def _joined(tokens: Tensor | Sequence[Tensor]) -> Tensor:
+def _join_documents(tokens: Tensor | Sequence[Tensor]) -> Tensor:
     """One row of all documents, with a -1 between two."""
     if isinstance(tokens, Tensor):
         return tokens

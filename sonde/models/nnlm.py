@@ -19,7 +19,7 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ._recent import checked, going_on
+from ._recent import check_tokens, continue_from
 
 Count = Annotated[int, Range(least=1)]
 
@@ -59,7 +59,7 @@ class FeedForwardLM(nn.Module):
         """What the head reads, (B, T, hidden)."""
         if tokens.dim() != 2 or not tokens.shape[1]:
             raise BadInput(f"tokens are (batch, time), not {tuple(tokens.shape)}", where="FeedForwardLM", fix="give rows of token numbers")
-        return going_on(self._hidden, self.order - 2, checked(tokens, self.vocabulary, "FeedForwardLM"), state, spans)
+        return continue_from(self._hidden, self.order - 2, check_tokens(tokens, self.vocabulary, "FeedForwardLM"), state, spans)
 
     def _hidden(self, tokens: Tensor) -> Tensor:
         """tokens (B, K - 1 + T), the first of them those before -> (B, T, hidden)."""

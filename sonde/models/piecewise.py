@@ -24,8 +24,8 @@ from ..core.errors import BadInput
 from ..nn.affine import Affine
 from .mlp import MLP
 
-Array = NDArray[np.float64]
-Layers = list[tuple[Array, Array]]
+FloatArray = NDArray[np.float64]
+Layers = list[tuple[FloatArray, FloatArray]]
 MOST = 20_000
 """regions a network may have before the search is given up"""
 NEAR = 1e-10
@@ -38,13 +38,13 @@ ROUNDING = 4 * float(np.finfo(float).eps)
 class Region:
     """Where one pattern of units is on, and the linear function the network is there."""
 
-    corners: Array
+    corners: FloatArray
     """(2, 1) the ends of an interval, or (V, 2) the corners of a polygon in order"""
     pattern: str
     """a 1 for every unit that is on, layers parted by a bar: '101|01'"""
-    weight: Array
+    weight: FloatArray
     """(outputs, inputs), the slope"""
-    bias: Array
+    bias: FloatArray
     """(outputs)"""
 
     @property
@@ -59,8 +59,8 @@ class Region:
 def dense_layers(model: nn.Module) -> Layers:
     """Weights and biases of a ReLU network; linear layers with no ReLU between them count as the one layer they are."""
     layers: Layers = []
-    open_layer: tuple[Array, Array] | None = None
-    for name, module in _leaves(model):
+    open_layer: tuple[FloatArray, FloatArray] | None = None
+    for name, module in _ordered_modules(model):
         if isinstance(module, nn.Linear):
             w = module.weight.detach().double().cpu().numpy()
             b = np.zeros(len(w)) if module.bias is None else module.bias.detach().double().cpu().numpy()
@@ -86,13 +86,13 @@ def dense_layers(model: nn.Module) -> Layers:
     return layers
 
 
-def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+def _ordered_modules(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Modules in the order they are called, for the containers whose order is known."""
     if isinstance(model, MLP):
         model = model.layers
     if isinstance(model, nn.Sequential):
         for key, child in model.named_children():
-            yield from _leaves(child, f"{name}.{key}".strip("."))
+            yield from _ordered_modules(child, f"{name}.{key}".strip("."))
     else:
         yield name or type(model).__name__, model
 
@@ -109,7 +109,7 @@ def from_layers(layers: Sequence[tuple[Any, Any]], activation: str = "relu") -> 
     return model
 
 
-def merged(inner: nn.Module, outer: nn.Module) -> MLP:
+def merge(inner: nn.Module, outer: nn.Module) -> MLP:
     """outer(inner(x)) as one network: the last layer of the one and the first of the other become a single layer."""
     first, second = dense_layers(inner), dense_layers(outer)
     (w1, b1), (w2, b2) = first[-1], second[0]
@@ -143,7 +143,7 @@ def regions(model: nn.Module, low: float | Sequence[float], high: float | Sequen
     return sorted(done, key=lambda region: float(region.corners[0, 0])) if inputs == 1 else done
 
 
-def _parts(region: Region, w: Array, b: Array) -> Iterator[Region]:
+def _parts(region: Region, w: FloatArray, b: FloatArray) -> Iterator[Region]:
     """A region cut by every unit of the next layer, with what the layer gives in each part."""
     slope, shift = w @ region.weight, w @ region.bias + b
     cut = _cut_interval if region.corners.shape[1] == 1 else _cut_polygon
@@ -160,7 +160,7 @@ def _parts(region: Region, w: Array, b: Array) -> Iterator[Region]:
         yield Region(corners, f"{region.pattern}|{bits}".lstrip("|"), slope * on[:, None], shift * on)
 
 
-def _cut_interval(ends: Array, slope: Array, shift: float) -> tuple[Array | None, Array | None]:
+def _cut_interval(ends: FloatArray, slope: FloatArray, shift: float) -> tuple[FloatArray | None, FloatArray | None]:
     """The parts of an interval where slope * x + shift is below and above 0; None for what is empty."""
     (low,), (high,) = ends
     if slope[0] == 0:
@@ -173,7 +173,7 @@ def _cut_interval(ends: Array, slope: Array, shift: float) -> tuple[Array | None
     return (None, ends) if (zero <= low + near) == (slope[0] > 0) else (ends, None)
 
 
-def _cut_polygon(corners: Array, slope: Array, shift: float) -> tuple[Array | None, Array | None]:
+def _cut_polygon(corners: FloatArray, slope: FloatArray, shift: float) -> tuple[FloatArray | None, FloatArray | None]:
     """The parts of a convex polygon where slope @ x + shift is below and above 0; None for what is empty."""
     height = corners @ slope + shift
     near = NEAR * float(np.abs(slope) @ np.ptp(corners, axis=0))
@@ -181,8 +181,8 @@ def _cut_polygon(corners: Array, slope: Array, shift: float) -> tuple[Array | No
         return corners, None
     if height.min() >= -near:
         return None, corners
-    below: list[Array] = []
-    above: list[Array] = []
+    below: list[FloatArray] = []
+    above: list[FloatArray] = []
     for i in range(len(corners)):
         here, there = height[i], height[(i + 1) % len(corners)]
         if here <= near:
@@ -229,7 +229,7 @@ def count_regions(w: Any, b: Any) -> int:
     others cut out of the hyperplane itself; so N(all) = N(without the last) + N(the others within the last).
     """
     w, b = np.atleast_2d(np.asarray(w, dtype=float)), np.asarray(b, dtype=float)
-    rows: list[Array] = []
+    rows: list[FloatArray] = []
     for normal, offset in zip(w, b, strict=True):
         size = float(np.linalg.norm(normal))
         row = np.append(normal, offset) / size if size > 1e-12 else None  # a plane without a normal is nowhere or everywhere

@@ -19,7 +19,7 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
-from .language_model import Count, LanguageModel, Share
+from .language_model import Count, LanguageModel, Probability
 
 INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -49,11 +49,11 @@ class Pixels(nn.Module):
         width: Count = 64,
         depth: Count = 2,
         mixer: str = "attention",
-        dropout: Share = 0.0,
+        dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
         if len(image) != 2 or image[0] * image[1] < 2:
-            raise _wrong(f"image must be height and width of two pixels or more, not {tuple(image)}", "write image=(8, 8)")
+            raise _error(f"image must be height and width of two pixels or more, not {tuple(image)}", "write image=(8, 8)")
         self.image, self.levels, self.classes = (image[0], image[1]), levels, classes
         self.body = LanguageModel(levels, width, depth, mixer, 4.0, "learned", image[0] * image[1], dropout)
         # The kind of image stands where a text has its start token, and with every pixel: far from the start it fades.
@@ -64,7 +64,7 @@ class Pixels(nn.Module):
         if tuple(x.shape[1:]) != self.image or x.dtype not in INTEGERS:
             actual = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
             height, width = self.image
-            raise _wrong(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {actual}", "use levels_of(x, n)")
+            raise _error(f"layer 'embedding' takes levels (batch, {height}, {width}) as whole numbers, not {actual}", "use levels_of(x, n)")
         start, before = self._start(label, len(x)), self.body.embed(x.flatten(1)[:, :-1].long())
         hidden, _ = self.body.through(torch.cat([start, start + before], 1))
         return self.body.logits(hidden).unflatten(1, self.image)
@@ -78,7 +78,7 @@ class Pixels(nn.Module):
     def sample(self, n: int, label: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """n images (n, H, W), drawn pixel after pixel; `label` (n,) says of which kind."""
         if n < 1 or (label is not None and len(label) != n):
-            raise _wrong(f"there are no {n} samples of {'any kind' if label is None else len(label)}", "ask for one label for each")
+            raise _error(f"there are no {n} samples of {'any kind' if label is None else len(label)}", "ask for one label for each")
         training = self.training
         self.eval()
         state: State | None = None
@@ -98,25 +98,25 @@ class Pixels(nn.Module):
         """(n, 1, D)."""
         if (label is None) != (self.classes == 0):
             requirement = "needs a label for each image" if label is None else "has images of one kind and takes no labels"
-            raise _wrong(f"a pixel model of {self.classes} classes {requirement}", "give labels (B,), or build it with other classes")
+            raise _error(f"a pixel model of {self.classes} classes {requirement}", "give labels (B,), or build it with other classes")
         place = torch.zeros(n, dtype=torch.long, device=self.start.weight.device) if label is None else label
         try:
             return self.start(place).unsqueeze(1)
         except IndexError:
             low, high = (int(end) for end in place.aminmax())
-            raise _wrong(f"there is no class {low if low < 0 else high}", f"use 0 to {self.classes - 1}") from None
+            raise _error(f"there is no class {low if low < 0 else high}", f"use 0 to {self.classes - 1}") from None
 
 
 def levels_of(x: Tensor, levels: int) -> Tensor:
     """Gray images (B, 1, H, W) of numbers from 0 to 1 -> the nearest of so many levels (B, H, W), as whole numbers."""
     if x.ndim != 4 or x.shape[1] != 1:
-        raise _wrong(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")
+        raise _error(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise _wrong("levels are those of numbers from 0 to 1", "do not standardize the images")
+        raise _error("levels are those of numbers from 0 to 1", "do not standardize the images")
     return (x.squeeze(1) * (levels - 1)).round().long()
 
 
-def _wrong(what: str, fix: str) -> BadInput:
+def _error(what: str, fix: str) -> BadInput:
     return BadInput(what, where="Pixels", fix=fix)
 
 

@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from ..core.batch import Batch
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
-from ..nn.images import convolved, normalized, through
+from ..nn.images import apply_convolution, apply_norm, run_layers
 
-Activation = Literal["post", "pre"]
+ActivationOrder = Literal["post", "pre"]
 Shortcut = Literal["projection", "pad"]
 Count = Annotated[int, Range(least=1)]
 
@@ -82,17 +82,17 @@ class ResNet(nn.Module):
         width: Count = 64,
         bottleneck: bool = False,
         large: bool = True,
-        activation: Activation = "post",
+        activation: ActivationOrder = "post",
         shortcut: Shortcut = "projection",
         skip: float = 1.0,
         zero: bool = False,
     ) -> None:
         super().__init__()
         if not blocks or min(*blocks, classes, channels, width) < 1:
-            raise _wrong(f"blocks, classes, channels and width must be >= 1, not {tuple(blocks)}, {classes}, {channels}, {width}")
-        for name, value, known in (("activation", activation, get_args(Activation)), ("shortcut", shortcut, get_args(Shortcut))):
+            raise _error(f"blocks, classes, channels and width must be >= 1, not {tuple(blocks)}, {classes}, {channels}, {width}")
+        for name, value, known in (("activation", activation, get_args(ActivationOrder)), ("shortcut", shortcut, get_args(Shortcut))):
             if value not in known:
-                raise _wrong(f"no {name} '{value}'", nearest(value, known))
+                raise _error(f"no {name} '{value}'", nearest(value, known))
         self.channels, self.image = channels, (224, 224) if large else (32, 32)
         """channels of an image, and the size it usually has; others will do"""
         self.pre = activation == "pre"
@@ -103,7 +103,7 @@ class ResNet(nn.Module):
         self.stages = [f"layer{i}" for i in range(1, len(blocks) + 1)]
         into = width
         for i, (name, out) in enumerate(zip(self.stages, _widths(width, bottleneck, len(blocks)), strict=True)):
-            make = partial(Block, out=out, bottleneck=bottleneck, pre=self.pre, shortcut=shortcut, skip=skip)
+            make = partial(ResidualBlock, out=out, bottleneck=bottleneck, pre=self.pre, shortcut=shortcut, skip=skip)
             rest = [make(out, stride=1) for _ in range(blocks[i] - 1)]
             self.add_module(name, nn.Sequential(make(into, stride=2 if i else 1), *rest))
             into = out
@@ -115,7 +115,7 @@ class ResNet(nn.Module):
             if isinstance(part, nn.Conv2d):  # He's variances, counted over what a convolution writes
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
         for part in self.modules():
-            if zero and isinstance(part, Block):
+            if zero and isinstance(part, ResidualBlock):
                 nn.init.zeros_(part.last.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,27 +124,27 @@ class ResNet(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the last layer reads: (B, channels of the last stage)."""
         self._check(x)
-        x = convolved(self.conv1, x)
-        x = self.maxpool(x if self.pre else normalized(self.bn1, x, self.relu))
+        x = apply_convolution(self.conv1, x)
+        x = self.maxpool(x if self.pre else apply_norm(self.bn1, x, self.relu))
         for name in self.stages:
             x = getattr(self, name)(x)
-        return self.avgpool(normalized(self.bn1, x, self.relu) if self.pre else x).flatten(1)
+        return self.avgpool(apply_norm(self.bn1, x, self.relu) if self.pre else x).flatten(1)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:
-            raise _wrong(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+            raise _error(f"conv1 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
         if x.shape[1] != self.channels:
-            raise _wrong(f"conv1 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+            raise _error(f"conv1 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
         # A side of n becomes ceil(n / 2), so the layer after i others is given one pixel where n <= 2^i.
         side, most = min(x.shape[2:]), 1 << max(len(self.halving) - 1, 0)
         if side <= most and self.halving:
             first = next(name for i, name in enumerate(self.halving) if side <= 1 << i)
             message = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
-            raise _wrong(message, f"give images of at least {most + 1}x{most + 1}")
+            raise _error(message, f"give images of at least {most + 1}x{most + 1}")
 
 
 @final
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """F(x) + skip * shortcut(x), of convolutions conv1, conv2 ... with a norm for each."""
 
     def __init__(self, into: int, out: int, stride: int, bottleneck: bool, pre: bool, shortcut: Shortcut, skip: float) -> None:
@@ -174,21 +174,21 @@ class Block(nn.Module):
         y = seen = x
         if self.pre:
             for i, (conv, norm) in enumerate(pairs):
-                y = normalized(norm, y, self.relu)
+                y = apply_norm(norm, y, self.relu)
                 seen = y if i == 0 else seen  # a projection reads what the branch reads
-                y = convolved(conv, y)
+                y = apply_convolution(conv, y)
             return y + self._shortcut(x, seen)
         *pairs, (last, last_norm) = pairs
         for conv, norm in pairs:
-            y = normalized(norm, convolved(conv, y), self.relu)
-        return normalized(last_norm, convolved(last, y), self.relu, other=self._shortcut(x, x))
+            y = apply_norm(norm, apply_convolution(conv, y), self.relu)
+        return apply_norm(last_norm, apply_convolution(last, y), self.relu, other=self._shortcut(x, x))
 
     def _shortcut(self, x: Tensor, seen: Tensor) -> Tensor:
-        shortcut = padded(x, self.stride, self.extra) if self.downsample is None else through(self.downsample, seen)
+        shortcut = subsample_and_pad(x, self.stride, self.extra) if self.downsample is None else run_layers(self.downsample, seen)
         return shortcut if self.skip == 1 else self.skip * shortcut
 
 
-def padded(x: Tensor, stride: int, extra: int) -> Tensor:
+def subsample_and_pad(x: Tensor, stride: int, extra: int) -> Tensor:
     """Every stride-th pixel, and zeros for channels that are missing; x itself where neither is asked for."""
     if stride > 1:
         x = F.avg_pool2d(x, 1, stride)  # a slice, but one whose gradient keeps the layout of x
@@ -204,7 +204,7 @@ def _conv(into: int, out: int, side: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(into, out, side, stride, side // 2, bias=False)
 
 
-def _wrong(what: str, fix: str = "") -> BadInput:
+def _error(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="ResNet", fix=fix)
 
 

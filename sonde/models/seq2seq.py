@@ -25,9 +25,9 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ..nn.stack import named
-from ._trunk import inside, pooled, spans_of, trunk, writer
-from .language_model import embedded
+from ..nn.stack import prefix_state
+from ._trunk import inside, pool, spans_of, trunk, writer
+from .language_model import embed
 
 Count = Annotated[int, Range(least=1)]
 Scoring = Literal["dot", "general", "additive"]
@@ -109,11 +109,11 @@ class Seq2Seq(nn.Module):
 
     def forward(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """source (B, S), of each row the first `lengths`, and the target so far x (B, T) -> logits (B, T, vocabulary)."""
-        return self._decoded(x, self.begin(source, lengths))[0]
+        return self._decode(x, self.begin(source, lengths))[0]
 
     def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attention weights (B, T, S): how much each place of the target looks at each place of the source."""
-        weights = self._decoded(x, self.begin(source, lengths))[1]
+        weights = self._decode(x, self.begin(source, lengths))[1]
         if weights is None:
             raise BadInput("a model without attention has no alignment", where="Seq2Seq", fix="set attention='dot'")
         return weights
@@ -122,9 +122,9 @@ class Seq2Seq(nn.Module):
         """The state before the first token: the source, read."""
         if not source.numel() or lengths is not None and int(lengths.min()) < 1:
             raise BadInput("a source is empty", where="Seq2Seq", fix="give at least one token to read")
-        x = self.dropout(embedded(self.source_embedding or self.embedding, source))
+        x = self.dropout(embed(self.source_embedding or self.embedding, source))
         y, _ = self.encoder(x, spans=spans_of(lengths, source.shape[1]))
-        summary = self.bridge(pooled(y, lengths, "last", self.bidirectional))
+        summary = self.bridge(pool(y, lengths, "last", self.bidirectional))
         state = {"summary": self.condition(summary)}
         if self.lookup is not None:
             memory, whole = self.bridge(y), torch.full((len(source),), source.shape[1], device=source.device)
@@ -135,24 +135,24 @@ class Seq2Seq(nn.Module):
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """Go on from a state: tokens (B, T) -> logits (B, T, vocabulary) of the next ones, and the state after them."""
-        logits, _, state = self._decoded(tokens, state, spans)
+        logits, _, state = self._decode(tokens, state, spans)
         return logits, state
 
-    def _decoded(self, tokens: Tensor, state: State | None, spans: Spans | None = None) -> tuple[Tensor, Tensor | None, State]:
+    def _decode(self, tokens: Tensor, state: State | None, spans: Spans | None = None) -> tuple[Tensor, Tensor | None, State]:
         if state is None:
             raise BadInput("a decoder needs a source", where="Seq2Seq", fix="begin with model.begin(source, lengths)")
         about = {name: value for name, value in state.items() if not name.startswith("decoder.")}
-        x = self.dropout(embedded(self.embedding, tokens)) + about["summary"].unsqueeze(1)
+        x = self.dropout(embed(self.embedding, tokens)) + about["summary"].unsqueeze(1)
         own = inside(state, "decoder")
         if self.feed is not None:
-            return self._fed(x, about, own, spans)
+            return self._input_feeding(x, about, own, spans)
         h, own = self.decoder(x, own, spans=spans)
         if self.lookup is None:
-            return self._written(h), None, about | named("decoder", own)
+            return self._logits(h), None, about | prefix_state("decoder", own)
         context, weights = self.lookup(h, about["keys"], about["memory"], about["lengths"])
-        return self._written(h, context), weights, about | named("decoder", own)
+        return self._logits(h, context), weights, about | prefix_state("decoder", own)
 
-    def _fed(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
+    def _input_feeding(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
         """Place after place: look at the source with the last state, then take a step that knows what was found."""
         assert self.feed is not None and self.lookup is not None
         if spans is not None:
@@ -163,9 +163,9 @@ class Seq2Seq(nn.Module):
             query, own = self.decoder(token + self.feed(context), own)
             seen.append((query, context, weights))
         h, context, weights = (torch.cat(part, 1) for part in zip(*seen))
-        return self._written(h, context), weights, {**about, "query": query.squeeze(1), **named("decoder", own or {})}
+        return self._logits(h, context), weights, {**about, "query": query.squeeze(1), **prefix_state("decoder", own or {})}
 
-    def _written(self, h: Tensor, context: Tensor | None = None) -> Tensor:
+    def _logits(self, h: Tensor, context: Tensor | None = None) -> Tensor:
         if context is not None and self.join is not None:
             h = torch.tanh(self.join(torch.cat([context, h], -1)))
         return self.head(self.dropout(h))

@@ -25,8 +25,8 @@ from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ..nn.stack import named
-from ._trunk import Kind, enter, entry, inside, pooled, spans_of, trunk, writer
+from ..nn.stack import prefix_state
+from ._trunk import InputKind, enter, entry, inside, pool, spans_of, trunk, writer
 from .seq2seq import Seq2Seq
 
 Count = Annotated[int, Range(least=1)]
@@ -67,7 +67,7 @@ class Vec2Seq(nn.Module):
     reads = ("source", "x")
 
     def __init__(
-        self, source: Count, outputs: Count, kind: Kind = "tokens", width: Count = 64, depth: Count = 1, mixer: str = "gru"
+        self, source: Count, outputs: Count, kind: InputKind = "tokens", width: Count = 64, depth: Count = 1, mixer: str = "gru"
     ) -> None:
         super().__init__()
         self.condition, self.entry = nn.Linear(source, width), entry(kind, outputs, width)
@@ -89,7 +89,7 @@ class Vec2Seq(nn.Module):
         condition = state["condition"]
         # W [x; y] of two parts is the sum of a map of each
         h, after = self.trunk(enter(self.entry, x) + condition.unsqueeze(1), inside(state, "trunk"), spans=spans)
-        return self.head(h), {"condition": condition, **named("trunk", after)}
+        return self.head(h), {"condition": condition, **prefix_state("trunk", after)}
 
     def sample(self, source: Tensor, first: Tensor, steps: int, draw: Callable[[Tensor], Tensor]) -> Tensor:
         """Sequences (B, steps): each output is drawn from the raw ones by `draw` and fed back; `first` (B, 1) comes before them."""
@@ -122,7 +122,7 @@ class Seq2Vec(nn.Module):
         self,
         inputs: Count,
         outputs: Count,
-        kind: Kind = "tokens",
+        kind: InputKind = "tokens",
         width: Count = 64,
         depth: Count = 1,
         mixer: str = "gru",
@@ -138,7 +138,7 @@ class Seq2Vec(nn.Module):
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> what the head reads, (B, D), or (B, 2 D) for two directions."""
         y, _ = self.trunk(self.dropout(enter(self.entry, x)), spans=spans_of(lengths, x.shape[1]))
-        return self.dropout(pooled(y, lengths, self.pool, self.bidirectional))
+        return self.dropout(pool(y, lengths, self.pool, self.bidirectional))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> (B, outputs)."""
@@ -165,7 +165,7 @@ class Tagger(nn.Module):
         self,
         inputs: Count,
         outputs: Count,
-        kind: Kind = "tokens",
+        kind: InputKind = "tokens",
         width: Count = 64,
         depth: Count = 1,
         mixer: str = "gru",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..nn.images import through
+from ..nn.images import run_layers
 
 LOST = 4
 """pixels of a side that two convolutions without padding take away"""
@@ -60,28 +60,28 @@ class UNet(nn.Module):
                     nn.init.zeros_(part.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, C, H, W) -> (B, H', W', classes); H' and W' are those of `answers`."""
+        """x (B, C, H, W) -> (B, H', W', classes); H' and W' are those of `output_size`."""
         self._check(x)
         seen: list[Tensor] = []
         for level, convolve in enumerate(self.down):
-            x = through(convolve, x if level == 0 else self.pool(x))  # type: ignore[arg-type]
+            x = run_layers(convolve, x if level == 0 else self.pool(x))  # type: ignore[arg-type]
             seen.append(x)
         for level in reversed(range(self.depth)):
             x = self.up[level](x)
             joined = torch.cat([central(seen[level], (x.shape[2], x.shape[3])), x], 1)
-            x = through(self.join[level], joined)  # type: ignore[arg-type]
+            x = run_layers(self.join[level], joined)  # type: ignore[arg-type]
         return self.output(x).permute(0, 2, 3, 1)
 
-    def answers(self, size: tuple[int, int]) -> tuple[int, int]:
+    def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the answers to an image of this height and width."""
-        step, lost = 2**self.depth, self.lost
+        step, lost = 2**self.depth, self.border
         least = step if self.padded else min(step, 4)  # without padding there are 4 answers more than a multiple of 2^depth
         for side in size:
             if side < lost + least or (side - lost - least) % step:
                 near = lost + least + max((side - lost - least) // step, 0) * step
                 message = f"{self._stuck(side)} of a U-Net of depth {self.depth}{'' if self.padded else ' without padding'}"
                 message = f"images of {_size(size)} do not pass {message}"
-                raise _wrong(message, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
+                raise _error(message, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
         return size[0] - lost, size[1] - lost
 
     def _stuck(self, side: int) -> str:
@@ -100,16 +100,16 @@ class UNet(nn.Module):
         return f"layer 'join.{level}'"
 
     @property
-    def lost(self) -> int:
+    def border(self) -> int:
         """Pixels of a side that get no answer: 4 at the bottom, and each level above doubles them and takes 4 before and 4 after."""
         return 0 if self.padded else 2 * LOST * (2**self.depth - 1) + LOST * 2**self.depth
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:
-            raise _wrong(f"layer 'down.0' takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+            raise _error(f"layer 'down.0' takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
         if x.shape[1] != self.channels:
-            raise _wrong(f"layer 'down.0' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
-        self.answers((x.shape[2], x.shape[3]))
+            raise _error(f"layer 'down.0' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+        self.output_size((x.shape[2], x.shape[3]))
 
 
 def central(x: Tensor, size: tuple[int, int]) -> Tensor:
@@ -129,7 +129,7 @@ def _pair(before: int, after: int, padded: bool, norm: bool) -> nn.Sequential:
     return nn.Sequential(parts)
 
 
-def _wrong(what: str, fix: str) -> BadInput:
+def _error(what: str, fix: str) -> BadInput:
     return BadInput(what, where="UNet", fix=fix)
 
 

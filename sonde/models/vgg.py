@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
-from ..nn.images import through
+from ..nn.images import run_layers
 
 Count = Annotated[int, Range(least=1)]
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -50,7 +50,7 @@ class VGG(nn.Module):
     ) -> None:
         super().__init__()
         if depth not in DEPTHS:
-            raise _wrong(f"no VGG has {depth} layers", f"choose from {', '.join(map(str, DEPTHS))}")
+            raise _error(f"no VGG has {depth} layers", f"choose from {', '.join(map(str, DEPTHS))}")
         self.channels, self.image = channels, (224, 224)
         """channels of an image, and the size it usually has; others will do"""
         self.features = nn.Sequential()
@@ -76,18 +76,18 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4:
-            raise _wrong(f"features.0 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+            raise _error(f"features.0 takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
         if x.shape[1] != self.channels:
-            raise _wrong(f"features.0 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+            raise _error(f"features.0 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
         if (side := min(x.shape[2:])) < LEAST:
             pools = [f"features.{i}" for i, part in enumerate(self.features) if isinstance(part, nn.MaxPool2d)]
             first = next(name for i, name in enumerate(pools, 1) if side < 1 << i)
             message = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
-            raise _wrong(message, f"give images of at least {LEAST}x{LEAST}")
-        return self.classifier(self.avgpool(through(self.features, x)).flatten(1))
+            raise _error(message, f"give images of at least {LEAST}x{LEAST}")
+        return self.classifier(self.avgpool(run_layers(self.features, x)).flatten(1))
 
 
-def _wrong(what: str, fix: str = "") -> BadInput:
+def _error(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="VGG", fix=fix)
 
 

@@ -19,7 +19,7 @@ from ..core.options import Range
 from ..nn.block import Style, style_of
 from ..nn.positions import Positions
 from ..nn.stack import Stack
-from .language_model import Count, Share, mixer_of
+from .language_model import Count, Probability, mixer_of
 
 STYLE = Style("layer", eps=1e-6, activation="gelu", bias=True, scaled=False)
 """norms before the branches, as published"""
@@ -28,7 +28,7 @@ STYLE = Style("layer", eps=1e-6, activation="gelu", bias=True, scaled=False)
 def patchify(x: Tensor, patch: int) -> Tensor:
     """Images (B, C, H, W) -> (B, N, C P P): patches row by row, of each its channels, of each channel its rows."""
     if x.ndim != 4 or x.shape[2] % patch or x.shape[3] % patch:
-        raise _wrong(f"images {tuple(x.shape)} do not fall into patches of {patch}x{patch}", f"use sides that are multiples of {patch}")
+        raise _error(f"images {tuple(x.shape)} do not fall into patches of {patch}x{patch}", f"use sides that are multiples of {patch}")
     B, C, H, W = x.shape
     return x.reshape(B, C, H // patch, patch, W // patch, patch).permute(0, 2, 4, 1, 3, 5).reshape(B, -1, C * patch * patch)
 
@@ -38,7 +38,7 @@ def unpatchify(patches: Tensor, patch: int, image: tuple[int, int]) -> Tensor:
     down, across = image[0] // patch, image[1] // patch
     if patches.ndim != 3 or patches.shape[1] != down * across or patches.shape[2] % patch**2 or image != (down * patch, across * patch):
         message = f"patches {tuple(patches.shape)} of {patch}x{patch} pixels are no images of {_size(image)}"
-        raise _wrong(message, "give the height and width they were cut from")
+        raise _error(message, "give the height and width they were cut from")
     B, C = len(patches), patches.shape[2] // patch**2
     return patches.reshape(B, down, across, C, patch, patch).permute(0, 3, 1, 4, 2, 5).reshape(B, C, *image)
 
@@ -73,14 +73,14 @@ class ViT(nn.Module):
         ffn: Annotated[float, Range(above=0)] = 4.0,
         pool: Literal["token", "mean"] = "token",
         positions: Literal["learned", "sinusoidal"] = "learned",
-        dropout: Share = 0.0,
+        dropout: Probability = 0.0,
         style: str | Style = STYLE,
     ) -> None:
         super().__init__()
         if len(image) != 2 or min(image) < 1:
-            raise _wrong(f"image must be height and width, not {tuple(image)}", "write image=(32, 32)")
+            raise _error(f"image must be height and width, not {tuple(image)}", "write image=(32, 32)")
         if any(side % patch for side in image):
-            raise _wrong(f"an image of {_size(image)} does not fall into patches of {patch}x{patch}", "use a patch that divides both sides")
+            raise _error(f"an image of {_size(image)} does not fall into patches of {patch}x{patch}", "use a patch that divides both sides")
         self.image, self.patch, self.channels, self.width, self.pool = (image[0], image[1]), patch, channels, width, pool
         self.style = style_of(style)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
@@ -123,15 +123,15 @@ class ViT(nn.Module):
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:
-            raise _wrong(f"layer 'patches' takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
+            raise _error(f"layer 'patches' takes (batch, channels, height, width), not {tuple(x.shape)}", "give x four axes")
         if x.shape[1] != self.channels:
-            raise _wrong(f"layer 'patches' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
+            raise _error(f"layer 'patches' takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
         if tuple(x.shape[2:]) != self.image:
             message = f"layer 'positions' takes images of {_size(self.image)}, not {_size(tuple(x.shape[2:]))}"
-            raise _wrong(message, "set image to that size")
+            raise _error(message, "set image to that size")
 
 
-def _wrong(what: str, fix: str) -> BadInput:
+def _error(what: str, fix: str) -> BadInput:
     return BadInput(what, where="ViT", fix=fix)
 
 

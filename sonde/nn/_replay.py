@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..kernels.convolve import Prepared, serves
+from ..kernels.convolve import PreparedConvolution, can_run
 
 aten = torch.ops.aten
 RELU = (aten.relu.default, aten.relu_.default)
@@ -25,14 +25,14 @@ SUM = (aten.add.Tensor, aten.add_.Tensor)
 
 
 @dataclass(frozen=True)
-class Place:
+class ValueSlot:
     """Where a value of the pass stands, by number."""
 
     number: int
 
 
 @dataclass
-class Step:
+class RecordedOperation:
     """One call; values of the pass stand in its arguments as places."""
 
     call: Callable[..., Any]
@@ -44,7 +44,7 @@ class Step:
     """its result is one tensor, not several"""
 
     def reads(self) -> list[int]:
-        return [one.number for one in _flat([self.args, list(self.named.values())]) if isinstance(one, Place)]
+        return [one.number for one in _flat([self.args, list(self.named.values())]) if isinstance(one, ValueSlot)]
 
     def writes(self) -> bool:
         """Does it change what it is given?"""
@@ -58,7 +58,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self, example: Tensor) -> None:
         super().__init__()
-        self.steps: list[Step] = []
+        self.steps: list[RecordedOperation] = []
         self.values = [example]
         """the tensor of each place, held so that no other gets its identity"""
         self.places = {id(example): 0}
@@ -70,19 +70,19 @@ class Tape(TorchDispatchMode):
         known = [self._place(one) for one in args], {name: self._place(one) for name, one in kwargs.items()}
         result = func(*args, **kwargs)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        step = Step(func, *known, out=[self._new(one) for one in results], plain=isinstance(result, Tensor))
+        step = RecordedOperation(func, *known, out=[self._new(one) for one in results], plain=isinstance(result, Tensor))
         self.fixed &= all(isinstance(one, Tensor) or one is None for one in results)
         self.steps.append(step)
         return result
 
-    def readers(self, number: int) -> list[Step]:
+    def readers(self, number: int) -> list[RecordedOperation]:
         return [step for step in self.steps if number in step.reads()]
 
     def _place(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._place(one) for one in value]
         number = self.places.get(id(value)) if isinstance(value, Tensor) else None
-        return value if number is None else Place(number)
+        return value if number is None else ValueSlot(number)
 
     def _new(self, value: Any) -> int:
         if not isinstance(value, Tensor):
@@ -94,7 +94,7 @@ class Tape(TorchDispatchMode):
 
 
 @final
-class Program:
+class RecordedProgram:
     """The steps of a tape, joined; called with an input of the same size it gives the output."""
 
     def __init__(self, tape: Tape, output: Tensor) -> None:
@@ -115,7 +115,7 @@ class Program:
         held[0] = x
 
         def fill(value: Any) -> Any:
-            if type(value) is Place:
+            if type(value) is ValueSlot:
                 return held[value.number]
             return [fill(one) for one in value] if type(value) is list else value
 
@@ -138,41 +138,41 @@ class _Joiner:
         self.tape, self.output, self.count = tape, output, 0
         self.steps = list(tape.steps)
         for step in tape.steps:
-            if self._fits(step):
+            if self._joinable(step):
                 self._join(step)
                 self.count += 1
 
-    def _fits(self, step: Step) -> bool:
+    def _joinable(self, step: RecordedOperation) -> bool:
         """A convolution of images whose weights are no values of the pass."""
         if step.call is not aten.convolution.default:
             return False
         x, weight, bias, transposed = step.args[0], step.args[1], step.args[2], step.args[6]
         fixed = isinstance(weight, Tensor) and weight.ndim == 4 and (bias is None or isinstance(bias, Tensor))
-        return fixed and isinstance(x, Place) and not transposed
+        return fixed and isinstance(x, ValueSlot) and not transposed
 
-    def _join(self, conv: Step) -> None:
+    def _join(self, conv: RecordedOperation) -> None:
         x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
         at = last = self.steps.index(conv)
         (out,) = conv.out
         other, after = None, None
-        if (index := self._next(at, out, SUM)) is not None and self._summed(conv, index):
-            other = next(one for one in self.steps[index].args[:2] if one != Place(out))
+        if (index := self._next(at, out, SUM)) is not None and self._can_wait(conv, index):
+            other = next(one for one in self.steps[index].args[:2] if one != ValueSlot(out))
             last, (out,) = index, self.steps[index].out
         if (index := self._next(last, out, RELU)) is not None:
             after = self.steps.pop(index)
             (out,) = after.out
         call, args = self._one_call(x, other, weight, bias, [padding, stride, dilation, groups], after is not None)
-        self.steps[last] = Step(call, args, {}, [out], plain=True)
+        self.steps[last] = RecordedOperation(call, args, {}, [out], plain=True)
         if last != at:
             del self.steps[at]
 
     def _one_call(
-        self, x: Place, other: Place | None, weight: Tensor, bias: Tensor | None, sizes: list[Any], relu: bool
+        self, x: ValueSlot, other: ValueSlot | None, weight: Tensor, bias: Tensor | None, sizes: list[Any], relu: bool
     ) -> tuple[Callable[..., Any], list[Any]]:
         """What does a convolution with the sum and the ReLU behind it, and its arguments."""
         value = self.tape.values[x.number]
-        if sizes == [[1, 1], [1, 1], [1, 1], 1] and serves(value, weight, bias):
-            return Prepared(weight, bias, relu), [x] if other is None else [x, other]
+        if sizes == [[1, 1], [1, 1], [1, 1], 1] and can_run(value, weight, bias):
+            return PreparedConvolution(weight, bias, relu), [x] if other is None else [x, other]
         packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(value.shape))  # type: ignore[call-arg]
         if other is None:
             return torch.ops.mkldnn._convolution_pointwise.default, [x, packed, bias, *sizes, "relu" if relu else "none", [], ""]
@@ -186,14 +186,14 @@ class _Joiner:
             return None
         step = self.steps[after[0]]
         # In place: all later ones read the result anyway.
-        alone = step.args[0] == Place(number) if step.writes() else len(after) == 1 and number != self.output
+        alone = step.args[0] == ValueSlot(number) if step.writes() else len(after) == 1 and number != self.output
         return after[0] if alone else None
 
-    def _summed(self, conv: Step, index: int) -> bool:
+    def _can_wait(self, conv: RecordedOperation, index: int) -> bool:
         """May the convolution wait for the sum?"""
         step, values = self.steps[index], self.tape.values
         a, b = step.args[:2]
-        if step.named.get("alpha", 1) != 1 or a == b or not (isinstance(a, Place) and isinstance(b, Place)):
+        if step.named.get("alpha", 1) != 1 or a == b or not (isinstance(a, ValueSlot) and isinstance(b, ValueSlot)):
             return False
         if values[a.number].shape != values[b.number].shape or values[a.number].dtype != values[b.number].dtype:
             return False

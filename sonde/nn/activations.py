@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
 from ..core.options import Range, resolve
-from .threshold import Step
+from .threshold import StepActivation
 
 Slope = Callable[[Tensor], Tensor]
 INF = math.inf
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
     ends: str = "()"
 
     def __str__(self) -> str:
-        return f"{self.ends[0]}{_say(self.low)}, {_say(self.high)}{self.ends[1]}"
+        return f"{self.ends[0]}{_end_text(self.low)}, {_end_text(self.high)}{self.ends[1]}"
 
 
 @final
@@ -56,10 +56,10 @@ class Activation:
 
 def activation(name: str, **settings: Any) -> nn.Module:
     """A new activation module."""
-    return about(name, **settings).module
+    return describe(name, **settings).module
 
 
-def about(name: str, **settings: Any) -> Activation:
+def describe(name: str, **settings: Any) -> Activation:
     """A new activation with formula, range and derivative."""
     if name not in _KNOWN:
         raise BadInput(f"no activation '{name}'", fix=nearest(name, _KNOWN))
@@ -109,7 +109,7 @@ def step(at_zero: Annotated[float, Range(0, 1)] = 1.0) -> Activation:
 
     at_zero: the value at exactly 0: 1, 0 or 0.5
     """
-    return Activation(Step(at_zero), Interval(0, 1, "{}"), "0", torch.zeros_like)
+    return Activation(StepActivation(at_zero), Interval(0, 1, "{}"), "0", torch.zeros_like)
 
 
 def sigmoid() -> Activation:
@@ -205,7 +205,7 @@ def _bell(a: Tensor) -> Tensor:
     return torch.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
 
 
-class Measured(NamedTuple):
+class MeasuredActivation(NamedTuple):
     """What computing an activation over a wide grid gave."""
 
     low: float
@@ -216,7 +216,7 @@ class Measured(NamedTuple):
     """largest difference between the derivative claimed and the one autograd gives; NaN where none is claimed"""
 
 
-def measure(known: Activation, reach: float = 16.0, steps: int = 3201) -> Measured:
+def measure(known: Activation, reach: float = 16.0, steps: int = 3201) -> MeasuredActivation:
     """Values and derivative of an activation on an even grid over [-reach, reach], in float64.
 
     One that looks at several numbers is measured on (a, 0), where softmax is the sigmoid.
@@ -229,12 +229,12 @@ def measure(known: Activation, reach: float = 16.0, steps: int = 3201) -> Measur
         value = module(x)
         half = value[a.abs() <= reach / 2]
     low, high = float(value.min()), float(value.max())
-    fits = _reaches(low, float(half.min()), known.range.low, known.range.ends[0] == "(", -1.0)
-    fits = fits and _reaches(high, float(half.max()), known.range.high, known.range.ends[1] == ")", 1.0)
-    return Measured(low, high, fits, _gap(known, module, x))
+    fits = _approaches(low, float(half.min()), known.range.low, known.range.ends[0] == "(", -1.0)
+    fits = fits and _approaches(high, float(half.max()), known.range.high, known.range.ends[1] == ")", 1.0)
+    return MeasuredActivation(low, high, fits, _gap(known, module, x))
 
 
-def _reaches(seen: float, halfway: float, end: float, opened: bool, side: float) -> bool:
+def _approaches(seen: float, halfway: float, end: float, opened: bool, side: float) -> bool:
     """The most extreme value seen lies inside the end and close to it, or still grows where there is no end."""
     if math.isinf(end):
         return side * seen > 1.1 * side * halfway > 0
@@ -249,7 +249,7 @@ def _gap(known: Activation, module: nn.Module, x: Tensor) -> float:
     return float((derivative - known.derivative(x)).abs().max())
 
 
-def _say(end: float) -> str:
+def _end_text(end: float) -> str:
     return f"{end:.5g}" if math.isfinite(end) else "-inf" if end < 0 else "inf"
 
 

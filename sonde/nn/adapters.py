@@ -84,7 +84,7 @@ class Lora(nn.Module):
         return self.base.bias
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """One plain map that does the same; it remembers what it was made of, for `unmerge`."""
         plain = nn.Linear(self.base.in_features, self.base.out_features, self.base.bias is not None, device="meta")
         plain.weight = nn.Parameter(self.weight, requires_grad=False)
@@ -104,8 +104,8 @@ def freeze(model: nn.Module, *patterns: str, but: tuple[str, ...] = ()) -> list[
         if not any(fnmatchcase(name, pattern) for name in names):
             raise BadInput(f"no parameter is called '{pattern}'", where="freeze", fix=nearest(pattern, names))
     for name, parameter in model.named_parameters():
-        if not patterns or _any(name, patterns):
-            parameter.requires_grad_(_any(name, but))
+        if not patterns or _matches_any(name, patterns):
+            parameter.requires_grad_(_matches_any(name, but))
     return learning(model)
 
 
@@ -119,7 +119,7 @@ def add_bottlenecks(model: nn.Module, middle: int = 16, *patterns: str) -> list[
     layers = list(_linear(model, patterns or ENDS))
     freeze(model)
     for path, linear in layers:
-        _put(model, path, Bottleneck(linear, middle))
+        _replace_module(model, path, Bottleneck(linear, middle))
     return learning(model)
 
 
@@ -128,14 +128,14 @@ def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | Non
     adapters = [(path, Lora(linear, rank, alpha)) for path, linear in _linear(model, patterns or ("*mixer.*",))]
     freeze(model)
     for path, lora in adapters:
-        _put(model, path, lora)
+        _replace_module(model, path, lora)
     return learning(model)
 
 
 def merge(model: nn.Module) -> None:
     """Turn every LoRA into one plain map, so that the model has its old names, size and speed."""
     for path, part in reversed(_parts(model, Lora)):  # what lies inside another one first
-        _put(model, path, part.merged())
+        _replace_module(model, path, part.merge())
 
 
 def unmerge(model: nn.Module) -> None:
@@ -144,7 +144,7 @@ def unmerge(model: nn.Module) -> None:
     if not layers:
         raise BadInput("nothing in this model was merged", where="unmerge", fix="merge first; a copy made from a state_dict cannot go back")
     for path, part in layers:
-        _put(model, path, part.unmerged)
+        _replace_module(model, path, part.unmerged)
 
 
 @final
@@ -181,17 +181,17 @@ class Prompted(nn.Module):
         P = len(self.prompt)
         x = torch.cat([self.prompt.expand(len(x), -1, -1), x], 1)
         more = {name: F.pad(value, (P, 0)) for name, value in more.items() if value is not None}
-        y, state = self.body.through(x, spans=None if spans is None else self._behind(spans), **more)
+        y, state = self.body.through(x, spans=None if spans is None else self._extend_spans(spans), **more)
         return y[:, P:], state
 
-    def _behind(self, spans: Spans) -> Spans:
+    def _extend_spans(self, spans: Spans) -> Spans:
         """Rows that are as much longer as the prompt."""
         if bool((spans.start != 0).any()) or len(spans) != spans.rows:
             raise BadInput("a prompt stands before rows, not before documents in a row", where="Prompted", fix="give one text per row")
         return Spans(spans.row, spans.start, spans.stop + len(self.prompt), spans.rows)
 
 
-def _any(name: str, patterns: tuple[str, ...]) -> bool:
+def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -204,7 +204,7 @@ def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, 
     there, taken = _parts(model, nn.Linear), [path for path, _ in _parts(model, (Bottleneck, Lora))]
     for path in (*taken, *(path for path, _ in there)):
         for adapter in taken:
-            if _any(path, patterns) and f"{path}.".startswith(f"{adapter}."):
+            if _matches_any(path, patterns) and f"{path}.".startswith(f"{adapter}."):
                 fix = "merge what is LoRA, or name other maps"
                 raise BadInput(f"'{adapter}' has an adapter already", where=type(model).__name__, fix=fix)
     for pattern in patterns:
@@ -212,10 +212,10 @@ def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, 
             raise BadInput(
                 f"no linear map is called '{pattern}'", where=type(model).__name__, fix=nearest(pattern, [path for path, _ in there])
             )
-    yield from ((path, linear) for path, linear in there if _any(path, patterns))
+    yield from ((path, linear) for path, linear in there if _matches_any(path, patterns))
 
 
-def _put(model: nn.Module, path: str, part: nn.Module) -> None:
+def _replace_module(model: nn.Module, path: str, part: nn.Module) -> None:
     """Swap a part of a model for another."""
     above, _, leaf = path.rpartition(".")
     setattr(model.get_submodule(above), leaf, part)

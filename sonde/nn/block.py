@@ -29,7 +29,7 @@ from .spans import Spans
 
 RMS = partial(nn.RMSNorm, eps=1e-5)
 
-Activation = Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu"]
+FeedForwardActivation = Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu"]
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "swiglu": partial(activate, kind="silu"),
     "geglu": partial(activate, kind="gelu_tanh"),
@@ -50,7 +50,7 @@ class Style:
     """added to the variance before its root"""
     post: bool = False
     """norms stand after each sum; otherwise before each branch, and one more at the end"""
-    activation: Activation = "swiglu"
+    activation: FeedForwardActivation = "swiglu"
     bias: bool = False
     """linear maps of the network for each token add a number to each output"""
     scaled: bool = True
@@ -98,7 +98,7 @@ class FeedForward(nn.Module):
     small_start = True
 
     def __init__(
-        self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: Activation = "swiglu", bias: bool = False
+        self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: FeedForwardActivation = "swiglu", bias: bool = False
     ) -> None:
         super().__init__()
         hidden = max(round(width * factor * (2 / 3 if kind in GATED else 1)), 1)

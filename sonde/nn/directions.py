@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from .mixers import Mixer
 from .spans import Spans, State
-from .stack import named, parts
+from .stack import parts, prefix_state
 
 
-def turned(x: Tensor, spans: Spans | None = None) -> Tensor:
+def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
     """Each sequence of x (B, T, ...) from its end to its beginning; what lies between them stays where it is."""
     if spans is None:
         return x.flip(1)
@@ -50,10 +50,10 @@ class Bidirectional(nn.Module):
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """x (B, T, D) -> y (B, T, 2 D), and what each direction remembers when it has read all; there is no going on from that."""
         if state is not None:
-            raise BadInput("two directions see the whole sequence at once and cannot go on from a state", where="Bidirectional")
+            raise BadInput("two directions see the whole sequence at once and cannot continue from a state", where="Bidirectional")
         back = self.ahead if self.back is None else self.back
-        (first, from_start), (second, from_end) = self.ahead(x, spans=spans), back(turned(x, spans), spans=spans)
-        return torch.cat([first, turned(second, spans)], -1), named("ahead", from_start) | named("back", from_end)
+        (first, from_start), (second, from_end) = self.ahead(x, spans=spans), back(reverse(x, spans), spans=spans)
+        return torch.cat([first, reverse(second, spans)], -1), prefix_state("ahead", from_start) | prefix_state("back", from_end)
 
 
 @final
@@ -83,5 +83,5 @@ class Stacked(nn.Module):
         after: State = {}
         for i, layer in enumerate(self.layers):
             x, new = layer(x if not i else self.dropout(self.joins[i - 1](x)), before.get(str(i)), spans=spans)
-            after |= named(str(i), new)
+            after |= prefix_state(str(i), new)
         return x, after

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from ..core.errors import BadInput, nearest
 
 Feature = Callable[[Tensor], Tensor]
-Name = Literal["identity", "elu", "relu", "polynomial", "dpfp", "hedgehog"]
+FeatureName = Literal["identity", "elu", "relu", "polynomial", "dpfp", "hedgehog"]
 
 
 def feature(name: str, width: int) -> nn.Module:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..core.errors import BadInput, SondeError
-from ..kernels.library import watched
-from ._replay import Program, Tape
+from ..kernels.library import is_observed
+from ._replay import RecordedProgram, Tape
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -42,17 +42,17 @@ def fold(model: nn.Module, example: Tensor) -> Folded:
     example: an input; a batch of one will do
     """
     if not isinstance(model, nn.Module) or not isinstance(example, Tensor):
-        raise _wrong(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")
+        raise _error(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")
     with torch.inference_mode(False):  # what is made in inference mode does not count its changes
         model = copy.deepcopy(model).eval().requires_grad_(False)
         expected, pairs = _pairs(model, example)
         for layer, norm in pairs:
             parts = model.get_submodule(layer), model.get_submodule(norm)
-            model.set_submodule(layer, _joined(*parts))
+            model.set_submodule(layer, _fold_norm(*parts))
             model.set_submodule(norm, nn.Identity())
     with torch.no_grad():
         if not _equal(model(example), expected):
-            raise _wrong("the folded model gives other numbers", "its output must be finite and depend on its input alone")
+            raise _error("the folded model gives other numbers", "its output must be finite and depend on its input alone")
     return Folded(model, pairs)
 
 
@@ -64,38 +64,38 @@ class Folded(nn.Module):
         super().__init__()
         self.model, self.pairs = model, pairs
         """the layers, and which of them took over which norm"""
-        self._programs: dict[torch.Size, tuple[list[_Seen], Program | None]] = {}
+        self._programs: dict[torch.Size, tuple[list[_HeldTensor], RecordedProgram | None]] = {}
         """size of an input -> the numbers a list was written with, and the list"""
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._plain(x):
+        if not self._is_plain(x):
             return self.model(x)
         with torch.no_grad():
             numbers = list(chain(self.parameters(), self.buffers()))
             if any(one.is_inference() for one in numbers):  # they do not count their changes
                 return self.model(x)
             seen, program = self._programs.get(x.shape, (None, None))
-            if seen is None or not _same(seen, numbers):
+            if seen is None or not _unchanged(seen, numbers):
                 self._programs.pop(x.shape, None)
                 while len(self._programs) >= KEPT:
                     del self._programs[next(iter(self._programs))]
-                program = self._written(x.contiguous(memory_format=torch.channels_last))
-                self._programs[x.shape] = [_Seen(one, one.data_ptr(), one._version) for one in numbers], program
+                program = self._operations_for(x.contiguous(memory_format=torch.channels_last))
+                self._programs[x.shape] = [_HeldTensor(one, one.data_ptr(), one._version) for one in numbers], program
             if program is None:
                 return self.model(x)
             y = program(x.contiguous(memory_format=torch.channels_last))
             return y.contiguous() if x.is_contiguous() else y
 
-    def _plain(self, x: Tensor) -> bool:
+    def _is_plain(self, x: Tensor) -> bool:
         """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
         if not isinstance(x, Tensor) or x.ndim != 4 or not x.numel() or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
             return False
-        if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu") or watched((x,)):
+        if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu") or is_observed((x,)):
             return False
-        return torch.backends.mkldnn.is_available() and not any(_watched(part) for part in self.model.modules())
+        return torch.backends.mkldnn.is_available() and not any(_is_observed(part) for part in self.model.modules())
 
-    def _written(self, x: Tensor) -> Program | None:
+    def _operations_for(self, x: Tensor) -> RecordedProgram | None:
         """The list of operations for inputs like x, if there is one that gives what the layers give."""
         try:
             # In inference mode torch hands larger operations to a tape than outside it.
@@ -105,7 +105,7 @@ class Folded(nn.Module):
             return None
         if not tape.fixed or not isinstance(output, Tensor) or id(output) not in tape.places:
             return None
-        program = Program(tape, output)
+        program = RecordedProgram(tape, output)
         return program if program.joined and _equal(program(x), output) else None
 
     def __getstate__(self) -> dict[str, Any]:  # lists of operations are written again where a copy lives
@@ -121,24 +121,24 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
     hooks = []
     for name, part in parts.items():
 
-        def seen(_: nn.Module, inputs: tuple[Any, ...], result: Any, name: str = name) -> None:
+        def record(_: nn.Module, inputs: tuple[Any, ...], result: Any, name: str = name) -> None:
             calls[name] += 1
             if inputs:
                 wrote[id(result)], read[name] = name, inputs[0]
 
-        hooks.append(part.register_forward_hook(seen))
+        hooks.append(part.register_forward_hook(record))
     try:
         with torch.no_grad(), Tape(example) as tape:
             output = model(example)
     except SondeError:
         raise
     except Exception as error:
-        raise _wrong(f"the model does not run on the example: {str(error).splitlines()[0][:120]}", "give one as in training") from error
+        raise _error(f"the model does not run on the example: {str(error).splitlines()[0][:120]}", "give one as in training") from error
     finally:
         for hook in hooks:
             hook.remove()
     if not isinstance(output, Tensor):
-        raise _wrong(f"the model gives {type(output).__name__}, not a tensor", "fold the part of it that gives one")
+        raise _error(f"the model gives {type(output).__name__}, not a tensor", "fold the part of it that gives one")
     pairs = []
     for name, norm in parts.items():
         layer = wrote.get(id(read.get(name))) if type(norm) in NORMS else None
@@ -159,18 +159,18 @@ def _candidates(model: nn.Module) -> dict[str, Any]:
         for name, part in model.named_modules()
         if type(part) in (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, *NORMS)
         and times[id(part)] == 1
-        and not _watched(part)
+        and not _is_observed(part)
         and not (type(part) in TRANSPOSED and part.groups != 1)  # torch's fusion takes them for one group
     }
 
 
-def _joined(layer: Any, norm: Any) -> nn.Module:
+def _fold_norm(layer: Any, norm: Any) -> nn.Module:
     if isinstance(layer, nn.Linear):
         return fuse_linear_bn_eval(layer, norm)
     return fuse_conv_bn_eval(layer, norm, transpose=type(layer) in TRANSPOSED)
 
 
-class _Seen(NamedTuple):
+class _HeldTensor(NamedTuple):
     """A tensor, held so that no other gets its place, where its numbers were, and how often they had been changed; what `.data`
     changes in place is not counted by torch."""
 
@@ -179,12 +179,12 @@ class _Seen(NamedTuple):
     version: int
 
 
-def _same(seen: list[_Seen], numbers: list[Tensor]) -> bool:
-    now = (_Seen(one, one.data_ptr(), one._version) for one in numbers)
+def _unchanged(seen: list[_HeldTensor], numbers: list[Tensor]) -> bool:
+    now = (_HeldTensor(one, one.data_ptr(), one._version) for one in numbers)
     return len(seen) == len(numbers) and all(a.tensor is b.tensor and a[1:] == b[1:] for a, b in zip(seen, now))
 
 
-def _watched(part: nn.Module) -> bool:
+def _is_observed(part: nn.Module) -> bool:
     return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
@@ -192,5 +192,5 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= CLOSE * b.abs().max())
 
 
-def _wrong(what: str, fix: str = "") -> BadInput:
+def _error(what: str, fix: str = "") -> BadInput:
     return BadInput(what, where="fold", fix=fix)

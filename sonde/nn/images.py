@@ -10,41 +10,41 @@ from ..kernels.convolve import convolve
 from ..kernels.normalize import Running, normalize
 
 
-def convolved(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_convolution(layer: nn.Module, x: Tensor) -> Tensor:
     """layer(x), by the fast kernel where the layer is a convolution it can do."""
-    if type(layer) is nn.Conv2d and _keeps_size(layer) and not watched(layer):
+    if type(layer) is nn.Conv2d and _keeps_size(layer) and not is_observed(layer):
         return convolve(x, layer.weight, layer.bias)
     return layer(x)
 
 
-def normalized(norm: nn.Module, x: Tensor, relu: nn.Module | None = None, other: Tensor | None = None) -> Tensor:
+def apply_norm(norm: nn.Module, x: Tensor, relu: nn.Module | None = None, other: Tensor | None = None) -> Tensor:
     """relu(norm(x) + other), each part as far as it is there."""
-    if isinstance(norm, nn.BatchNorm2d) and _trains(norm) and x.dim() == 4 and not watched(norm) and (relu is None or _cuts(relu)):
+    if isinstance(norm, nn.BatchNorm2d) and _trains(norm) and x.dim() == 4 and not is_observed(norm) and (relu is None or _cuts(relu)):
         norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         running = Running(norm.running_mean, norm.running_var, norm.momentum, norm.eps)  # type: ignore[arg-type]
         return normalize(x, norm.weight, norm.bias, running, relu is not None, other)
     y = norm(x)
     if other is not None:
-        y = y + other if y is x or watched(norm) else y.add_(other)  # what a hook was shown stays as it was
+        y = y + other if y is x or is_observed(norm) else y.add_(other)  # what a hook was shown stays as it was
     return y if relu is None else relu(y)
 
 
-def through(layers: nn.Sequential, x: Tensor) -> Tensor:
+def run_layers(layers: nn.Sequential, x: Tensor) -> Tensor:
     """What the layers make of x, one after the other."""
-    if watched(layers):
+    if is_observed(layers):
         return layers(x)
     parts = list(layers)
     while parts:
         part, *parts = parts
         if type(part) is nn.BatchNorm2d:
             relu = parts.pop(0) if parts and type(parts[0]) is nn.ReLU else None
-            x = normalized(part, x, relu)
+            x = apply_norm(part, x, relu)
         else:
-            x = convolved(part, x)
+            x = apply_convolution(part, x)
     return x
 
 
-def watched(part: nn.Module) -> bool:
+def is_observed(part: nn.Module) -> bool:
     """Whether somebody asked to be told of the calls of a module, or put a function of their own in its place."""
     return "forward" in vars(part) or any(getattr(part, f"_{name}") or getattr(every, f"_global_{name}") for name in _HOOKS)
 
@@ -69,4 +69,4 @@ def _trains(norm: nn.BatchNorm2d) -> bool:
 
 
 def _cuts(relu: nn.Module) -> bool:
-    return type(relu) is nn.ReLU and not watched(relu)
+    return type(relu) is nn.ReLU and not is_observed(relu)

@@ -24,7 +24,7 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from .spans import State
 
-Kind = Literal["none", "learned", "sinusoidal", "binary"]
+PositionKind = Literal["none", "learned", "sinusoidal", "binary"]
 Count = Annotated[int, Range(least=1)]
 
 

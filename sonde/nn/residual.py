@@ -10,7 +10,7 @@ from typing import final
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from .images import through
+from .images import run_layers
 
 
 @final
@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kept = x if self.shortcut is None else self.shortcut(x)
-        added = through(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
+        added = run_layers(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
         if kept.shape != added.shape:
             message = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
             raise BadInput(message, where="residual connection", fix="give a shortcut that changes the shape as the branch does")

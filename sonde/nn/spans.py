@@ -86,7 +86,7 @@ class Spans:
                 y = out.new_zeros(*x.shape[:2], *out.shape[2:])
             y = y.index_put((row[inside], time[inside]), out[inside])
             states.append((which, after))
-        return (torch.zeros_like(x) if y is None else y), _joined(states)
+        return (torch.zeros_like(x) if y is None else y), _join_states(states)
 
     def _groups(self) -> Iterator[Tensor]:
         """Numbers of the stretches, by falling length; each group's longest is at most twice its shortest."""
@@ -115,7 +115,7 @@ class Spans:
                 )
 
 
-def _joined(parts: list[tuple[Tensor, State]]) -> State:
+def _join_states(parts: list[tuple[Tensor, State]]) -> State:
     """One state from those of the groups, in the order of the stretches; a cache that is shorter is filled with zeros."""
     if not parts:
         return {}

@@ -50,7 +50,7 @@ class Stack(nn.Module):
         """A fresh state that has read the other sequence, context (B, N, D), of each row the first `lengths` tokens."""
         state: State = {}
         for i, block in enumerate(self.blocks):
-            state |= named(f"{i}.cross", block.cross.read(context, lengths))  # type: ignore[union-attr,operator]
+            state |= prefix_state(f"{i}.cross", block.cross.read(context, lengths))  # type: ignore[union-attr,operator]
         return state
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
@@ -61,11 +61,11 @@ class Stack(nn.Module):
             context = {name.removeprefix("cross."): value for name, value in own.items() if name.startswith("cross.")}
             memory = {name: value for name, value in own.items() if not name.startswith("cross.")}
             x, new = block(x, memory or None, spans=spans, context=context or None)
-            after |= named(str(i), new) | named(f"{i}.cross", context)
+            after |= prefix_state(str(i), new) | prefix_state(f"{i}.cross", context)
         return self.norm(x), after
 
 
-def named(part: str, state: State) -> State:
+def prefix_state(part: str, state: State) -> State:
     """The state of a part under its name."""
     return {f"{part}.{name}": value for name, value in state.items()}
 

@@ -25,7 +25,7 @@ def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
 
 
 @final
-class Step(nn.Module):
+class StepActivation(nn.Module):
     """The step function as a layer.
 
     at_zero: the value at exactly 0; the notes use both 1 and 0, and 0.5 lies between them
@@ -34,7 +34,7 @@ class Step(nn.Module):
     def __init__(self, at_zero: Annotated[float, Range(0, 1)] = 1.0) -> None:
         super().__init__()
         if at_zero not in (0, 0.5, 1):
-            raise BadInput(f"at_zero must be 0, 0.5 or 1, not {at_zero!r}", where="Step")
+            raise BadInput(f"at_zero must be 0, 0.5 or 1, not {at_zero!r}", where="StepActivation")
         self.at_zero = float(at_zero)
 
     def forward(self, a: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class ThresholdLayer(nn.Module):
             raise BadInput(f"no output code '{labels}'", where="ThresholdLayer", fix=nearest(labels, CODES))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.step, self.labels = Step(at_zero), labels
+        self.step, self.labels = StepActivation(at_zero), labels
 
     def before(self, x: Tensor) -> Tensor:
         """The weighted sums w.x + b (B, out), before the step."""

@@ -45,11 +45,11 @@ class Likelihood(ABC):
         """What a user wants to see of the model's raw output."""
 
     @abstractmethod
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Further figures per target value, such as 1 for a right answer."""
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Further metrics per target value, such as 1 for a right answer."""
 
     @abstractmethod
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str] | None:
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str] | None:
         """The rule a target may break: (the rule in words, which targets break it, what to do about it)."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
@@ -72,7 +72,7 @@ class Likelihood(ABC):
         """Further sums for reports; classes count alike here, masks and example weights still hold."""
         share, y = self._share(batch)
         count = y.numel() if share is None else share.sum(dtype=torch.float64)
-        measures = self._wide(self.judge, output.detach(), y)
+        measures = self._wide(self.metrics, output.detach(), y)
         return Terms(**{name: (_total(value, share), count) for name, value in measures.items()})
 
     def check(self, batch: Batch) -> None:
@@ -81,7 +81,7 @@ class Likelihood(ABC):
         y = self._share(batch)[1]
         if y.is_floating_point() and bool((bad := y.isnan()).any()):
             self._refuse("targets must be numbers", bad, y, batch, "clean the data or mask these targets")
-        violation = self.wrong(y)
+        violation = self.target_rule(y)
         if violation is not None:
             rule, bad, fix = violation
             mask = batch.get("mask")
@@ -93,7 +93,7 @@ class Likelihood(ABC):
         y, mask = batch.y, batch.get("mask")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: min(mask.ndim, y.ndim - self.event_axes)]):
             raise BadInput(
-                f"the mask is {_say(mask)}, the targets are {_say(y)}",
+                f"the mask is {_value_text(mask)}, the targets are {_value_text(y)}",
                 where=self.name,
                 fix="give a bool mask with the first axes of the targets",
             )
@@ -167,7 +167,7 @@ def halves(output: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor
 
 def misfit(output: Tensor, y: Tensor, name: str, needs: str) -> BadInput:
     """The error for a model whose output does not fit the targets."""
-    return BadInput(f"the model gives {_say(output)} for targets {_say(y)}", where=name, fix=f"the likelihood needs {needs}")
+    return BadInput(f"the model gives {_value_text(output)} for targets {_value_text(y)}", where=name, fix=f"the likelihood needs {needs}")
 
 
 def errors(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -176,17 +176,17 @@ def errors(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {"squared_error": error.square(), "absolute_error": error.abs()}
 
 
-def reduced(values: Tensor, reduction: str) -> Tensor:
+def reduce(values: Tensor, reduction: str) -> Tensor:
     """Values as they are, or their sum."""
     return values.sum() if reduction == "sum" else values
 
 
-def alike(y: Tensor, value: float) -> Tensor:
+def expand_like(y: Tensor, value: float) -> Tensor:
     """The same number for every target."""
     return torch.full_like(y, value, dtype=y.dtype if y.is_floating_point() else torch.float32)
 
 
-def unbounded(y: Tensor) -> tuple[str, Tensor, str]:
+def real_targets(y: Tensor) -> tuple[str, Tensor, str]:
     """The rule of a likelihood over all real numbers."""
     return "targets must be finite", ~torch.isfinite(y), "clean the data"
 
@@ -207,5 +207,5 @@ def _total(values: Tensor, share: Tensor | None) -> Tensor:
     return values.sum() if share is None else (values.masked_fill(share == 0, 0) * share.to(values.dtype)).sum()
 
 
-def _say(tensor: Tensor) -> str:
+def _value_text(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

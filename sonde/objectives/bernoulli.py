@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ._likelihood import Likelihood, align, alike
+from ._likelihood import Likelihood, align, expand_like
 
 
 @final
@@ -28,17 +28,17 @@ class Bernoulli(Likelihood):
         return F.binary_cross_entropy_with_logits(*align(output, y, self.name), reduction=reduction)
 
     def constant(self, y: Tensor) -> Tensor:
-        return alike(y, 0.0)
+        return expand_like(y, 0.0)
 
     def predict(self, output: Tensor) -> Tensor:
         """The probability of 1."""
         return torch.sigmoid(output)
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         output, y = align(output, y, self.name)
         return {"accuracy": ((output > 0) == (y > 0.5)).to(output.dtype)}
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str]:
         return "targets must lie between 0 and 1", (y < 0) | (y > 1), "code the two classes as 0 and 1, or use 'categorical'"
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ._likelihood import Likelihood, alike, misfit
+from ._likelihood import Likelihood, expand_like, misfit
 
 # Torch skips targets of this value without a word; ours are left out by a mask alone, so the value is out of reach.
 _NEVER = -(2**60)
@@ -61,16 +61,16 @@ class Categorical(Likelihood):
         return cost if reduction == "sum" else cost.reshape(y.shape)
 
     def constant(self, y: Tensor) -> Tensor:
-        return alike(y, 0.0)
+        return expand_like(y, 0.0)
 
     def predict(self, output: Tensor) -> Tensor:
         """The probability of each class."""
         return torch.softmax(output, -1)
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"accuracy": (output.argmax(-1) == y).to(output.dtype)}
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str] | None:
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str] | None:
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             kind = str(y.dtype).removeprefix("torch.")
             raise BadInput(

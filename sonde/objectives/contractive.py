@@ -15,25 +15,25 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.terms import Term, Terms
-from . import _around, _weight
-from ._around import Around
+from . import _weight, _wrapper
 from ._coder import Coder, examples
+from ._wrapper import Wrapper
 from .reconstruction import Reconstruction
 
 
 @final
-class Contractive(Around):
+class Contractive(Wrapper):
     """The objective's own terms and 'contraction', the bare penalty.
 
     The model has `encode` and `decode`; one with `sigmoid_weights` (K, D) that are not None has one sigmoid layer for encoder,
     and the closed form is used.  Each code may depend on its own example alone.
 
     factor: lambda
-    objective: what judges the output
+    objective: the objective of the output
     """
 
     def __init__(self, factor: float, objective: Any = None) -> None:
-        self.factor = _around.factor(factor, "the factor", "contractive")
+        self.factor = _wrapper.factor(factor, "the factor", "contractive")
         self.objective = Reconstruction() if objective is None else objective
 
     def __call__(self, model: Any, batch: Batch) -> Terms:

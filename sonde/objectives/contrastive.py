@@ -87,10 +87,10 @@ class Contrastive:
         with torch.autocast(image.device.type, enabled=False):
             wide = torch.promote_types(image.dtype, torch.float32)
             scores = output["scale"].to(wide) * image.to(wide) @ text.to(wide).mT
-        apart = self._apart(batch, len(image), image.device)
+        apart = self._excluded_pairs(batch, len(image), image.device)
         return scores if apart is None else scores.masked_fill(apart, float("-inf"))
 
-    def _apart(self, batch: Batch, n: int, device: torch.device) -> Tensor | None:
+    def _excluded_pairs(self, batch: Batch, n: int, device: torch.device) -> Tensor | None:
         """(B, B) which pairs are not compared; None where all are."""
         group = batch.get("group")
         if group is None and 0 < self.group < n:

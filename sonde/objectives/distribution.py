@@ -25,7 +25,7 @@ from torch.distributions import constraints
 
 from ..core.batch import Batch
 from ..core.errors import BadInput, nearest
-from ._likelihood import Likelihood, align, alike, errors, misfit
+from ._likelihood import Likelihood, align, errors, expand_like, misfit
 
 Link = Callable[[Tensor], Tensor]
 Constraint = constraints.Constraint
@@ -34,7 +34,7 @@ Constraint = constraints.Constraint
 _SAME = (("logits", "probs"), ("scale_tril", "covariance_matrix", "precision_matrix"))
 
 
-def _above(raw: Tensor) -> Tensor:
+def _positive(raw: Tensor) -> Tensor:
     return F.softplus(raw) + torch.finfo(raw.dtype).tiny  # never 0, however far below the raw number is
 
 
@@ -43,17 +43,17 @@ def _triangle(raw: Tensor) -> Tensor:
     row = torch.arange(math.isqrt(2 * raw.shape[-1]), device=raw.device).unsqueeze(1)
     places = row * (row + 1) // 2 + row.mT  # those above the diagonal are anywhere, and are cut off
     full = raw[..., places.clamp(max=raw.shape[-1] - 1)]
-    return full.tril(-1) + torch.diag_embed(_above(full.diagonal(dim1=-2, dim2=-1)))
+    return full.tril(-1) + torch.diag_embed(_positive(full.diagonal(dim1=-2, dim2=-1)))
 
 
 LINKS: dict[str, Link] = {
     "identity": lambda raw: raw,
-    "softplus": _above,
+    "softplus": _positive,
     "exp": torch.exp,
     "sigmoid": torch.sigmoid,
     "softmax": partial(torch.softmax, dim=-1),
     "cholesky": _triangle,
-    "diagonal": lambda raw: torch.diag_embed(_above(raw)),
+    "diagonal": lambda raw: torch.diag_embed(_positive(raw)),
 }
 
 
@@ -129,20 +129,20 @@ class Distribution(Likelihood):
             raise self._misfit(output, y)
         # What has no density may be padding: another point stands in for it, so that no gradient meets the logarithm of 0.
         there = _usable(law, y)
-        cost = -law.log_prob(torch.where(_spread(there, y), y, _inner(_support(law), y)))
+        cost = -law.log_prob(torch.where(_expand(there, y), y, _inner(_support(law), y)))
         cost = torch.where(there | cost.isnan(), cost, torch.inf)
         if reduction == "sum":
             return cost.sum()
-        return _spread(cost / law.event_shape.numel(), y)
+        return _expand(cost / law.event_shape.numel(), y)
 
     def constant(self, y: Tensor) -> Tensor:
-        return alike(y, 0.0)
+        return expand_like(y, 0.0)
 
     def predict(self, output: Tensor) -> Tensor:
         """The mean; where there is none, the mode."""
         return self._center(self.law(output))[0]
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         if self.vector and y.shape == (*output.shape[:-1], 1):
             output = output.unsqueeze(-2)
         law = self.law(output, y)
@@ -150,7 +150,7 @@ class Distribution(Likelihood):
         center, y = align(center, y, self.name)
         return {"accuracy": (center == y).to(output.dtype)} if label else errors(center, y)
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str]:
         values = y if y.is_floating_point() else y.double()
         law, other = (self._law_of_one(y, raw) for raw in (0.0, 1.0))
         support, inside = _support(law), _usable(law, values)
@@ -159,9 +159,9 @@ class Distribution(Likelihood):
             words, inside = "whole numbers >= 0", constraints.nonnegative_integer.check(values)  # the last class is the model's affair
         elif words != _words(_support(other)):
             words, inside = "finite", torch.isfinite(values)  # a support that moves with the raw numbers is the model's affair too
-        elif bool((_spread(support.check(values) & ~inside, y) & torch.isfinite(values)).any()):
+        elif bool((_expand(support.check(values) & ~inside, y) & torch.isfinite(values)).any()):
             words += ", with a finite density"
-        bad = ~(_spread(inside, y) & torch.isfinite(values))
+        bad = ~(_expand(inside, y) & torch.isfinite(values))
         return f"targets must be {words}", bad, "clean the data, or choose a distribution that allows them"
 
     def _law_of_one(self, y: Tensor, raw: float) -> D.Distribution:
@@ -224,14 +224,14 @@ def _link(family: str, name: str, domain: Constraint, wish: str | Link | None) -
         if wish not in LINKS:
             raise BadInput(f"no link '{wish}'", where=f"{family}, parameter '{name}'", fix=nearest(wish, LINKS))
         return LINKS[wish]
-    base = _bare(domain)
+    base = _base_constraint(domain)
     for known, link in ((constraints.real, "identity"), (constraints.simplex, "softmax"), (constraints.lower_cholesky, "cholesky")):
         if base is known and (domain.event_dim < 2 or link == "cholesky"):
             return LINKS[link]
     low, high = getattr(base, "lower_bound", None), getattr(base, "upper_bound", None)
     if low is not None and not base.is_discrete and domain.event_dim < 2:
         if high is None:
-            return LINKS["softplus"] if low == 0 else lambda raw: low + _above(raw)
+            return LINKS["softplus"] if low == 0 else lambda raw: low + _positive(raw)
         return LINKS["sigmoid"] if (low, high) == (0, 1) else lambda raw: low + (high - low) * torch.sigmoid(raw)
     raise BadInput(
         f"no link leads to {domain}", where=f"{family}, parameter '{name}'", fix=f"give links={{'{name}': ...}} or fixed={{'{name}': ...}}"
@@ -245,7 +245,7 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
         return False
 
 
-def _spread(values: Tensor, y: Tensor) -> Tensor:
+def _expand(values: Tensor, y: Tensor) -> Tensor:
     """One entry per target, repeated for each value of the target."""
     return values.reshape(values.shape + (1,) * (y.ndim - values.ndim)).expand_as(y)
 
@@ -257,7 +257,7 @@ def _usable(law: D.Distribution, y: Tensor) -> Tensor:
     if support.is_discrete:
         return inside
     with torch.no_grad():
-        return inside & law.log_prob(torch.where(_spread(inside, y), y, _inner(support, y))).isfinite()
+        return inside & law.log_prob(torch.where(_expand(inside, y), y, _inner(support, y))).isfinite()
 
 
 def _support(law: D.Distribution) -> Constraint:
@@ -268,7 +268,7 @@ def _support(law: D.Distribution) -> Constraint:
 
 def _inner(support: Constraint, y: Tensor) -> Tensor:
     """Some point inside a support, for every target."""
-    base = _bare(support)
+    base = _base_constraint(support)
     if base is constraints.one_hot:
         return F.one_hot(torch.zeros(y.shape[:-1], dtype=torch.int64, device=y.device), y.shape[-1]).to(y.dtype)
     if base.is_discrete:
@@ -276,7 +276,7 @@ def _inner(support: Constraint, y: Tensor) -> Tensor:
     return D.transform_to(base)(torch.zeros_like(y))
 
 
-def _bare(constraint: Constraint) -> Constraint:
+def _base_constraint(constraint: Constraint) -> Constraint:
     """A constraint on one number, freed of the axes around it."""
     while hasattr(constraint, "base_constraint"):
         constraint = constraint.base_constraint
@@ -293,7 +293,7 @@ _WORDS: Sequence[tuple[Any, str]] = (
 
 def _words(support: Constraint) -> str:
     """A support in words a user can check a number by."""
-    base = _bare(support)
+    base = _base_constraint(support)
     for known, words in _WORDS:
         if base is known:
             return words

@@ -19,16 +19,16 @@ from torch import Generator, Tensor, nn
 from ..core.batch import Batch
 from ..core.terms import Term, Terms
 from . import _weight
-from ._around import Around, factor
 from ._coder import Coder, examples
 from ._noise import normal
+from ._wrapper import Wrapper, factor
 from .bernoulli import Bernoulli
 from .gaussian import Gaussian
 from .reconstruction import Reconstruction
 
 
 @final
-class Elbo(Around):
+class Elbo(Wrapper):
     """Terms 'nll', -log p(x; h) with nothing dropped, and 'kl'; with beta 1 their sum is minus the ELBO, per example.
 
     The model has `encode(x) -> (mean, log_variance)` and `decode(h)`, the raw output of p(x; h).

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ._likelihood import Likelihood, align, alike, errors, halves, positive, reduced, unbounded
+from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
 
 
 @final
@@ -38,20 +38,20 @@ class Gaussian(Likelihood):
         if self.variance is not None:
             return F.mse_loss(*align(output, y, self.name), reduction=reduction)
         mean, log_variance, y = halves(output, y, self.name)
-        return reduced(log_variance + (y - mean).square() * torch.exp(-log_variance), reduction)
+        return reduce(log_variance + (y - mean).square() * torch.exp(-log_variance), reduction)
 
     def constant(self, y: Tensor) -> Tensor:
-        return alike(y, 0.5 * math.log(2 * math.pi * (1.0 if self.variance is None else self.variance)))
+        return expand_like(y, 0.5 * math.log(2 * math.pi * (1.0 if self.variance is None else self.variance)))
 
     def predict(self, output: Tensor) -> Tensor:
         """The mean."""
         return output if self.variance is not None else output.chunk(2, -1)[0]
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         return errors(*align(self.predict(output), y, self.name))
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
-        return unbounded(y)
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str]:
+        return real_targets(y)
 
 
 def squared_error(output: Tensor, y: Tensor, reduction: Literal["mean", "sum"] = "mean", half: bool = False) -> Tensor:

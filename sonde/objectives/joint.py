@@ -28,7 +28,7 @@ __all__ = ["Joint", "Part", "tiny"]
 class Joint:
     """Terms '<output>_<term>' of every part; a weight of 0 reports a term and learns nothing from it.
 
-    parts: what each output of the model, by name, is judged by; predictions are those of the first
+    parts: the objective of each output of the model, by name; predictions are those of the first
     """
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
@@ -44,23 +44,27 @@ class Joint:
         all_terms: dict[str, Term] = {}
         for name, part in self.parts.items():
             output = self._output(outputs, name)
-            terms = part.objective.terms(output if part.weight else output.detach(), self._own(name, batch))
+            terms = part.objective.terms(output if part.weight else output.detach(), self._part_batch(name, batch))
             all_terms |= {f"{name}_{key}": Term(term.raw, term.count, term.weight * part.weight, term.scale) for key, term in terms.items()}
         return Terms(**all_terms)
 
     def counts(self, batch: Batch) -> dict[str, float]:
-        return {f"{name}_{key}": n for name, part in self.parts.items() for key, n in part.objective.counts(self._own(name, batch)).items()}
+        return {
+            f"{name}_{key}": n
+            for name, part in self.parts.items()
+            for key, n in part.objective.counts(self._part_batch(name, batch)).items()
+        }
 
     def measures(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
         all_terms: dict[str, Term] = {}
         for name, part in self.parts.items():
-            terms = part.objective.measures(self._output(output, name), self._own(name, batch))
+            terms = part.objective.measures(self._output(output, name), self._part_batch(name, batch))
             all_terms |= {f"{name}_{key}": term for key, term in terms.items()}
         return Terms(**all_terms)
 
     def check(self, batch: Batch) -> None:
         for name, part in self.parts.items():
-            part.objective.check(self._own(name, batch))
+            part.objective.check(self._part_batch(name, batch))
 
     def predict(self, output: Mapping[str, Tensor]) -> Tensor:
         name, part = next(iter(self.parts.items()))
@@ -73,7 +77,7 @@ class Joint:
             raise BadInput(f"the model has no output '{name}'", where="joint", fix=nearest(name, outputs))
         return outputs[name]
 
-    def _own(self, name: str, batch: Batch) -> Batch:
+    def _part_batch(self, name: str, batch: Batch) -> Batch:
         """The batch as the objective of one part sees it."""
         part = self.parts[name]
         for one in (part.y, part.mask):

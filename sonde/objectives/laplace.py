@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ._likelihood import Likelihood, align, alike, errors, halves, positive, reduced, unbounded
+from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
 
 
 @final
@@ -37,20 +37,20 @@ class Laplace(Likelihood):
         if self.scale is not None:
             return F.l1_loss(*align(output, y, self.name), reduction=reduction)
         middle, log_scale, y = halves(output, y, self.name)
-        return reduced(log_scale + (y - middle).abs() * torch.exp(-log_scale), reduction)
+        return reduce(log_scale + (y - middle).abs() * torch.exp(-log_scale), reduction)
 
     def constant(self, y: Tensor) -> Tensor:
-        return alike(y, math.log(2 * (1.0 if self.scale is None else self.scale)))
+        return expand_like(y, math.log(2 * (1.0 if self.scale is None else self.scale)))
 
     def predict(self, output: Tensor) -> Tensor:
         """The median, which is also the mean."""
         return output if self.scale is not None else output.chunk(2, -1)[0]
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         return errors(*align(self.predict(output), y, self.name))
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
-        return unbounded(y)
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str]:
+        return real_targets(y)
 
 
 def tiny() -> tuple[Laplace, nn.Module, Batch]:

@@ -15,13 +15,13 @@ from torch import nn
 
 from ..core.batch import Batch, ask
 from ..core.terms import Terms
-from ._around import Around
+from ._wrapper import Wrapper
 from .categorical import Categorical
 
 
 @final
-class Mixed(Around):
-    """Any likelihood, on batches of which some are mixed (fields `other` and `share`); others are judged as they are.
+class Mixed(Wrapper):
+    """Any likelihood, on batches of which some are mixed (fields `other` and `share`); others pass through as they are.
 
     objective: the likelihood
     """

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
-from ._around import Around, factor
+from ._wrapper import Wrapper, factor
 from .gaussian import Gaussian
 
 
 @final
-class Penalized(Around):
+class Penalized(Wrapper):
     """The objective's own terms, and 'l2' and 'l1' where their factors are not 0; means are the bare penalties.
 
     objective: what fits the data

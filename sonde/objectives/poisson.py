@@ -34,10 +34,10 @@ class Poisson(Likelihood):
         """The expected count."""
         return torch.exp(output)
 
-    def judge(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         return errors(*align(self.predict(output), y, self.name))
 
-    def wrong(self, y: Tensor) -> tuple[str, Tensor, str]:
+    def target_rule(self, y: Tensor) -> tuple[str, Tensor, str]:
         broken = (y < 0) | ~torch.isfinite(y) | (y != y.round()) if y.is_floating_point() else y < 0
         return "targets must be counts 0, 1, 2, ...", broken, "use 'gaussian' for values that are not counts"
 

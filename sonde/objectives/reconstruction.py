@@ -2,8 +2,8 @@
 
     loss = mean over examples of -log p(x; xhat)          Gaussian: 1/2 norm(xhat - x)^2
 
-A batch with a field `clean` is one of a denoising auto-encoder: the model reads the corrupted x and is judged by `clean`.
-Judged by the corrupted x it would learn to copy the noise.
+A batch with a field `clean` is one of a denoising auto-encoder: the model reads the corrupted x and is compared with `clean`.
+Compared with the corrupted x it would learn to copy the noise.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from ._around import Around
+from ._wrapper import Wrapper
 from .categorical import Categorical
 
 Fraction = Callable[[int], float]
@@ -27,31 +27,31 @@ Fraction = Callable[[int], float]
 
 def linear(steps: int, most: float = 1.0) -> Fraction:
     """From 0 to `most` along a line, there after so many steps."""
-    _known("linear", steps > 0 and 0 <= most <= 1)
+    _check_name("linear", steps > 0 and 0 <= most <= 1)
     return lambda step: most * min(step / steps, 1.0)
 
 
 def exponential(base: float, most: float = 1.0) -> Fraction:
     """most (1 - base^step), base below 1: fast at first."""
-    _known("exponential", 0 < base < 1 and 0 <= most <= 1)
+    _check_name("exponential", 0 < base < 1 and 0 <= most <= 1)
     return lambda step: most * (1 - base**step)
 
 
 def inverse_sigmoid(pace: float, most: float = 1.0) -> Fraction:
     """most (1 - pace / (pace + exp(step / pace))): slow at first, half after about pace log(pace) steps; pace at least 1."""
-    _known("inverse_sigmoid", pace >= 1 and 0 <= most <= 1)
+    _check_name("inverse_sigmoid", pace >= 1 and 0 <= most <= 1)
     # pace / (pace + e^u) = 1 / (1 + e^(u - log pace)), which does not overflow; less its value at 0, so that it begins there
     share: Fraction = lambda step: 1 / (1 + math.exp(min(math.log(pace) - step / pace, 700.0)))  # noqa: E731
     return lambda step: most * (share(step) - share(0)) / (1 - share(0))
 
 
-def _known(name: str, fine: bool) -> None:
+def _check_name(name: str, fine: bool) -> None:
     if not fine:
         raise BadInput(f"these settings of '{name}' make no fraction that rises from 0", where="scheduled", fix="see its docstring")
 
 
 @torch.no_grad()
-def mixed(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Tensor:
+def mix_inputs(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Tensor:
     """Inputs (B, T) of which a share are the model's own tokens, each chosen after the mixed inputs before it.
 
     What a token is cannot be differentiated, so inputs may be found first, place after place, and the outputs for all of
@@ -59,7 +59,9 @@ def mixed(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Te
     """
     x = batch.x
     if not hasattr(model, "advance"):
-        raise BadInput("the model cannot go on from its own tokens", where="scheduled", fix="use one with `advance`, such as LanguageModel")
+        raise BadInput(
+            "the model cannot continue from its own tokens", where="scheduled", fix="use one with `advance`, such as LanguageModel"
+        )
     own = torch.rand(len(x), x.shape[1] - 1, device=x.device) < share
     state = model.begin(*(batch.get(name) for name in model.reads if name != "x")) if hasattr(model, "begin") else None
     rows = [x[:, :1]]
@@ -71,13 +73,13 @@ def mixed(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Te
 
 
 @final
-class Scheduled(Around):
+class Scheduled(Wrapper):
     """Any objective, on inputs of which a fraction are the model's own; targets, sums and counts stay what they are.
 
     The engine says which step comes next (`at`), so the fraction depends on the step alone, also in a resumed run; draws
     come from the random key of the step.  A model that does not train, as in an evaluation, reads the truth alone.
 
-    objective: what judges the outputs
+    objective: the objective of the outputs
     fraction: step -> share of places
     likeliest: the model's own token is its likeliest, in place of a draw from what it expects
     """
@@ -89,7 +91,7 @@ class Scheduled(Around):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         share = self.share if getattr(model, "training", False) else 0.0
-        return self.objective(model, batch.replace(x=mixed(model, batch, share, self.likeliest)) if share else batch)
+        return self.objective(model, batch.replace(x=mix_inputs(model, batch, share, self.likeliest)) if share else batch)
 
     @property
     def share(self) -> float:

@@ -16,19 +16,19 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
 from . import _weight
-from ._around import Around, factor
 from ._coder import Coder, examples
+from ._wrapper import Wrapper, factor
 from .reconstruction import Reconstruction
 
 
 @final
-class Sparse(Around):
+class Sparse(Wrapper):
     """The objective's own terms, those of 'l1', 'l2' and 'kl' whose factors are not 0, and 'active', the share of values in use.
 
     The model has `encode` and `decode`.  The kl looks at the mean over the examples it is given at once; so unlike the other
     penalties, that of a batch cut into parts is the mean over the parts.
 
-    objective: what judges the output
+    objective: the objective of the output
     l1, l2, kl: factors of the penalties
     rate: share of the examples that should use a number of the code, for kl
     above: a value of the code larger than this is in use

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.terms import Terms
-from ._around import Around
+from ._wrapper import Wrapper
 from .gaussian import Gaussian
 
 
 @final
-class Truncated(Around):
+class Truncated(Wrapper):
     """The objective's own terms, row by row in pieces, through `model.advance(x, state) -> (output, state)`.
 
     Nothing is remembered from call to call: the state begins empty with each row, so a run resumes exactly.
@@ -37,7 +37,7 @@ class Truncated(Around):
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if not hasattr(model, "advance"):
-            raise BadInput(f"{type(model).__name__} cannot go on from a state", where="truncated", fix="use a model with `advance`")
+            raise BadInput(f"{type(model).__name__} cannot continue from a state", where="truncated", fix="use a model with `advance`")
         terms, state = Terms(), None
         for piece in self._pieces(batch):
             output, state = model.advance(piece.x, state)  # type: ignore[operator]

@@ -70,7 +70,7 @@ def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
     """
     if str(name) in known.REFUSED:
         raise BadInput(f"optimizer '{name}' cannot be used: {known.REFUSED[name]}", fix="'adamw' is a good start")
-    name, options = _switched(name, options)
+    name, options = _switch_rule(name, options)
     settable = _options(_rule(name)) + ([_switches()[name][0]] if name in _switches() else [])
     for option in options:
         if option not in settable:
@@ -110,7 +110,7 @@ def _declared(name: str, what: str, torchs: Sequence[str], usual: bool) -> bool:
     return bool(getattr(_rule(name), what, usual))
 
 
-def _switched(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _switch_rule(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The rule a switch stands for: 'emasgd' for 'sgd' with ema=True, 'rawadam' for 'adam' with bias_correction=False."""
     switch, setting, other = _switches().get(str(name), ("", None, ""))
     if switch not in options:

@@ -22,14 +22,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from ..core.errors import BadInput, NumericalStop, nearest
 from ..core.options import Range
 
-Line = Callable[[float], tuple[float, float]]
+LineFunction = Callable[[float], tuple[float, float]]
 """eta -> phi(eta), phi'(eta)"""
 Search = Literal["exact", "armijo", "wolfe"]
 MOST = 100
 """evaluations after which a search has failed; doubling as often reaches 2^100"""
 
 
-class Point(NamedTuple):
+class LinePoint(NamedTuple):
     """A place on the line: how far along, the loss there, and its slope along the line."""
 
     rate: float
@@ -41,7 +41,7 @@ class Point(NamedTuple):
         return math.isfinite(self.value) and math.isfinite(self.slope)
 
 
-def exact(line: Line, first: float = 1.0) -> Point:
+def exact(line: LineFunction, first: float = 1.0) -> LinePoint:
     """A minimum along the line: double the rate until the slope turns up, then close in on where it is 0."""
     from scipy.optimize import brentq
 
@@ -60,7 +60,7 @@ def exact(line: Line, first: float = 1.0) -> Point:
     raise _endless(low)
 
 
-def armijo(line: Line, first: float = 1.0, c1: float = 1e-4) -> Point:
+def armijo(line: LineFunction, first: float = 1.0, c1: float = 1e-4) -> LinePoint:
     """The first of  first, first/2, first/4, ...  that lowers the loss by a share c1 of what the slope promises."""
     start = _start(line, first)
     rate = first
@@ -74,16 +74,16 @@ def armijo(line: Line, first: float = 1.0, c1: float = 1e-4) -> Point:
     return start
 
 
-def wolfe(line: Line, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> Point:
+def wolfe(line: LineFunction, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> LinePoint:
     """A rate that meets both conditions: double it until an interval must hold one, then close in (Nocedal & Wright 3.5, 3.6)."""
     if not 0 < c1 < c2 < 1:
         raise BadInput(f"a Wolfe search needs 0 < c1 < c2 < 1, not c1={c1:g} and c2={c2:g}", fix="1e-4 and 0.9 suit most losses")
     start = _start(line, first)
 
-    def too_high(here: Point, low: Point) -> bool:
+    def too_high(here: LinePoint, low: LinePoint) -> bool:
         return not here.finite or here.value > start.value + c1 * here.rate * start.slope or here.value >= low.value
 
-    def flat(here: Point) -> bool:
+    def flat(here: LinePoint) -> bool:
         return abs(here.slope) <= -c2 * start.slope
 
     if start.slope == 0:
@@ -104,7 +104,7 @@ def wolfe(line: Line, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> 
     for _ in range(MOST):
         if abs((high.rate - low.rate) * low.slope) <= _rounding(start):
             break
-        here = _at(line, _between(low, high))
+        here = _at(line, _cubic_minimum(low, high))
         if too_high(here, low):
             high = here
         elif flat(here):
@@ -116,7 +116,7 @@ def wolfe(line: Line, first: float = 1.0, c1: float = 1e-4, c2: float = 0.9) -> 
     return low
 
 
-SEARCHES: dict[str, Callable[..., Point]] = {"exact": exact, "armijo": armijo, "wolfe": wolfe}
+SEARCHES: dict[str, Callable[..., LinePoint]] = {"exact": exact, "armijo": armijo, "wolfe": wolfe}
 
 
 @final
@@ -176,11 +176,11 @@ def _gradient(params: list[Tensor]) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in params])
 
 
-def _at(line: Line, rate: float) -> Point:
-    return Point(rate, *line(rate))
+def _at(line: LineFunction, rate: float) -> LinePoint:
+    return LinePoint(rate, *line(rate))
 
 
-def _start(line: Line, first: float) -> Point:
+def _start(line: LineFunction, first: float) -> LinePoint:
     if not (math.isfinite(first) and first > 0):
         raise BadInput(f"the first rate to try must be a number above 0, not {first!r}", where="line search")
     start = _at(line, 0.0)
@@ -191,12 +191,12 @@ def _start(line: Line, first: float) -> Point:
     return start
 
 
-def _rounding(start: Point) -> float:
+def _rounding(start: LinePoint) -> float:
     """The smallest change of the loss that its own digits can show."""
     return 4 * 2.0**-53 * max(abs(start.value), 1e-280)
 
 
-def _between(low: Point, high: Point) -> float:
+def _cubic_minimum(low: LinePoint, high: LinePoint) -> float:
     """Where the cubic through two points and their slopes is lowest, kept off the ends; the middle where it has no such place."""
     width = high.rate - low.rate
     middle = low.rate + width / 2
@@ -212,7 +212,7 @@ def _between(low: Point, high: Point) -> float:
     return low.rate + width * min(max(share, 0.1), 0.9)
 
 
-def _endless(low: Point) -> NumericalStop:
+def _endless(low: LinePoint) -> NumericalStop:
     return NumericalStop(
         f"the loss still falls at rate {low.rate:.3g}, where it is {low.value:.3g}",
         where="line search",

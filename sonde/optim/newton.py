@@ -84,17 +84,17 @@ class Newton(torch.optim.Optimizer):
             [along.new_full((p.numel(),), each["lr"]) for each in self.param_groups for p in each["params"] if p.requires_grad]
         )
 
-        def go(shift: float) -> None:
+        def evaluate_at(shift: float) -> None:
             move = axes @ (along / (curvatures + shift))
             vector_to_parameters(here - (rates * move).to(here.dtype), self.params)
 
         if group["indefinite"] == "refuse":
-            go(self.shift)
+            evaluate_at(self.shift)
             return loss
         if not definite:  # the flattest direction then counts as if it were as curved upwards as it is downwards
             self.shift = 2 * abs(self.lowest) + max(self.shift, 1e-8 * float(curvatures.abs().max()), floor)
         for _ in range(RAISES):
-            go(self.shift)
+            evaluate_at(self.shift)
             if float(closure()) <= float(loss):
                 return loss
             self.shift = 4 * max(self.shift, floor)

@@ -62,11 +62,11 @@ class Track:
         """Steps to the target."""
         return len(self.losses) - 1 if self.fate == "reached" else None
 
-    def arrived(self, target: float) -> int | None:
+    def steps_to(self, target: float) -> int | None:
         """Steps until the loss was first at most `target`."""
         return next((step for step, loss in enumerate(self.losses) if loss <= target), None)
 
-    def better(self) -> tuple[float, float]:
+    def sort_key(self) -> tuple[float, float]:
         """Sorts tracks: fewer steps first, then the lower end."""
         last = self.losses[-1]
         return (math.inf if self.steps is None else self.steps, last if self.fate != "diverged" and last == last else math.inf)
@@ -79,10 +79,10 @@ def entrant(name: str, rates: Sequence[float] = RATES) -> Entrant:
         return Entrant(name, make, () if own else tuple(rates))
     if name not in names():
         raise BadInput(f"no optimizer '{name}' to enter a race", fix=nearest(name, [*names(), *SPECIAL]))
-    return Entrant(name, partial(_built, name), tuple(rates))
+    return Entrant(name, partial(_build, name), tuple(rates))
 
 
-def everyone(rates: Sequence[float] = RATES) -> list[Entrant]:
+def standard_rules(rates: Sequence[float] = RATES) -> list[Entrant]:
     """The rules of the textbooks, one of each."""
     return [entrant(name, rates) for name in EVERYONE]
 
@@ -94,11 +94,11 @@ def follow(
     steps: int,
     target: float = -math.inf,
     keep: bool = False,
-    judge: Callable[[], float] | None = None,
+    evaluate: Callable[[], float] | None = None,
 ) -> Track:
     """Let an optimizer move the weights until the loss is at most `target`, it diverges, it stands still, or `steps` are over.
 
-    loss(step) is the loss to differentiate at a step; judge() gives the figure that counts, where that is another one.
+    loss(step) is the loss to differentiate at a step; evaluate() gives the loss that counts, where that is another one.
     """
     weights = list(weights)
     track = Track(type(optimizer).__name__, None, [])
@@ -106,14 +106,14 @@ def follow(
         closure: Any = partial(loss, step) if isinstance(optimizer, Newton) else partial(_with_gradient, weights, loss, step)
         before = torch.cat([w.detach().flatten() for w in weights])
         after, why = before, ""
-        value = math.nan if judge is None else judge()
+        value = math.nan if evaluate is None else evaluate()
         if step < steps:
             try:
                 loss_before = float(optimizer.step(closure))  # the loss before the move
             except NumericalStop as stop:
                 why = stop.what
             after = torch.cat([w.detach().flatten() for w in weights])
-        if judge is None:
+        if evaluate is None:
             value = loss_before if step < steps and not why else _value(loss, step)
         track.losses.append(value)
         if keep:
@@ -126,7 +126,7 @@ def follow(
             track.fate, track.why = "stalled", why
         elif step < steps and not after.isfinite().all():
             track.fate, track.why = "diverged", f"weights that are not finite after {step + 1} steps"
-        elif step < steps and judge is None and torch.equal(before, after):
+        elif step < steps and evaluate is None and torch.equal(before, after):
             track.fate, track.why = "stalled", f"no move from step {step + 1} on"
         if track.fate != "ran out":
             break
@@ -140,11 +140,11 @@ def race(
     steps: int,
     target: float = -math.inf,
     keep: bool = False,
-    judge: Callable[[list[Tensor]], float] | None = None,
+    evaluate: Callable[[list[Tensor]], float] | None = None,
 ) -> list[Track]:
     """Every entrant from the same start, each at the best of its rates; the fewest steps to the target first.
 
-    loss(weights, step) and judge(weights) see copies of `start`, which itself stays as it is.
+    loss(weights, step) and evaluate(weights) see copies of `start`, which itself stays as it is.
     """
     tracks = []
     for each in entrants:
@@ -152,15 +152,15 @@ def race(
         enough = steps
         for rate in sorted(each.rates, reverse=True) or (1.0,):
             weights = [w.detach().clone().requires_grad_() for w in start]
-            judged = None if judge is None else partial(judge, weights)
-            track = follow(weights, partial(loss, weights), each.make(weights, rate), enough, target, keep, judged)
+            evaluation = None if evaluate is None else partial(evaluate, weights)
+            track = follow(weights, partial(loss, weights), each.make(weights, rate), enough, target, keep, evaluation)
             track.name, track.rate = each.name, rate if each.rates else None
-            if best is None or track.better() < best.better():
+            if best is None or track.sort_key() < best.sort_key():
                 best = track
             enough = best.steps or enough  # a slower one need not go on past the best so far
         assert best is not None
         tracks.append(best)
-    return sorted(tracks, key=Track.better)
+    return sorted(tracks, key=Track.sort_key)
 
 
 def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
@@ -174,7 +174,7 @@ def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
     }
 
 
-def fits(name: str, count: int) -> bool:
+def is_feasible(name: str, count: int) -> bool:
     """Whether a rule can take that many weights: a Hessian grows with their square."""
     return "newton" not in name or count <= LARGEST
 
@@ -193,7 +193,7 @@ def _with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: i
     return value.detach()
 
 
-def _built(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
+def _build(name: str, weights: list[Tensor], rate: float, **options: Any) -> torch.optim.Optimizer:
     return optimizer(name, lr=rate, **options).build([{"params": weights, "weight_decay": 0.0, "names": [""] * len(weights)}])
 
 
@@ -210,8 +210,8 @@ def _descent(search: Any, weights: list[Tensor], rate: float) -> torch.optim.Opt
 
 
 SPECIAL: Mapping[str, tuple[Make, bool]] = {
-    "momentum": (partial(_built, "sgd", momentum=0.9), False),
-    "nesterov": (partial(_built, "sgd", momentum=0.9, nesterov=True), False),
+    "momentum": (partial(_build, "sgd", momentum=0.9), False),
+    "nesterov": (partial(_build, "sgd", momentum=0.9, nesterov=True), False),
     "lbfgs": (_lbfgs, True),
     "newton": (_newton, True),
     "damped_newton": (partial(_newton, indefinite="damp"), True),

@@ -19,15 +19,15 @@ Share = Annotated[float, Range(least=0, most=1)]
 _KNOWN: dict[str, Callable[..., Schedule]] = {}
 
 
-def _named(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
+def _schedule(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
     """Check the settings as options, and make the function known by its name."""
 
     @functools.wraps(function)
-    def checked(**settings: Any) -> Schedule:
+    def check_and_build(**settings: Any) -> Schedule:
         return function(**resolve(function, settings, f"schedule '{function.__name__}'"))
 
-    _KNOWN[function.__name__] = checked
-    return checked
+    _KNOWN[function.__name__] = check_and_build
+    return check_and_build
 
 
 def schedule(name: str, **settings: Any) -> Schedule:
@@ -42,13 +42,13 @@ def names() -> list[str]:
     return sorted(_KNOWN)
 
 
-@_named
+@_schedule
 def constant() -> Schedule:
     """Always 1."""
     return lambda step, steps: 1.0
 
 
-@_named
+@_schedule
 def inverse_time(half: Annotated[float, Range(above=0)] = 1.0) -> Schedule:
     """1 / (1 + step / half): falls like 1/t, slowly enough to reach any minimum and fast enough to settle in it.
 
@@ -57,7 +57,7 @@ def inverse_time(half: Annotated[float, Range(above=0)] = 1.0) -> Schedule:
     return lambda step, steps: 1.0 / (1.0 + step / half)
 
 
-@_named
+@_schedule
 def step_decay(every: Annotated[int, Range(least=1)], factor: Annotated[float, Range(above=0, most=1)] = 0.1) -> Schedule:
     """Multiplied by `factor` after each `every` steps.
 
@@ -67,7 +67,7 @@ def step_decay(every: Annotated[int, Range(least=1)], factor: Annotated[float, R
     return lambda step, steps: factor ** (step // every)
 
 
-@_named
+@_schedule
 def cosine(floor: Share = 0.0) -> Schedule:
     """Half a cosine wave from 1 down to `floor` at the last step.
 
@@ -76,7 +76,7 @@ def cosine(floor: Share = 0.0) -> Schedule:
     return lambda step, steps: _cosine(step / steps, floor)
 
 
-@_named
+@_schedule
 def warmup_cosine(warmup: Share = 0.05, floor: Share = 0.0) -> Schedule:
     """Rises in a straight line, then falls as half a cosine wave.
 
@@ -93,7 +93,7 @@ def warmup_cosine(warmup: Share = 0.05, floor: Share = 0.0) -> Schedule:
     return factor
 
 
-@_named
+@_schedule
 def warmup_stable_decay(warmup: Share = 0.05, decay: Share = 0.2, floor: Share = 0.0) -> Schedule:
     """Rises in a straight line, stays at 1, then falls in a straight line.
 

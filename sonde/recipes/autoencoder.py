@@ -17,7 +17,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
-from ..data.corrupt import fixed
+from ..data.corrupt import freeze_changes
 from ..models.autoencoder import convolutional, dense
 from ..objectives.contractive import Contractive
 from ..objectives.reconstruction import Reconstruction
@@ -25,7 +25,7 @@ from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown
+from .tools.shown import FinalReport
 from .tools.stacked import denoising
 
 IN_USE = 0.1
@@ -52,7 +52,7 @@ def recipe(
     Of a sparse code PCA gets as many numbers as a picture uses of it on average.
 
     kind: sparse puts a price on what the code uses, contractive on how much it moves with x; denoising reads pictures with
-        noise and is judged by the clean ones
+        noise and is compared with the clean ones
     data: gray pictures by name, or a file of your own (./mine.py);
         digits come with scikit-learn; the others need a data folder or a connection
     code: numbers of the code, by default 16; a sparse one may have more than there are pixels, by default 128
@@ -83,9 +83,9 @@ def recipe(
         last = "sigmoid" if sigmoid else "relu" if kind == "sparse" else "identity"
         build = partial(dense, shape, (*hidden, width), "relu", last, network == "tied")
     change = denoising(augment.noise(noise)) if kind == "denoising" else None
-    if change is not None:  # a part that is judged asks the same every time
-        judged: dict[str, Any] = {name: fixed(part, change, seed) for name, part in parts.splits.items() if name != "train"}
-        parts = replace(parts, **judged)
+    if change is not None:  # held-out parts are the same at every evaluation
+        held_out: dict[str, Any] = {name: freeze_changes(part, change, seed) for name, part in parts.splits.items() if name != "train"}
+        parts = replace(parts, **held_out)
     own: Any = {"sparse": Sparse(**{penalty: factor}, rate=rate), "contractive": Contractive(factor)}
     return Recipe(
         model=build,
@@ -96,7 +96,7 @@ def recipe(
         augment=change,
         batch_size=batch_size,
         epochs=epochs,
-        callbacks=(Shown(partial(report, parts, kind)),),
+        callbacks=(FinalReport(partial(report, parts, kind)),),
     )
 
 

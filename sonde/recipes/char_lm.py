@@ -16,17 +16,17 @@ from ..data.sequences import HiddenSource
 from ..data.tensors import WindowSource
 from ..data.text.windows import SHAKESPEARE
 from ..models.language_model import mixer_of
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
 
 
 def recipe(
     mixer: str = "attention",
     depth: Depth = 5,
-    width: Width = 128,
+    width: ModelWidth = 128,
     context: Annotated[int, Range(2, 1 << 20)] = 128,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
     batch_size: BatchSize = 16,
-    lr: Rate = 2e-3,
+    lr: LearningRate = 2e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
     valid: Annotated[float, Range(0, below=1)] = 0.05,
@@ -60,17 +60,17 @@ def recipe(
 
 
 def _windows(text: Path | None, context: int, valid: float, test: float) -> Data:
-    """Windows of the text: overlapping ones to train on; to judge by, others that lie apart, some of them where there are many."""
+    """Windows of the text: overlapping ones to train on; to evaluate on, windows that do not overlap, at most 500 of them."""
     if text is None and not fetch.find(*SHAKESPEARE):  # nothing is downloaded for a default
         data = load("stdlib_text", length=context)
     else:
         data = load(text or "tiny_shakespeare", length=context, valid=valid, test=test)
 
-    def again(source: Source | None, stride: int, most: int) -> Any:
+    def resample(source: Source | None, stride: int, most: int) -> Any:
         return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
 
-    judged = (again(part, context, 500) for part in (data.valid, data.test))
-    return replace(data, train=again(data.train, max(context // 8, 1), 100_000), **dict(zip(("valid", "test"), judged)))
+    held_out = (resample(part, context, 500) for part in (data.valid, data.test))
+    return replace(data, train=resample(data.train, max(context // 8, 1), 100_000), **dict(zip(("valid", "test"), held_out)))
 
 
 def _hidden(data: Data, seed: int) -> Data:

@@ -11,12 +11,12 @@ from ..models import diffusion
 from ..objectives.denoised import Denoised
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import Name, report, shape_of, unlabeled
-from .tools.shown import Shown
+from .tools.samples import SampleName, report, shape_of, unlabeled
+from .tools.shown import FinalReport
 
 
 def recipe(
-    data: Name = "moons",
+    data: SampleName = "moons",
     times: Annotated[int, Range(1, 10_000)] | None = None,
     schedule: Literal["cosine", "linear"] = "cosine",
     width: Annotated[int, Range(1, 1024)] | None = None,
@@ -49,5 +49,5 @@ def recipe(
         batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
-        callbacks=(Shown(partial(report, parts)),),
+        callbacks=(FinalReport(partial(report, parts)),),
     )

@@ -13,7 +13,7 @@ from ..models.cnn import CNN
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import cosine
-from .tools.parts import sometimes
+from .tools.parts import apply_with_chance
 
 
 def recipe(
@@ -45,7 +45,7 @@ def recipe(
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
         schedule=cosine(),
-        augment=sometimes(augment.shift(shift), shifted) if shifted else None,
+        augment=apply_with_chance(augment.shift(shift), shifted) if shifted else None,
         batch_size=batch_size,
         epochs=epochs,
         channels_last=True,

@@ -11,12 +11,12 @@ from ..models.flow import Flow
 from ..objectives.density import Density
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import Name, levels_of, report, shape_of, unlabeled
-from .tools.shown import Shown
+from .tools.samples import SampleName, levels_of, report, shape_of, unlabeled
+from .tools.shown import FinalReport
 
 
 def recipe(
-    data: Name = "moons",
+    data: SampleName = "moons",
     couplings: Annotated[int, Range(1, 100)] | None = None,
     width: Annotated[int, Range(1, 8192)] | None = None,
     batch_size: Annotated[int, Range(least=1)] = 128,
@@ -48,5 +48,5 @@ def recipe(
         batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
-        callbacks=(Shown(partial(report, parts)),),
+        callbacks=(FinalReport(partial(report, parts)),),
     )

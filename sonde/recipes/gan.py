@@ -12,17 +12,17 @@ from ..objectives.adversarial import Adversarial
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from .tools.samples import Name, report, shape_of, unlabeled
-from .tools.shown import Shown
+from .tools.samples import SampleName, report, shape_of, unlabeled
+from .tools.shown import FinalReport
 
 
 def recipe(
-    data: Name = "moons",
+    data: SampleName = "moons",
     latent: Annotated[int, Range(1, 1024)] | None = None,
     width: Annotated[int, Range(1, 1024)] | None = None,
     r1: Annotated[float, Range(least=0)] | None = None,
     smoothing: Annotated[float, Range(least=0, below=0.5)] = 0.0,
-    judging: Annotated[int, Range(least=1)] = 1,
+    discriminator_steps: Annotated[int, Range(least=1)] = 1,
     batch_size: Annotated[int, Range(least=1)] = 128,
     lr: Annotated[float, Range(above=0)] = 1e-3,
     steps: Annotated[int, Range(least=1)] = 6000,
@@ -35,10 +35,10 @@ def recipe(
     width: of the hidden layers, or channels at the full size; by default 64 or 32
     r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
     smoothing: real examples are to be called real with a probability of 1 less this
-    judging: steps of the discriminator before each of the generator
+    discriminator_steps: steps of the discriminator for each step of the generator
     batch_size: examples per update
-    lr: learning rate of both players; falls to 0 along a cosine
-    steps: updates of one player or the other; with judging 2 every third is the generator's
+    lr: learning rate of both networks; falls to 0 along a cosine
+    steps: updates of either network; with discriminator_steps 2 every third is the generator's
     """
     parts = unlabeled(data, seed)
     shape = shape_of(parts)
@@ -47,7 +47,7 @@ def recipe(
     return Recipe(
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
         data=parts,
-        objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, judging),
+        objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, discriminator_steps),
         optimizer=optimizer("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
         initialize=initialize("he_normal"),
@@ -55,5 +55,5 @@ def recipe(
         batch_size=batch_size,
         steps=steps,
         evaluate_every=max(steps // 10, 1),
-        callbacks=(Shown(partial(report, parts)),),
+        callbacks=(FinalReport(partial(report, parts)),),
     )

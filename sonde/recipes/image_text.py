@@ -30,7 +30,7 @@ from ..objectives.contrastive import Contrastive
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown
+from .tools.shown import FinalReport
 
 ROWS = 9
 """captions whose images are drawn"""
@@ -63,8 +63,8 @@ def recipe(
     data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")
     captions, lengths = distinct(data)
     kept = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
-    seen = (which(data.train[:], captions).unsqueeze(1) == kept).any(1)
-    parts = {name: alone(source, seen if name == "train" else None) for name, source in data.splits.items()}
+    seen = (caption_number(data.train[:], captions).unsqueeze(1) == kept).any(1)
+    parts = {name: image_caption_pairs(source, seen if name == "train" else None) for name, source in data.splits.items()}
     data = replace(data, **parts, task="other", classes=())  # type: ignore[arg-type]
     build = partial(pair, (3, *channels), size, data.reader.vocabulary.size, width, mixer)
     return Recipe(
@@ -79,7 +79,7 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 5, 1),
         evaluate_batch_size=batch_size,
-        callbacks=(Shown(partial(report, data, captions, lengths, kept)),),
+        callbacks=(FinalReport(partial(report, data, captions, lengths, kept)),),
     )
 
 
@@ -94,8 +94,8 @@ def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: A
     """How often the right one of all captions is found for an image of the test part; and the images found for some captions."""
     assert data.test is not None
     batch = data.test[torch.arange(len(data.test))]
-    wanted = which(batch, captions)
-    scores = likeness(model, batch, captions, lengths)
+    wanted = caption_number(batch, captions)
+    scores = similarity(model, batch, captions, lengths)
     right = scores.argmax(1) == wanted
     seen = (wanted.unsqueeze(1) == kept).any(1)
     new = sorted({*range(len(captions))} - {*kept.tolist()})
@@ -108,13 +108,13 @@ def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: A
 
 
 @torch.no_grad()
-def likeness(model: Any, batch: Batch, captions: Tensor, lengths: Tensor) -> Tensor:
+def similarity(model: Any, batch: Batch, captions: Tensor, lengths: Tensor) -> Tensor:
     """(B, N) inner products of images and captions."""
     model.eval()
     return torch.cat([model.images(part) for part in batch.x.split(256)]) @ model.texts(captions, lengths).mT
 
 
-def alone(source: Any, rows: Tensor | None) -> TensorSource:
+def image_caption_pairs(source: Any, rows: Tensor | None) -> TensorSource:
     """Pairs of images and captions, those that are true in `rows`, without the names of the shapes."""
     fields = {name: tensor if rows is None else tensor[rows] for name, tensor in source.fields.items() if name != "y"}
     return TensorSource(**fields)
@@ -127,7 +127,7 @@ def distinct(data: Data) -> tuple[Tensor, Tensor]:
     return rows[:, 1:], rows[:, 0]
 
 
-def which(batch: Batch, captions: Tensor) -> Tensor:
+def caption_number(batch: Batch, captions: Tensor) -> Tensor:
     """(B,) the number of each example's caption."""
     return (batch.text.unsqueeze(1) == captions).all(-1).int().argmax(1)
 

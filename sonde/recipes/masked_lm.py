@@ -8,20 +8,20 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corrupt import fixed, masking
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
+from ..data.corrupt import freeze_changes, masking
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
 
 
 def recipe(
     mixer: str = "attention causal=false",
     depth: Depth = 4,
-    width: Width = 128,
+    width: ModelWidth = 128,
     context: Annotated[int, Range(2, 4096)] = 64,
     level: Literal["bpe", "unigram", "wordpiece", "words", "char"] = "bpe",
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     rate: Annotated[float, Range(above=0, below=1)] = 0.15,
     batch_size: BatchSize = 32,
-    lr: Rate = 2e-3,
+    lr: LearningRate = 2e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
     seed: int = 0,
@@ -34,15 +34,15 @@ def recipe(
     context: tokens of a training window
     level: what a token is
     most: most different tokens
-    rate: share of the tokens asked for; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
+    rate: share of the tokens to predict; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
     batch_size: windows per update
     lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
     steps: updates
     data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
-    dataset = windowed(data, context, level, most, ("mask",))
+    dataset = window_data(data, context, level, most, ("mask",))
     hide = masking(dataset.reader.vocabulary, rate)
-    valid, test = (None if source is None else fixed(source, hide, seed) for source in (dataset.valid, dataset.test))
+    valid, test = (None if source is None else freeze_changes(source, hide, seed) for source in (dataset.valid, dataset.test))
     model = network(mixer, width, depth, len(dataset.classes), context, tied=True)
     base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
     return base.replace(augment=hide)

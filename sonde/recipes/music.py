@@ -19,8 +19,8 @@ from ..data.tensors import WindowSource
 from ..data.text.windows import windows
 from ..generate import generate
 from ..generate.stop import Stop, no_text
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
-from .tools.shown import Shown, causal
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.shown import FinalReport, causal
 from .tools.texts import tunes
 
 SAMPLED, LENGTH = 4, 400
@@ -30,10 +30,10 @@ SAMPLED, LENGTH = 4, 400
 def recipe(
     mixer: str = "lstm",
     depth: Depth = 2,
-    width: Width = 96,
+    width: ModelWidth = 96,
     context: Annotated[int, Range(16, 4096)] = 96,
     batch_size: BatchSize = 32,
-    lr: Rate = 4e-3,
+    lr: LearningRate = 4e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
     seed: int = 0,
@@ -55,7 +55,7 @@ def recipe(
     dataset = _windows(origin, every, context)
     places = max(context, len(PROMPT) + LENGTH)
     base = training(network(mixer, width, depth, len(dataset.classes), places), dataset, batch_size, lr, steps)
-    return base.replace(callbacks=(Shown(partial(_played, dataset, every[:200], seed)),))
+    return base.replace(callbacks=(FinalReport(partial(_write_tune, dataset, every[:200], seed)),))
 
 
 PROMPT = "\nM:4/4\n"
@@ -75,7 +75,7 @@ def _windows(origin: str, every: list[str], context: int) -> Data:
     )  # fmt: skip
 
 
-def _played(data: Data, corpus: list[str], seed: int, model: Any, folder: Path) -> dict[str, str]:
+def _write_tune(data: Data, corpus: list[str], seed: int, model: Any, folder: Path) -> dict[str, str]:
     """Write the tune with the most notes, and compare the steps from note to note with the corpus and with chance."""
     signs, device = data.reader.vocabulary, next(model.parameters()).device
     prompt = signs.encode(PROMPT).long().to(device).expand(SAMPLED, -1)

@@ -10,13 +10,13 @@ import torch
 
 from ..core.batch import Data
 from ..core.recipe import Recipe
-from ..data.text.corpora import spelled
+from ..data.text.corpora import letter_data
 from ..data.text.tokenizer import Tokenizer, special
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
-from .tools.shown import Shown, causal
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.shown import FinalReport, causal
 from .tools.texts import given_names
 
 SHOWN, LONGEST = 20, 24
@@ -27,9 +27,9 @@ ORDER = 4
 def recipe(
     mixer: str = "gru",
     depth: Depth = 2,
-    width: Width = 64,
+    width: ModelWidth = 64,
     batch_size: BatchSize = 64,
-    lr: Rate = 5e-3,
+    lr: LearningRate = 5e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
     seed: int = 0,
@@ -49,15 +49,15 @@ def recipe(
     dataset = _lines(data, seed)
     longest = max(LONGEST, *(len(row) for row in _rows(dataset.train)))
     base = training(network(mixer, width, depth, len(dataset.classes), longest), dataset, batch_size, lr, steps)
-    return base.replace(callbacks=(Shown(partial(_made_up, dataset, seed)),))
+    return base.replace(callbacks=(FinalReport(partial(_sample_names, dataset, seed)),))
 
 
 def _lines(file: Path | None, seed: int) -> Data:
     origin, lines = given_names(file)
-    return spelled(f"names: {origin}", lines, seed)
+    return letter_data(f"names: {origin}", lines, seed)
 
 
-def _made_up(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
+def _sample_names(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
     """Some names, how many of them it learned by heart, and what counting would have given."""
     letters: Tokenizer = data.reader.vocabulary
     start, end, pad = (special(letters, name) for name in ("start", "end", "pad"))

@@ -54,7 +54,7 @@ def recipe(
     """
     return Recipe(
         model=partial(MLP, widths=(1, width, width, 1), activation="tanh", dropout=dropout),
-        data=partial(_few, points, noise, seed),
+        data=partial(_few_points, points, noise, seed),
         objective=Gaussian(),
         optimizer=_rule(penalty, strength, lr),
         augment=augment.noise(jitter) if jitter else None,
@@ -72,8 +72,8 @@ def _rule(penalty: str, strength: float | None, lr: float) -> Optimizer:
     return optimizer(name, lr=lr, weight_decay=usual if strength is None else strength, **options)
 
 
-def _few(points: int, noise: float, seed: int) -> Data:
-    """Few points to learn from and plenty to judge by: only the training part is cut."""
+def _few_points(points: int, noise: float, seed: int) -> Data:
+    """Few points to learn from and plenty to evaluate on: only the training part is cut."""
     whole = load("sine", seed, n=10 * points, noise=noise)
     first = whole.train[:points]
     return replace(whole, train=TensorSource(first.x, first.y))

@@ -23,7 +23,7 @@ from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown, causal
+from .tools.shown import FinalReport, causal
 
 MOST = 500
 """test pictures whose likelihood is told for every label"""
@@ -56,7 +56,7 @@ def recipe(
     """
     causal(mixer, width)
     grays = levels or (17 if data == "digits" else 4)
-    parts = in_levels(load(data, seed=seed, standardize=False), grays)
+    parts = quantize_levels(load(data, seed=seed, standardize=False), grays)
     high, wide = parts.train[:1].x.shape[1:]
     return Recipe(
         model=partial(Pixels, (high, wide), grays, len(parts.classes), width, depth, mixer, dropout),
@@ -68,11 +68,11 @@ def recipe(
         batch_size=batch_size,
         epochs=epochs,
         evaluate_batch_size=128,
-        callbacks=(Shown(partial(report, parts)),),
+        callbacks=(FinalReport(partial(report, parts)),),
     )
 
 
-def in_levels(data: Data, levels: int) -> Data:
+def quantize_levels(data: Data, levels: int) -> Data:
     """Gray pictures as whole numbers (N, H, W), input and target at once, with their labels beside."""
 
     def part(batch: Batch) -> TensorSource:

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import reset
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
 
 
 def recipe(
@@ -16,9 +16,9 @@ def recipe(
     top: Annotated[int, Range(2, 4096)] = 8,
     chance: Annotated[float, Range(0, 1)] = 0.05,
     depth: Depth = 1,
-    width: Width = 64,
+    width: ModelWidth = 64,
     batch_size: BatchSize = 64,
-    lr: Rate = 3e-3,
+    lr: LearningRate = 3e-3,
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:

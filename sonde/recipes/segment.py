@@ -19,7 +19,7 @@ from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown
+from .tools.shown import FinalReport
 
 AT_ONCE = 64
 """images answered together"""
@@ -44,7 +44,7 @@ def recipe(
 
     size: height and width of an image, a multiple of 2^depth
     many: things in each image; later ones hide earlier ones
-    color: things are red, green or blue; in gray nobody can tell which of two that overlap hides the other
+    color: things are red, green or blue; in gray it is not visible which of two that overlap hides the other
     images: how many are made, of which 15 % are for validation and 15 % for the test
     noise: deviation of Gaussian noise on every pixel
     width: channels of the first level; each level below has twice as many
@@ -66,14 +66,14 @@ def recipe(
         evaluate_every=max(steps // 5, 1),
         evaluate_batch_size=AT_ONCE,
         channels_last=True,
-        callbacks=(Shown(partial(report, data)),),
+        callbacks=(FinalReport(partial(report, data)),),
     )
 
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     """The overlap of answer and truth on the test part, and a picture of some of them in the run's folder."""
     assert data.test is not None
-    predicted, wanted, x = answered(model, data)
+    predicted, wanted, x = predict_test(model, data)
     overlap = iou(predicted, wanted, len(data.classes))
     scores = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
     three = {"image": x, "truth": COLORS[wanted].movedim(-1, 1), "answer": COLORS[predicted].movedim(-1, 1)}
@@ -89,7 +89,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
 
 
 @torch.no_grad()
-def answered(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
+def predict_test(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest class of each pixel of the test part, the right one, and the images."""
     assert data.test is not None
     model.eval()

@@ -28,9 +28,9 @@ from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.sequence import BatchSize, Depth, Rate, Width
-from .tools.shown import Shown
-from .tools.texts import made_up
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth
+from .tools.shown import FinalReport
+from .tools.texts import grammar_sentences
 
 SPREAD = 0.3
 """deviation of the numbers of an embedding at the start; of 0.25 to 1, small ones did best on the validation part"""
@@ -39,7 +39,7 @@ SPREAD = 0.3
 def recipe(
     mixer: str = "gru",
     depth: Depth = 1,
-    width: Width = 128,
+    width: ModelWidth = 128,
     bidirectional: bool = True,
     pool: Literal["mean", "last"] = "mean",
     data: Literal["sst2", "sentence_polarity", "imdb", "toy"] | None = None,
@@ -50,7 +50,7 @@ def recipe(
     dropout: Annotated[float, Range(least=0, below=1)] | None = None,
     hidden: Annotated[float, Range(least=0, below=1)] | None = None,
     batch_size: BatchSize = 32,
-    lr: Rate = 2e-3,
+    lr: LearningRate = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 4.0,
     seed: int = 0,
 ) -> Recipe:
@@ -76,7 +76,7 @@ def recipe(
     epochs: passes over the training texts
     """
     which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")
-    dataset = made_up(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
+    dataset = grammar_sentences(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
     size = dataset.reader.vocabulary.size
     dropout, hidden = (usual * (which != "toy") if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
     model = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
@@ -88,18 +88,18 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip_norm=1.0,
-        augment=partial(_hide, hidden, unknown) if hidden else None,
+        augment=partial(_mask_tokens, hidden, unknown) if hidden else None,
         initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
         batch_size=batch_size,
         epochs=epochs,
         monitor="valid/accuracy",
         mode="max",
         restore_best=True,
-        callbacks=(Shown(partial(_beside, dataset, size)),),
+        callbacks=(FinalReport(partial(_compare_baseline, dataset, size)),),
     )
 
 
-def _hide(share: float, unknown: int, batch: fields.Batch, dice: Generator) -> fields.Batch:
+def _mask_tokens(share: float, unknown: int, batch: fields.Batch, dice: Generator) -> fields.Batch:
     """Some tokens become unknown ones, so that no single word decides."""
     return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=dice) < share).to(batch.x.device), unknown, batch.x))
 
@@ -125,7 +125,7 @@ def vectors(texts: Sequence[Ragged], tokens: int, width: int, seed: int = 0) -> 
     return torch.from_numpy(table * (SPREAD / table.std()))
 
 
-def _beside(data: Data, tokens: int, model: Any, folder: Path) -> dict[str, str]:
+def _compare_baseline(data: Data, tokens: int, model: Any, folder: Path) -> dict[str, str]:
     """The accuracy of the simple thing."""
     return {"baseline": f"a bag of words with logistic regression is right in {baseline(data, tokens):.4f} of the test texts"}
 

@@ -25,7 +25,7 @@ from ..optim.build import optimizer
 from ..runs.layout import RunDirectory
 from .tools.linear import linear
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown
+from .tools.shown import FinalReport
 from .tools.stacked import first_layers, greedy, layer
 
 
@@ -58,7 +58,7 @@ def recipe(
     steps: updates with labels
     """
     whole = load(data, seed=seed)
-    few = whole.train[:][of_each(whole.train[:].y, labels, seed)]
+    few = whole.train[:][sample_per_class(whole.train[:].y, labels, seed)]
     parts = replace(whole, train=TensorSource(few.x, few.y))
     start = few.x[0].numel()
     stage = partial(layer, activation=activation, noise=noise, lr=lr, epochs=passes)
@@ -73,10 +73,10 @@ def recipe(
     )
     autoencoders: list[AutoEncoder] = []
     begin = partial(pretrain, Data(TensorSource(whole.train[:].x), name=whole.name), widths, stage, seed, autoencoders)
-    return bare.replace(initialize=begin, callbacks=(Shown(partial(report, bare, whole, autoencoders, seed)),))
+    return bare.replace(initialize=begin, callbacks=(FinalReport(partial(report, bare, whole, autoencoders, seed)),))
 
 
-def of_each(y: Tensor, many: int, seed: int) -> Tensor:
+def sample_per_class(y: Tensor, many: int, seed: int) -> Tensor:
     """So many examples of each class, drawn by the seed."""
     order = torch.randperm(len(y), generator=generator(seed, "few labels"))
     return torch.cat([order[y[order] == label][:many] for label in range(int(y.max()) + 1)])

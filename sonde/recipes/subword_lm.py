@@ -7,19 +7,19 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, network, training, windowed
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
 
 
 def recipe(
     mixer: str = "attention",
     depth: Depth = 4,
-    width: Width = 128,
+    width: ModelWidth = 128,
     context: Annotated[int, Range(2, 1 << 20)] = 128,
     level: Literal["bpe", "unigram", "wordpiece", "words", "byte", "char"] = "bpe",
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0,
     batch_size: BatchSize = 16,
-    lr: Rate = 2e-3,
+    lr: LearningRate = 2e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
 ) -> Recipe:
@@ -38,5 +38,5 @@ def recipe(
     data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
         and where that is missing the source text of Python's standard library
     """
-    dataset = windowed(data, context, level, most)
+    dataset = window_data(data, context, level, most)
     return training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True), dataset, batch_size, lr, steps)

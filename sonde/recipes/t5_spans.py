@@ -9,22 +9,22 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corrupt import fixed, span_corruption, span_numbers
+from ..data.corrupt import freeze_changes, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width, training, windowed
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, training, window_data
 
 
 def recipe(
     decoder: str = "attention",
     depth: Depth = 2,
-    width: Width = 128,
+    width: ModelWidth = 128,
     context: Annotated[int, Range(8, 4096)] = 96,
     level: Literal["bpe", "unigram", "wordpiece", "words", "char"] = "bpe",
     most: Annotated[int, Range(300, 1 << 20)] = 2000,
     rate: Annotated[float, Range(above=0, below=1)] = 0.15,
     mean: Annotated[float, Range(least=1)] = 3.0,
     batch_size: BatchSize = 32,
-    lr: Rate = 2e-3,
+    lr: LearningRate = 2e-3,
     steps: StepCount = 1000,
     data: Path | None = None,
     seed: int = 0,
@@ -45,9 +45,9 @@ def recipe(
     data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
-    dataset = windowed(data, context, level, most, ("pad", "end", *marks))
+    dataset = window_data(data, context, level, most, ("pad", "end", *marks))
     cut = span_corruption(dataset.reader.vocabulary, rate, mean)
-    valid, test = (None if source is None else fixed(source, cut, seed) for source in (dataset.valid, dataset.test))
+    valid, test = (None if source is None else freeze_changes(source, cut, seed) for source in (dataset.valid, dataset.test))
     model = partial(EncoderDecoder, len(dataset.classes), width, depth, decoder=decoder)
     base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, spans cut out"), batch_size, lr, steps)
     return base.replace(augment=cut)

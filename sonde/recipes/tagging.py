@@ -15,18 +15,18 @@ from ..models.topologies import Tagger
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount
 from .tools.texts import grammar
 
 
 def recipe(
     mixer: str = "gru",
     depth: Depth = 1,
-    width: Width = 32,
+    width: ModelWidth = 32,
     bidirectional: bool = True,
     n: Annotated[int, Range(50, 1_000_000)] = 2000,
     batch_size: BatchSize = 32,
-    lr: Rate = 5e-3,
+    lr: LearningRate = 5e-3,
     steps: StepCount = 200,
     seed: int = 0,
 ) -> Recipe:

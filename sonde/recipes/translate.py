@@ -24,8 +24,8 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.sequence import BatchSize, Depth, Rate, StepCount, Width
-from .tools.shown import Shown
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount
+from .tools.shown import FinalReport
 
 Language = Literal["en", "de", "fr"]
 AT_ONCE, TOYS = 100, 7200
@@ -40,14 +40,14 @@ def recipe(
     mixer: str | None = None,
     attention: Literal["none", "dot", "general", "additive"] = "general",
     feeding: bool = False,
-    width: Width = 256,
+    width: ModelWidth = 256,
     depth: Depth = 1,
     vocabulary: Annotated[int, Range(300, 100_000)] = 6000,
     dropout: Annotated[float, Range(least=0, below=1)] = 0.3,
     sampling: Annotated[float, Range(0, 1)] = 0.0,
     beams: Annotated[int, Range(1, 64)] = 1,
     batch_size: BatchSize = 64,
-    lr: Rate = 1e-3,
+    lr: LearningRate = 1e-3,
     steps: StepCount = 3000,
     seed: int = 0,
 ) -> Recipe:
@@ -97,16 +97,16 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 10, 1),
         evaluate_batch_size=AT_ONCE,
-        callbacks=(Shown(partial(report, data, beams)),),
+        callbacks=(FinalReport(partial(report, data, beams)),),
     )
 
 
 def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str]:
     """What the trained model makes of the test part; all its translations are written into the run's folder."""
-    translations, wanted, sources = translated(model, data)
+    translations, wanted, sources = translate_test(model, data)
     scores = {"translated": translations, "word for word": word_for_word(data, sources), "source copied": sources}
     if beams > 1:
-        translations = scores[f"with {beams} beams"] = translated(model, data, beams)[0]
+        translations = scores[f"with {beams} beams"] = translate_test(model, data, beams)[0]
     lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(sources, translations, wanted)]
     (folder / "translations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     summary = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
@@ -117,7 +117,7 @@ def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str
     }
 
 
-def translated(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
+def translate_test(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
     """What the model makes of the test part, what it should be, and what was asked, as texts."""
     tokenizer, source = data.reader.vocabulary, data.test
     start, end, pad = (special(tokenizer, name) for name in ("start", "end", "pad"))

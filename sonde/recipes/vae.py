@@ -17,13 +17,13 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
 from ..data.catalog import load
-from ..data.corrupt import fixed
+from ..data.corrupt import freeze_changes
 from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import Shown
+from .tools.shown import FinalReport
 
 MOST = 1000
 """test pictures for the importance-weighted bound, which decodes each of them many times"""
@@ -60,8 +60,8 @@ def recipe(
     epochs: passes over the training data
     """
     parts = load(data, seed=seed, standardize=False)
-    judged: dict[str, Any] = {name: fixed(part, binarized, seed) for name, part in parts.splits.items() if name != "train"}
-    parts = replace(parts, **judged)
+    held_out: dict[str, Any] = {name: freeze_changes(part, binarize, seed) for name, part in parts.splits.items() if name != "train"}
+    parts = replace(parts, **held_out)
     shape = tuple(parts.train[:1].x.shape[1:])
     return Recipe(
         model=partial(dense if network == "dense" else convolutional, shape, hidden, code),
@@ -69,14 +69,14 @@ def recipe(
         objective=Elbo(beta=beta),
         optimizer=optimizer("adam", lr=lr),
         schedule=warmup_cosine(),
-        augment=binarized,
+        augment=binarize,
         batch_size=batch_size,
         epochs=epochs,
-        callbacks=(Shown(partial(report, parts, samples)),),
+        callbacks=(FinalReport(partial(report, parts, samples)),),
     )
 
 
-def binarized(batch: Batch, dice: Generator) -> Batch:
+def binarize(batch: Batch, dice: Generator) -> Batch:
     """Pixels that are black or white with their gray value as chance."""
     drawn = torch.rand(batch.x.shape, generator=dice, device=dice.device).to(batch.x.device) < batch.x
     return batch.replace(x=drawn.to(batch.x.dtype))

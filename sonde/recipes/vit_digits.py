@@ -17,8 +17,8 @@ from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.linear import linear
-from .tools.parts import sometimes
-from .tools.shown import Shown
+from .tools.parts import apply_with_chance
+from .tools.shown import FinalReport
 
 IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4), "cifar10": (3, 32, 4)}
 """channels, side, and a good side of a patch"""
@@ -63,11 +63,11 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
         objective=Categorical(classes=10),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
         schedule=warmup_cosine(),
-        augment=sometimes(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
+        augment=apply_with_chance(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
         clip_norm=1.0,
         batch_size=batch_size,
         epochs=epochs,
-        callbacks=(Shown(partial(report, parts)),),
+        callbacks=(FinalReport(partial(report, parts)),),
     )
 
 

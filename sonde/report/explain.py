@@ -13,8 +13,8 @@ import torch
 from ..core.batch import ask
 from ..core.errors import clean
 from ..core.numbers import bytes_, si
-from ..lenses.cost import Cost, Row, by, cost, on_meta, remark
-from ..lenses.tools.readonly import hooked
+from ..lenses.cost import Cost, CostRow, cost, describe_totals, on_meta, size_text
+from ..lenses.tools.readonly import hook_outputs
 from ..nn.mixers import Mixer
 from ..nn.recurrence import choose, watching
 
@@ -35,11 +35,11 @@ def explain_model(model: nn.Module | Callable[[], nn.Module], example: Any, titl
     """Count a network and lay it out: `example` and the options are those of `sonde.lenses.cost.cost`."""
     from rich.console import Group
 
-    shown, taken = explain(cost(model, example, **options), title), forms_taken(model, example, **options)
+    shown, taken = explain(cost(model, example, **options), title), chosen_forms(model, example, **options)
     return Group(shown, _forms(taken)) if taken else shown
 
 
-class Taken(NamedTuple):
+class ChosenForm(NamedTuple):
     """How one mixer is computed, and why."""
 
     layer: str
@@ -49,33 +49,33 @@ class Taken(NamedTuple):
     why: str
 
 
-def forms_taken(model: nn.Module | Callable[[], nn.Module], example: Any, **options: Any) -> list[Taken]:
+def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **options: Any) -> list[ChosenForm]:
     """The form of every mixer in the order they run, on the device the model is on; a recurrence by its cost model."""
     net, batch = on_meta(model, example, **options)
     mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
     real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
     device = torch.device("cpu") if real is None or real.type == "meta" else real
-    forms: list[Taken] = []
+    forms: list[ChosenForm] = []
 
     def note(name: str, mixer: Any, inputs: Any, _: Any) -> None:
         name, kind, fixed = name or "model", type(mixer).__name__, mixer.form != "auto"
         for steps, form in watch.seen:
-            choice = choose(_standing_in(steps, device))
+            choice = choose(_on_device(steps, device))
             why = "asked for" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
-            forms.append(Taken(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
+            forms.append(ChosenForm(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
         if not watch.seen:
             length = inputs[0].shape[1]
             form, why = (mixer.form, "asked for") if fixed else mixer.auto(length)
-            forms.append(Taken(name, kind, length, form, why))
+            forms.append(ChosenForm(name, kind, length, form, why))
         watch.seen.clear()
 
     if mixers:
-        with torch.no_grad(), torch.device("meta"), watching() as watch, hooked(mixers, note):
+        with torch.no_grad(), torch.device("meta"), watching() as watch, hook_outputs(mixers, note):
             ask(net, batch)
     return forms
 
 
-def _standing_in(steps: Steps, device: torch.device) -> Steps:
+def _on_device(steps: Steps, device: torch.device) -> Steps:
     """The same sizes on a device, in the memory of one number each."""
     tensors = {f.name: x for f in fields(steps) if isinstance(x := getattr(steps, f.name), torch.Tensor)}
     with torch.device(device):
@@ -87,23 +87,23 @@ def _seconds(estimates: dict[str, float]) -> str:
     return "expected ms: " + ", ".join(f"{form} {1e3 * seconds:.3g}" for form, seconds in sorted(estimates.items(), key=lambda one: one[1]))
 
 
-def _forms(taken: Sequence[Taken]) -> RenderableType:
+def _forms(taken: Sequence[ChosenForm]) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text("How the mixers are computed", "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in Taken._fields:
+    for head in ChosenForm._fields:
         table.add_column(head, justify="right" if head == "steps" else "left", overflow="fold")
-    for row in _folded_forms(taken):
+    for row in _fold_forms(taken):
         table.add_row(*(Text(clean(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
     return table
 
 
-def _folded(rows: Iterable[Row]) -> list[Row]:
+def _fold_rows(rows: Iterable[CostRow]) -> list[CostRow]:
     """Of equal blocks that follow each other the first, and one row with the sums of the others."""
-    shown: list[Row] = []
-    for run in _alike(rows, lambda row: row.name, lambda row: replace(row, name="")):
+    shown: list[CostRow] = []
+    for run in _group_alike(rows, lambda row: row.name, lambda row: replace(row, name="")):
         one, others = run[0], run[1:]
         every = [row for block in others for row in block]
         shown += one
@@ -111,17 +111,17 @@ def _folded(rows: Iterable[Row]) -> list[Row]:
             shown += every
             continue
         flops = None if any(row.flops is None for row in every) else sum(row.flops or 0 for row in every)
-        name, kind = _span(others[0][0].name, others[-1][0].name)[0], f"{len(others)} × block {_place(one[0].name)[1]}"
+        name, kind = _span(others[0][0].name, others[-1][0].name)[0], f"{len(others)} × block {_split_name(one[0].name)[1]}"
         sums = {what: sum(getattr(row, what) for row in every) for what in ("weights", "biases", "memory")}
         output = next((row.output for row in reversed(every) if row.output), ())
-        shown.append(Row(name, kind, output, flops=flops, **sums))
+        shown.append(CostRow(name, kind, output, flops=flops, **sums))
     return shown
 
 
-def _folded_forms(taken: Iterable[Taken]) -> list[Taken]:
+def _fold_forms(taken: Iterable[ChosenForm]) -> list[ChosenForm]:
     """Of equal blocks that follow each other one, with the numbers of all in the name."""
-    shown: list[Taken] = []
-    for run in _alike(taken, lambda row: row.layer, lambda row: row[1:]):
+    shown: list[ChosenForm] = []
+    for run in _group_alike(taken, lambda row: row.layer, lambda row: row[1:]):
         if len(run) >= MANY:
             shown += [one._replace(layer="".join(_span(one.layer, last.layer))) for one, last in zip(run[0], run[-1], strict=True)]
         else:
@@ -129,17 +129,17 @@ def _folded_forms(taken: Iterable[Taken]) -> list[Taken]:
     return shown
 
 
-def _alike(rows: Iterable[R], name: Callable[[R], str], bare: Callable[[R], Any]) -> list[list[list[R]]]:
+def _group_alike(rows: Iterable[R], name: Callable[[R], str], bare: Callable[[R], Any]) -> list[list[list[R]]]:
     """Rows by block, and blocks that follow each other and differ in their number alone together."""
 
-    def looks(block: list[R]) -> list[Any]:
-        return [(_place(name(row))[::2], bare(row)) for row in block]
+    def key(block: list[R]) -> list[Any]:
+        return [(_split_name(name(row))[::2], bare(row)) for row in block]
 
-    blocks = [list(block) for _, block in groupby(rows, lambda row: _place(name(row))[:2])]
-    return [list(run) for _, run in groupby(blocks, looks)]
+    blocks = [list(block) for _, block in groupby(rows, lambda row: _split_name(name(row))[:2])]
+    return [list(run) for _, run in groupby(blocks, key)]
 
 
-def _place(name: str) -> tuple[str, str, str]:
+def _split_name(name: str) -> tuple[str, str, str]:
     """'stack.blocks.3.ffn.up' -> 'stack.blocks.', '3', '.ffn.up'."""
     match = re.match(r"((?:[^.]*[^.\d][^.]*\.)*)(\d+)((?:\..*)?)$", name)
     return (match[1], match[2], match[3]) if match else (name, "", "")
@@ -147,7 +147,7 @@ def _place(name: str) -> tuple[str, str, str]:
 
 def _span(first: str, last: str) -> tuple[str, str]:
     """Name of the blocks from one to another, and what follows the number: 'stack.blocks.0–11', '.mixer'."""
-    (head, start, tail), end = _place(first), _place(last)[1]
+    (head, start, tail), end = _split_name(first), _split_name(last)[1]
     return f"{head}{start}–{end}", tail
 
 
@@ -159,21 +159,21 @@ def explain(profile: Cost, title: str) -> RenderableType:
     from rich.text import Text
 
     table = Table(title=Text(clean(title), "bold"), title_justify="left", box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
-    totals = ("total", "", "", f"{profile.weights:,}", f"{profile.biases:,}", _least(profile), bytes_(profile.memory), "")
+    totals = ("total", "", "", f"{profile.weights:,}", f"{profile.biases:,}", _flops_text(profile), bytes_(profile.memory), "")
     heads = ("layer", "kind", "output", "weights", "biases", "FLOPs", "memory", "field")
     for head, total in zip(heads, totals, strict=True):
         to_right = head in ("weights", "biases", "FLOPs", "memory")
         table.add_column(head, total, justify="right" if to_right else "left", overflow="fold", no_wrap=to_right)
-    for row in _folded(profile.rows):
+    for row in _fold_rows(profile.rows):
         kind = row.kind if row.calls == 1 else f"{row.kind} ({row.calls} calls)"
         cells: Sequence[str] = (
-            *(row.name, kind, by(row.output) if row.calls else "-"),
+            *(row.name, kind, size_text(row.output) if row.calls else "-"),
             *(f"{row.weights:,}" if row.weights else "", f"{row.biases:,}" if row.biases else ""),
-            *(si(row.flops).strip(), bytes_(row.memory), by(row.field) if row.field else ""),
+            *(si(row.flops).strip(), bytes_(row.memory), size_text(row.field) if row.field else ""),
         )
         table.add_row(*(Text(clean(cell)) for cell in cells))
-    return Group(table, Text(remark(profile) + " One multiply-add counts as 2 FLOPs.", "dim"))
+    return Group(table, Text(describe_totals(profile) + " One multiply-add counts as 2 FLOPs.", "dim"))
 
 
-def _least(profile: Cost) -> str:
+def _flops_text(profile: Cost) -> str:
     return ("≥ " if profile.unknown else "") + si(profile.flops).strip()

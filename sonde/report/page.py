@@ -16,9 +16,9 @@ from typing import Any
 from ..core import registry
 from ..core.errors import ResourceFault, SondeError, clean
 from ..core.files import replace_file
-from ..core.numbers import formatted, number, percent
+from ..core.numbers import format_cell, number, percent
 from ..core.reading import Reading, Subject
-from ..lenses.curves import LARGER_IS_BETTER, NONE_IS_BEST, OF_TRAINING, Line, panel, series, without_copies
+from ..lenses.curves import LARGER_IS_BETTER, NONE_IS_BEST, OF_TRAINING, CurvePoints, panel, series, without_copies
 from .draw import draw, short, svg
 
 MOST_EXAMPLES = 10_000
@@ -65,7 +65,7 @@ def report(run: Any) -> Path:
         if panels
         else "",
         _section("Metrics", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learned", *blocks) if (blocks := _learned(run)) else "",
+        _section("What was learned", *blocks) if (blocks := _recipe_results(run)) else "",
         _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
         *(
             _section(each.title, figures.add(lens, each, titled=False))
@@ -75,7 +75,7 @@ def report(run: Any) -> Path:
         *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
         _section(
             "What was asked",
-            tag("div", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _asked(info)), class_="grid"),
+            tag("div", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _run_settings(info)), class_="grid"),
         ),
         _section("Data", _data(info, looked)),
         _section(
@@ -133,7 +133,7 @@ class _Figures:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _no_room(folder, error) from error
+            raise _disk_error(folder, error) from error
 
     def add(self, name: str, reading: Reading, titled: bool = True) -> Html:
         if reading.kind == "table":
@@ -141,7 +141,7 @@ class _Figures:
         try:
             draw(reading, self.folder / f"{_slug(name)}.png")
         except OSError as error:
-            raise _no_room(self.folder, error) from error
+            raise _disk_error(self.folder, error) from error
         drawn = any(len(values) for values in reading.values.values())
         return tag("figure", tag("h3", reading.title) if titled else "", _picture(reading) if drawn else "", _note(reading))
 
@@ -159,7 +159,7 @@ def _picture(reading: Reading) -> Html:
     return tag("div", picture, class_="scroll")
 
 
-def _learned(run: Any) -> list[Html]:
+def _recipe_results(run: Any) -> list[Html]:
     """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
     texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learned")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
@@ -175,8 +175,8 @@ def _card(reading: Any, titled: bool = True) -> Html:
     """A reading of kind 'table' as a real table."""
     formats, total = reading.formats, reading.total
     right = {name: not any(isinstance(cell, str) for cell in column) for name, column in reading.values.items()}
-    columns = {name: [formatted(cell, formats.get(name, "")) for cell in column] for name, column in reading.values.items()}
-    foot = [formatted(total[name], formats.get(name, "")) if name in total else "" for name in columns] if total else []
+    columns = {name: [format_cell(cell, formats.get(name, "")) for cell in column] for name, column in reading.values.items()}
+    foot = [format_cell(total[name], formats.get(name, "")) if name in total else "" for name in columns] if total else []
     if foot:
         foot[0] = foot[0] or "total"
     body = _table(list(columns), list(zip(*columns.values(), strict=False)), [right[name] for name in columns], foot)
@@ -199,17 +199,17 @@ def _table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], right: Sequence[
 
 def _pairs(title: str, values: Mapping[str, Any]) -> Html:
     """Names and values in two columns."""
-    rows = [(name, _plain(value)) for name, value in values.items()] if isinstance(values, Mapping) else []
+    rows = [(name, _to_text(value)) for name, value in values.items()] if isinstance(values, Mapping) else []
     return tag(
         "figure", tag("h3", title), _table(("", ""), rows, (False, False)) if rows else tag("p", "none", class_="muted"), class_="pairs"
     )
 
 
-def _plain(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_to_text(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(_to_text, value))
     return f"{value:g}" if isinstance(value, float) else number(value) if isinstance(value, int) else "-" if value is None else str(value)
 
 
@@ -265,7 +265,7 @@ def _final(run: Any) -> Html:
     return tag("figure", tag("h3", title), _table(("", *splits), rows, (False, *[True] * len(splits))))
 
 
-def _asked(info: Mapping[str, Any]) -> dict[str, Any]:
+def _run_settings(info: Mapping[str, Any]) -> dict[str, Any]:
     options = info.get("run_options", {})
     return {"seed": info.get("seed"), **(options if isinstance(options, Mapping) else {})}
 
@@ -290,7 +290,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
         kind = event.get("event", "")
         saved = saved + 1 if kind == "checkpoint" else 0
         more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text")}
-        words = f"{saved:,} in a row, this is the last" if saved > 1 else event.get("text") or _plain(more)
+        words = f"{saved:,} in a row, this is the last" if saved > 1 else event.get("text") or _to_text(more)
         if saved > 1:
             rows.pop()
         rows.append((str(event.get("time", "")).replace("T", " "), number(event.get("step")), kind, words))
@@ -313,7 +313,7 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
         if panels:
             draw(panels, path.with_suffix(".png"))
     except OSError as error:
-        raise _no_room(path, error) from error
+        raise _disk_error(path, error) from error
     figures = [tag("figure", tag("h3", each.title), _picture(each), _note(each)) for each in panels]
     head = tag("header", tag("p", "Sonde comparison", class_="kicker"), tag("h1", f"{len(runs)} runs side by side"))
     page = _page(
@@ -327,19 +327,19 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
 
 def compare_curves(runs: Sequence[Any]) -> list[Reading]:
     """One panel per figure with one line per run; validation first."""
-    curves: dict[str, dict[str, Line]] = {}
-    for name, run in _named(runs).items():
+    curves: dict[str, dict[str, CurvePoints]] = {}
+    for name, run in _name_runs(runs).items():
         for key, line in without_copies(series(run.metrics)).items():
             if len(line[0]) > 1:
                 curves.setdefault(key, {})[name] = line
     keys = sorted(curves, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
-    colors = {name: place for place, name in enumerate(_named(runs))}
+    colors = {name: place for place, name in enumerate(_name_runs(runs))}
     return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colors) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
     """One row per run: its name, the options (and recipe, seed) that differ, and final metrics that any run has."""
-    named = _named(runs)
+    named = _name_runs(runs)
     options = {name: _settings(run.info) for name, run in named.items()}
     every = list(dict.fromkeys(key for settings in options.values() for key in settings))
     differing = [key for key in every if len({repr(settings.get(key)) for settings in options.values()}) > 1]
@@ -357,7 +357,7 @@ def _settings(info: Mapping[str, Any]) -> dict[str, Any]:
     return {"recipe": name, **info.get("options", {}), "seed": info.get("seed")}
 
 
-def _named(runs: Sequence[Any]) -> dict[str, Any]:
+def _name_runs(runs: Sequence[Any]) -> dict[str, Any]:
     """Runs by a name of their own: the directory's, with its parents where two share it."""
     names = [run.name for run in runs]
     own = [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
@@ -370,12 +370,12 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
     best: dict[str, float] = {}
     for head in heads:
         values = [row[head] for row in rows if isinstance(row[head], (int, float)) and not isinstance(row[head], bool)]
-        judged = "/" in head and head.rpartition("/")[2] not in NONE_IS_BEST
-        if judged and len(values) > 1 and min(values) < max(values):
+        has_best = "/" in head and head.rpartition("/")[2] not in NONE_IS_BEST
+        if has_best and len(values) > 1 and min(values) < max(values):
             best[head] = max(values) if head.rpartition("/")[2] in LARGER_IS_BETTER else min(values)
 
     def cell(head: str, value: Any) -> Any:
-        text = short(_plain(value), 60) if "/" not in head else _figure(head, value)
+        text = short(_to_text(value), 60) if "/" not in head else _figure(head, value)
         return tag("strong", text) if head in best and value == best[head] else text
 
     right = [head != "run" and all(row[head] is None or isinstance(row[head], (int, float)) for row in rows) for head in heads]
@@ -411,11 +411,11 @@ def _write(path: Path, page: Html) -> Path:
     try:
         replace_file(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise _no_room(path, error) from error
+        raise _disk_error(path, error) from error
     return path
 
 
-def _no_room(path: Path, error: OSError) -> ResourceFault:
+def _disk_error(path: Path, error: OSError) -> ResourceFault:
     return ResourceFault(
         f"{path.name} cannot be written: {error.strerror or error}",
         where=str(path.parent),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import clean
-from .terminal import bold, colored, table, wide, width
+from .terminal import bold, table, wants_color, wide, width
 
 if TYPE_CHECKING:
     from ..core.reading import Bars, Heat, Lines, Plane, Reading, Table, Text
@@ -27,17 +27,20 @@ def text(reading: Reading) -> str:
 
 
 def _table(reading: Table) -> str:
-    from ..core.numbers import formatted
+    from ..core.numbers import format_cell
 
     formats = reading.formats
     names = list(reading.values)
-    rows = [[formatted(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
+    rows = [[format_cell(cell, formats.get(name, "")) for name, cell in zip(names, row, strict=True)] for row in _columns(reading)]
     more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS + 20 else ""
     rows = rows[:ROWS] if more else rows
     total = reading.total
     if total:
         rows.append(
-            ["total" if i == 0 else formatted(total[name], formats.get(name, "")) if name in total else "" for i, name in enumerate(names)]
+            [
+                "total" if i == 0 else format_cell(total[name], formats.get(name, "")) if name in total else ""
+                for i, name in enumerate(names)
+            ]
         )
     return table(names, rows) + more
 
@@ -46,7 +49,9 @@ def _bars(reading: Bars) -> str:
     rows = list(_columns(reading))
     bins = [f"{a:.4g} to {b:.4g}" for a, b in zip(reading.edges, reading.edges[1:], strict=False)]
     marks = reading.labels or bins or range(len(rows))
-    return _cut([reading.axes[0] if reading.axes else "", *reading.values], [[mark, *row] for mark, row in zip(marks, rows, strict=True)])
+    return _fit_width(
+        [reading.axes[0] if reading.axes else "", *reading.values], [[mark, *row] for mark, row in zip(marks, rows, strict=True)]
+    )
 
 
 def _lines(reading: Lines) -> str:
@@ -54,7 +59,7 @@ def _lines(reading: Lines) -> str:
     for name, values in reading.values.items():
         known = [value for value in values if value is not None and value == value]
         rows.append([name, len(values), *((known[0], known[-1], min(known), max(known)) if known else (None,) * 4)])
-    return _cut(["line", "points", "first", "last", "lowest", "highest"], rows)
+    return _fit_width(["line", "points", "first", "last", "lowest", "highest"], rows)
 
 
 def _heat(reading: Heat) -> str:
@@ -75,7 +80,7 @@ def _plane(reading: Plane) -> str:
     for name, panel in reading.values.items():
         known = [value for row in panel for value in row if value is not None and value == value]
         rows.append([name, f"{len(panel)} x {len(panel[0]) if panel else 0}", *((min(known), max(known)) if known else (None, None))])
-    return _cut(["panel", "points", "lowest", "highest"], rows)
+    return _fit_width(["panel", "points", "lowest", "highest"], rows)
 
 
 def _running(reading: Text) -> str:
@@ -98,10 +103,10 @@ def _running(reading: Text) -> str:
     for token, value in zip(tokens, values, strict=True):
         shown.append(token, style(value))
         shown.append("\n" if token.endswith("\u21b5") else "")
-    console = Console(width=width(), force_terminal=colored(), no_color=not colored(), highlight=False)
+    console = Console(width=width(), force_terminal=wants_color(), no_color=not wants_color(), highlight=False)
     with console.capture() as taken:
         console.print(shown)
-        if colored():
+        if wants_color():
             steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
             console.print(f"{clean(unit)}:", *(Styled(f" {value:.2g} ", style(value)) for value in steps))
     most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
@@ -110,7 +115,7 @@ def _running(reading: Text) -> str:
     return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {ranking}" if ranking else "")
 
 
-def _counted(what: str) -> Any:
+def _plural(what: str) -> Any:
     return lambda reading: f"{len(next(iter(reading.values.values()), []))} {what}"
 
 
@@ -118,7 +123,7 @@ def _columns(reading: Reading) -> Iterator[Sequence[Any]]:
     return zip(*reading.values.values(), strict=True)
 
 
-def _cut(heads: Sequence[str], rows: list[list[Any]]) -> str:
+def _fit_width(heads: Sequence[str], rows: list[list[Any]]) -> str:
     more = f"\n... and {len(rows) - ROWS} more" if len(rows) > ROWS else ""
     return table(heads, rows[:ROWS]) + more
 
@@ -129,8 +134,8 @@ SHAPES = {
     "lines": _lines,
     "heat": _heat,
     "plane": _plane,
-    "scatter": _counted("points"),
-    "images": _counted("pictures"),
-    "graph": _counted("boxes"),
+    "scatter": _plural("points"),
+    "images": _plural("pictures"),
+    "graph": _plural("boxes"),
     "text": _running,
 }

@@ -13,14 +13,14 @@ from typing import Any
 from ..core.errors import clean
 
 
-def colored() -> bool:
+def wants_color() -> bool:
     """Whether the output is a terminal that wants colors; NO_COLOR and pipes get the bare text."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def bold(text: str) -> str:
     """Bold where there are colors."""
-    return f"\x1b[1m{text}\x1b[0m" if colored() else text
+    return f"\x1b[1m{text}\x1b[0m" if wants_color() else text
 
 
 def width() -> int:

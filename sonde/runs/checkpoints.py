@@ -93,26 +93,26 @@ def verify(path: Path, names: Iterable[str]) -> tuple[dict[str, bytes], dict[str
     """
     manifest = files.parse_json(files.read_file(path / "manifest.json", limit=1 << 20))
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise damaged(path, "manifest.json is not a manifest")
+        raise damage_error(path, "manifest.json is not a manifest")
     if manifest.pop("sha256", None) != _digest(manifest):
-        raise damaged(path, "manifest.json does not match its checksum")
+        raise damage_error(path, "manifest.json does not match its checksum")
     if type(manifest.get("format")) is int and manifest["format"] > FORMAT:
         raise BadInput(f"checkpoint {path.name} was made by a newer version of Sonde", where=str(path), fix="use that version")
     if manifest.get("format") != FORMAT:
-        raise damaged(path, f"it has format {manifest.get('format')!r}, not {FORMAT}")
+        raise damage_error(path, f"it has format {manifest.get('format')!r}, not {FORMAT}")
     match = NAME.match(path.name.removeprefix("bad-"))
     if type(manifest.get("step")) is not int or (match and int(match.group(1)) != manifest["step"]):
-        raise damaged(path, "manifest.json belongs to another step")
+        raise damage_error(path, "manifest.json belongs to another step")
     wanted = {*names, "state.json"}
     listed, present = set(manifest["files"]), {entry.name for entry in path.iterdir()} - {"manifest.json"}
     if listed != wanted or present != wanted:
-        raise damaged(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
-    content = {name: _verified(path / name, *manifest["files"][name]) for name in sorted(wanted)}
+        raise damage_error(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
+    content = {name: _verify(path / name, *manifest["files"][name]) for name in sorted(wanted)}
     if len(content["state.json"]) > files.JSON_LIMIT:
-        raise damaged(path, "state.json is too large")
+        raise damage_error(path, "state.json is too large")
     state = files.parse_json(content["state.json"])
     if not isinstance(state, dict) or state.get("step") != manifest["step"]:
-        raise damaged(path, "state.json belongs to another step")
+        raise damage_error(path, "state.json belongs to another step")
     return content, state, manifest
 
 
@@ -135,18 +135,18 @@ def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
     )
 
 
-def _verified(path: Path, size: Any, digest: Any) -> bytes:
+def _verify(path: Path, size: Any, digest: Any) -> bytes:
     """The bytes of a file, if they are the bytes that were written."""
     actual = path.lstat().st_size
     if actual != size:
-        raise damaged(path.parent, f"{path.name} has {actual} bytes instead of {size}")
+        raise damage_error(path.parent, f"{path.name} has {actual} bytes instead of {size}")
     data = files.read_file(path, actual)
     if hashlib.sha256(data).hexdigest() != digest:
-        raise damaged(path.parent, f"{path.name} does not match its checksum")
+        raise damage_error(path.parent, f"{path.name} does not match its checksum")
     return data
 
 
-def damaged(path: Path, why: str) -> DataUnusable:
+def damage_error(path: Path, why: str) -> DataUnusable:
     return DataUnusable(
         f"checkpoint {path.name} is damaged: {why}", where=str(path), fix="an earlier checkpoint is used where there is one"
     )

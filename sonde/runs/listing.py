@@ -18,7 +18,7 @@ METRICS = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "loss")
 
 
 @dataclass
-class Glance:
+class RunSummary:
     """One run, as one row of a table."""
 
     path: Path
@@ -43,17 +43,17 @@ def folders(home: Path) -> list[Path]:
     return [path for path in inside if any(os.path.lexists(path / mark) for mark in marks)]
 
 
-def glance(path: Path) -> Glance:
+def summarize(path: Path) -> RunSummary:
     """Read one run directory; whatever is wrong with it becomes its status."""
     try:
         return _read(path)
     except SondeError as error:
-        return Glance(path, status=f"unreadable: {error.what}")
+        return RunSummary(path, status=f"unreadable: {error.what}")
     except Exception as error:  # a table of many runs must not fall to one of them, however it is broken
-        return Glance(path, status=f"unreadable: {clean(error)[:80]}")
+        return RunSummary(path, status=f"unreadable: {clean(error)[:80]}")
 
 
-def _read(path: Path) -> Glance:
+def _read(path: Path) -> RunSummary:
     from .layout import RunDirectory
 
     folder = RunDirectory(path)
@@ -62,10 +62,10 @@ def _read(path: Path) -> Glance:
     recipe = _mapping(info.get("recipe"))
     counted = {**_numbers(last), **_numbers(result)}
     step = int(counted.get("steps", counted.get("step", 0)))
-    return Glance(
+    return RunSummary(
         path,
         recipe=str(recipe.get("name") or Path(str(recipe.get("file", "-"))).name),
-        status="done" if result.get("status") == "done" else "running" if busy(path) else _stopped(folder, step),
+        status="done" if result.get("status") == "done" else "running" if busy(path) else _stop_status(folder, step),
         step=step,
         metrics=_numbers(result.get("metrics")) or {name: value for name, value in _numbers(last).items() if name in METRICS},
         seconds=_seconds(folder.rows("events.jsonl")),
@@ -73,11 +73,11 @@ def _read(path: Path) -> Glance:
     )
 
 
-def _stopped(folder: Any, step: int) -> str:
+def _stop_status(folder: Any, step: int) -> str:
     """How far it came, and where it would go on."""
     saved = [int(entry.name.removeprefix("step-")) for entry in folder.checkpoints.glob("step-*") if entry.name[5:].isdigit()]
     last = max(saved, default=0)
-    return f"stopped at step {step}" if last == step else f"stopped at step {step}, goes on from {last}"
+    return f"stopped at step {step}" if last == step else f"stopped at step {step}, continues from {last}"
 
 
 def _seconds(events: Iterable[Mapping[str, Any]]) -> float | None:
@@ -110,7 +110,7 @@ def busy(path: Path) -> bool:
     return False
 
 
-def differing(seen: Sequence[Glance]) -> list[str]:
+def differing(seen: Sequence[RunSummary]) -> list[str]:
     """For each run, the options in which the runs of its recipe differ, as text."""
     texts = []
     for one in seen:

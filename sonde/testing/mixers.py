@@ -391,7 +391,7 @@ def saved_and_loaded_it_gives_the_same_bits(make: Make) -> None:
 
 def decoding_equals_forward(make: Make) -> None:
     """Where it has `decode`, a program of the decoding kernel gives its logits and states."""
-    from ..generate.fused import ready
+    from ..generate.fused import prepare
     from ..models.language_model import LanguageModel
 
     mix = make(torch.float32)
@@ -402,7 +402,7 @@ def decoding_equals_forward(make: Make) -> None:
         model = LanguageModel(11, mix.width, 1, "rnn").eval()
         model.stack.blocks[0].mixer = mix
         tokens = torch.randint(11, (B, 12))
-        program = ready(model, B)
+        program = prepare(model, B)
         if program is None:  # it may refuse some of its settings
             return
         wanted, _ = model.advance(tokens)

@@ -12,7 +12,7 @@ from sonde.atlas import activations as act
 from sonde.atlas.exhibit import run
 from sonde.models import heads
 from sonde.nn import activations
-from sonde.nn.activations import Interval, about
+from sonde.nn.activations import Interval, describe
 from tests.atlas.mistakes import wrong as failed
 
 
@@ -37,7 +37,7 @@ def instead(monkeypatch):
     """Give an activation another body; its settings are ignored."""
 
     def put(name, **changes):
-        known = about(name)
+        known = describe(name)
         activation = replace(known, **changes)
 
         def make(**settings):
@@ -45,7 +45,7 @@ def instead(monkeypatch):
 
         make.__name__ = name
         monkeypatch.setitem(activations._KNOWN, name, make)
-        monkeypatch.setattr(activations, "resolve", lambda function, given, owner: given)
+        monkeypatch.setattr(activations, "resolve", lambda function, inputs, owner: inputs)
 
     return put
 
@@ -131,7 +131,7 @@ def test_act_08_notices_heads_that_are_mixed_up(monkeypatch, no_training):
 
 
 def test_act_08_notices_a_helper_that_never_warns(monkeypatch, no_training):
-    monkeypatch.setattr(heads, "odd", lambda *pair: "")
+    monkeypatch.setattr(heads, "mismatch", lambda *pair: "")
     result = run("ACT-08")
     assert not result.passed and "binary with sigmoid: warnings" in result.why
 

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow  # each of them trains
 
 
 def test_app_04_notices_labels_the_wrong_way_round(monkeypatch) -> None:
-    right = applications.sentiment.made_up
+    right = applications.sentiment.grammar_sentences
 
     def turned(seed: int):
         data = right(seed)
         return dataclasses.replace(data, classes=data.classes[::-1])
 
-    monkeypatch.setattr(applications.sentiment, "made_up", turned)
+    monkeypatch.setattr(applications.sentiment, "grammar_sentences", turned)
     assert any_of(wrong("APP-04"), "labels")
 
 

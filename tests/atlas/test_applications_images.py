@@ -13,7 +13,7 @@ def untrained(monkeypatch):
     """Training takes two steps of one seed and a copy: for mistakes that show without it."""
     right = _application_images.accuracies
     two_seeds(monkeypatch)
-    monkeypatch.setattr(_application_images, "accuracies", lambda *given, **how: right(*given, **{**how, "steps": 2}))
+    monkeypatch.setattr(_application_images, "accuracies", lambda *args, **how: right(*args, **{**how, "steps": 2}))
 
 
 def test_app_01_and_03_notice_networks_that_learn_nothing(untrained):
@@ -24,7 +24,7 @@ def test_app_01_and_03_notice_networks_that_learn_nothing(untrained):
 
 def test_app_02_notices_shortcuts_that_are_none(monkeypatch, untrained):
     right = _application_images.ResNet
-    monkeypatch.setattr(_application_images, "ResNet", lambda *given, skip, **more: right(*given, skip=0.0, **more))
+    monkeypatch.setattr(_application_images, "ResNet", lambda *args, skip, **more: right(*args, skip=0.0, **more))
     names = wrong("APP-02")
     assert any_of(names, "residual over plain") and any_of(names, "residual, 34 layers")
 
@@ -39,7 +39,7 @@ def test_app_02_notices_networks_that_learn_less_than_peers_of_the_pixels(untrai
 )
 def test_notices_networks_that_train_a_tenth_as_long(row, name, monkeypatch):
     right = _application_images.accuracies
-    monkeypatch.setattr(_application_images, "accuracies", lambda *given, steps, **how: right(*given, steps=steps // 10, **how))
+    monkeypatch.setattr(_application_images, "accuracies", lambda *args, steps, **how: right(*args, steps=steps // 10, **how))
     assert any_of(wrong(row), name)
 
 

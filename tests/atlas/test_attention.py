@@ -52,7 +52,7 @@ def test_att_05_notices_a_token_that_sees_the_next_one(monkeypatch):
 
 
 def test_att_06_notices_positions_that_do_nothing(monkeypatch):
-    monkeypatch.setattr(attention, "rotated", lambda x, *how: x)
+    monkeypatch.setattr(attention, "rotate", lambda x, *how: x)
     assert any_of(wrong("ATT-06"), "rotary")
 
 

@@ -17,7 +17,7 @@ def short(monkeypatch, steps: int) -> None:
     """Two seeds and few steps, where a mistake does not need a network that has learned."""
     right = autoencoders._fit
     two_seeds(monkeypatch)
-    monkeypatch.setattr(autoencoders, "_fit", lambda *given, **more: right(*given, **more).replace(steps=steps))
+    monkeypatch.setattr(autoencoders, "_fit", lambda *args, **more: right(*args, **more).replace(steps=steps))
 
 
 def test_ae_01_notices_weights_that_are_counted_twice(monkeypatch) -> None:
@@ -42,7 +42,7 @@ def test_ae_01_notices_a_loss_without_its_half(monkeypatch) -> None:
 
 
 def test_ae_02_notices_the_smallest_in_place_of_the_largest(monkeypatch) -> None:
-    monkeypatch.setattr(autoencoders, "_truncated", lambda U, s, V, K: U[:, -K:] * s[-K:] @ V[:, -K:].T)
+    monkeypatch.setattr(autoencoders, "_truncate", lambda U, s, V, K: U[:, -K:] * s[-K:] @ V[:, -K:].T)
     names = wrong("AE-02")
     assert any_of(names, "squared error of rank K") and any_of(names, "other matrices") and not any_of(names, "U S V^T")
 
@@ -111,6 +111,6 @@ def test_ae_08_notices_a_dropped_constant(monkeypatch) -> None:
 
 def test_ae_09_notices_layers_that_are_thrown_away(monkeypatch) -> None:
     right = autoencoders.layer
-    monkeypatch.setattr(autoencoders, "layer", lambda *given, **more: right(*given, **{**more, "epochs": 0.1}))
+    monkeypatch.setattr(autoencoders, "layer", lambda *args, **more: right(*args, **{**more, "epochs": 0.1}))
     monkeypatch.setattr(autoencoders, "first_layers", lambda learned: lambda model: None)
     assert any_of(wrong("AE-09"), "gained by pre-training sigmoid layers")

@@ -46,14 +46,14 @@ def test_an_order_in_which_a_number_sees_itself(budget, monkeypatch):
 
 
 def test_a_judge_with_another_loss(budget, monkeypatch):
-    budget(judge=200)
+    budget(discriminator=200)
     monkeypatch.setattr(adversarial, "softplus", lambda a: torch.relu(1 + a))  # the hinge: its best judge is the sign of p - q
     names = wrong("AE-10")
     assert any_of(names, "best judge of p against q") and any_of(names, "2 log 2")
 
 
 def test_a_judge_that_sees_no_forgeries(budget, monkeypatch):
-    budget(judge=200)
+    budget(discriminator=200)
     monkeypatch.setattr(_autoencoder_parts.gan.GAN, "generate", lambda self, noise: noise[:, :2] + 9.0)
     assert any_of(wrong("AE-10"), "best judge of equals")
 

@@ -53,6 +53,6 @@ def test_multiply_adds_counted_as_one(monkeypatch) -> None:
 
 
 def test_residual_sums_forgotten(monkeypatch) -> None:
-    monkeypatch.setattr(cost_lens, "_written_out", dict)
+    monkeypatch.setattr(cost_lens, "_operation_flops", dict)
     names = wrong("CALC-04")
     assert "transformer block: FLOPs" in names and "linear attention, T = 16" in names and "RNN: FLOPs" not in names

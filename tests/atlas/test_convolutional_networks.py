@@ -83,7 +83,7 @@ def test_cnn_13_notices_windows_at_the_wrong_places(monkeypatch):
 
 def test_cnn_14_notices_a_border_that_breaks_the_symmetry(monkeypatch):
     right = torch.nn.Conv2d
-    monkeypatch.setattr(convolutional_networks.nn, "Conv2d", lambda *given, padding_mode="zeros", **how: right(*given, **how))
+    monkeypatch.setattr(convolutional_networks.nn, "Conv2d", lambda *args, padding_mode="zeros", **how: right(*args, **how))
     assert any_of(wrong("CNN-14"), "shifting by 1") and any_of(wrong("CNN-14"), "global pooling")
 
 

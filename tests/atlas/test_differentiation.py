@@ -44,7 +44,7 @@ def test_factors_in_the_wrong_order_are_noticed(monkeypatch) -> None:
 
 def test_a_plan_that_always_says_reverse_is_noticed(monkeypatch) -> None:
     right = modes.plan
-    monkeypatch.setattr(differentiation.modes, "plan", lambda f, x: modes.Plan(**{**vars(right(f, x)), "mode": "reverse"}))
+    monkeypatch.setattr(differentiation.modes, "plan", lambda f, x: modes.DifferentiationPlan(**{**vars(right(f, x)), "mode": "reverse"}))
     assert any_of(wrong("DIFF-04"), "modes chosen")
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.atlas.exhibit import Exhibit, Result, found, run, spread
+from sonde.atlas.exhibit import Exhibit, Result, exhibits, run, spread
 from sonde.core.errors import BadInput
 from sonde.core.reading import Lines
 
@@ -151,20 +151,20 @@ def test_discovery_parses_and_does_not_import(tmp_path):
     chapter(tmp_path, "raise SystemExit\n" + PASSING + "def helper(): ...\nasync def par_02(): ...")
     chapter(tmp_path, "def mlp_03(exhibit): ...", "mlp")
     chapter(tmp_path, "def cnn_12(exhibit): ...", "_cnn")
-    assert {row: path.name for row, path in found(tmp_path).items()} == {"MLP-03": "mlp.py", "PAR-01": "par.py"}
-    assert list(found(tmp_path)) == ["MLP-03", "PAR-01"]
+    assert {row: path.name for row, path in exhibits(tmp_path).items()} == {"MLP-03": "mlp.py", "PAR-01": "par.py"}
+    assert list(exhibits(tmp_path)) == ["MLP-03", "PAR-01"]
 
 
 @pytest.mark.parametrize("body", [PASSING + "def cnn_12(exhibit): ...", "def par_04(exhibit): ...", PASSING + PASSING])
 def test_a_function_in_the_wrong_place_is_not_passed_over(tmp_path, body):
     with pytest.raises(BadInput, match="no row of its chapter"):
-        found(chapter(tmp_path, body))
+        exhibits(chapter(tmp_path, body))
 
 
 def test_a_chapter_has_one_file(tmp_path):
     chapter(tmp_path, PASSING)
     with pytest.raises(BadInput, match="no row of its chapter"):
-        found(chapter(tmp_path, "def par_02(exhibit): ...", "parallel"))
+        exhibits(chapter(tmp_path, "def par_02(exhibit): ...", "parallel"))
 
 
 def test_result_survives_json():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sonde.atlas import _margins, convolutional_networks, multilayer_perceptrons, parallel_training, regularization
-from sonde.atlas.exhibit import found, run
+from sonde.atlas.exhibit import exhibits, run
 from sonde.core.terms import Terms
 from sonde.data.order import Order
 from sonde.engine import job, loop
@@ -30,7 +30,7 @@ LONG = {
 """rows that train for five seconds or more; `make test-all` and `sonde atlas --check` run them too"""
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.slow) if row in LONG else row for row in found()])
+@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.slow) if row in LONG else row for row in exhibits()])
 def test_passes(row):
     result = run(row)
     assert result.passed, result.why
@@ -39,11 +39,11 @@ def test_passes(row):
 
 def test_the_first_exhibits_are_there():
     first = {"PAR-01", "PAR-02", "PAR-03", "MISC-01", "CNN-12", "CNN-16", "MLP-03", "OPT-05", "OPT-06", "REG-05", "REG-07"}
-    assert first <= set(found())
+    assert first <= set(exhibits())
 
 
 def test_every_chapter_has_a_mistake_of_its_own():
-    chapters = {row.split("-")[0].lower(): path.stem for row, path in found().items()}
+    chapters = {row.split("-")[0].lower(): path.stem for row, path in exhibits().items()}
     here = {name.split("_")[1] for name in globals() if name.startswith("mistake_")}
     own_files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     assert {prefix for prefix, file in chapters.items() if file not in own_files} <= here
@@ -103,14 +103,14 @@ def test_par_03_notices_a_batched_product_that_is_a_loop(monkeypatch):
 @pytest.fixture(params=["gradient", "update"])
 def mistake_misc_step(request, monkeypatch):
     if request.param == "gradient":
-        right = mean.whole
+        right = mean.full_batch
 
         def summed(model, objective, flat, batch):
             terms = right(model, objective, flat, batch)
             flat.grad.mul_(len(batch))
             return terms
 
-        monkeypatch.setattr(mean, "whole", summed)
+        monkeypatch.setattr(mean, "full_batch", summed)
         return "5 backward"
     right_update = Replica.update
     monkeypatch.setattr(Replica, "update", lambda self, factor, phase=0: right_update(self, 1.01 * factor, phase))
@@ -134,7 +134,7 @@ def test_cnn_12_notices_biases_counted_as_weights(mistake_cnn_biases):
 def test_cnn_12_notices_another_network(monkeypatch):
     convolutions = nn.Conv2d(1, 5, 3), nn.MaxPool2d(2), nn.Conv2d(5, 10, 5), nn.MaxPool2d(2), nn.Conv2d(10, 20, 2, 2)
     unpadded = nn.Sequential(*convolutions, nn.MaxPool2d(5, 2), nn.Flatten(), nn.Linear(20 * 9 * 13, 6))
-    monkeypatch.setattr(convolutional_networks, "worked_network", lambda: unpadded)
+    monkeypatch.setattr(convolutional_networks, "example_network", lambda: unpadded)
     names = wrong("CNN-12")
     assert any_of(names, "output sizes") and any_of(names, "parameters in all")
 

@@ -35,18 +35,18 @@ def test_init_02_notices_the_variance_taken_for_the_deviation(monkeypatch) -> No
         std = gain**2 / fan(*initialize.init._calculate_fan_in_and_fan_out(weight))
         return weight.normal_(std=std) if distribution == "normal" else weight.uniform_(-std * math.sqrt(3), std * math.sqrt(3))
 
-    monkeypatch.setattr(initialize, "_scaled", squared)
+    monkeypatch.setattr(initialize, "_fill_scaled", squared)
     assert "xavier, normal: variance over the formula" in wrong("INIT-02")
 
 
 def test_init_02_notices_a_uniform_bound_without_its_factor(monkeypatch) -> None:
-    right = initialize._scaled
+    right = initialize._fill_scaled
 
     def narrow(fan, gain, distribution, weight):
         right(fan, gain, distribution, weight)
         return weight.div_(math.sqrt(3)) if distribution == "uniform" else weight
 
-    monkeypatch.setattr(initialize, "_scaled", narrow)
+    monkeypatch.setattr(initialize, "_fill_scaled", narrow)
     names = wrong("INIT-02")
     assert "xavier, uniform: variance over the formula" in names and "fan_in, normal: variance over the formula" not in names
 
@@ -81,10 +81,10 @@ def test_init_06_notices_clipping_by_entry_and_without_a_minimum(monkeypatch, cl
 
 
 def test_init_07_notices_a_residual_that_is_left_out(monkeypatch) -> None:
-    right = flow.of_deep
+    right = flow.deep_flow
     monkeypatch.setattr(
         flow,
-        "of_deep",
+        "deep_flow",
         lambda weights, act, remedy="plain", seed=0: right(
             weights, act, remedy.replace("residual and ", "").replace("residual", "plain"), seed
         ),

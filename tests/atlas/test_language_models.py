@@ -24,7 +24,7 @@ def untrained(monkeypatch):
     monkeypatch.setattr(Exhibit, "seeds", lambda self, n=3: range(2))
     for name, few in (("_documents", 20), ("sentences", 500), ("second_order", 2000)):
         monkeypatch.setattr(_language_model_parts, name, partial(_fewer, getattr(_language_model_parts, name), few))
-    for name in ("_bert", "_gpt", "asked"):
+    for name in ("_bert", "_gpt", "make_questions"):
         monkeypatch.setattr(_language_model_parts, name, cache(getattr(_language_model_parts, name).__wrapped__))
 
 
@@ -39,8 +39,8 @@ def test_lm_01_notices_probabilities_that_are_none(monkeypatch):
 
 
 def test_lm_02_notices_a_discount_that_nobody_gets_back(monkeypatch):
-    right = ngram._divided
-    monkeypatch.setattr(ngram, "_divided", lambda *given: (right(*given)[0], right(*given)[1] * 0.9))
+    right = ngram._discount_counts
+    monkeypatch.setattr(ngram, "_discount_counts", lambda *args: (right(*args)[0], right(*args)[1] * 0.9))
     assert any_of(wrong("LM-02"), "add up to")
 
 
@@ -141,13 +141,11 @@ def test_lm_10_notices_pre_training_without_effect(untrained):
 
 def test_lm_11_notices_a_leak(monkeypatch, untrained):
     right = language_models.partial
-    leaks = lambda kind, *given, **how: lambda **more: right(kind, *given, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
+    leaks = lambda kind, *args, **how: lambda **more: right(kind, *args, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
     monkeypatch.setattr(
-        language_models,
-        "partial",
-        lambda kind, *given, **how: leaks(kind, *given, **how) if kind is language_models.LanguageModel else kind,
+        language_models, "partial", lambda kind, *args, **how: leaks(kind, *args, **how) if kind is language_models.LanguageModel else kind
     )
-    monkeypatch.setattr(_language_model_parts, "trained", lambda made, seed: made.build_model())
+    monkeypatch.setattr(_language_model_parts, "train_model", lambda recipe, seed: recipe.build_model())
     assert any_of(wrong("LM-11"), "mean over prefixes")
 
 
@@ -164,7 +162,7 @@ def test_lm_13_notices_a_weight_that_is_ignored(monkeypatch, untrained):
 
 def test_lm_15_notices_an_answer_given_away(monkeypatch, untrained):
     right = language_models.few_shot
-    monkeypatch.setattr(language_models, "few_shot", lambda *given: right(*given) + " I'd be happy to work on another project.")
+    monkeypatch.setattr(language_models, "few_shot", lambda *args: right(*args) + " I'd be happy to work on another project.")
     names = wrong("LM-15")
     assert any_of(names, "stops before the answer") and any_of(names, "not in it") and any_of(names, "16 shots")
 
@@ -182,8 +180,8 @@ def test_lm_15_notices_weights_that_change(monkeypatch, untrained):
 
 
 def test_lm_16_notices_a_lost_span(monkeypatch, untrained):
-    right = language_models.restored
-    monkeypatch.setattr(language_models, "restored", lambda source, told, made: right(source, told, made).roll(1))
+    right = language_models.restore_spans
+    monkeypatch.setattr(language_models, "restore_spans", lambda source, target, tokenizer: right(source, target, tokenizer).roll(1))
     assert any_of(wrong("LM-16"), "restored")
 
 

@@ -16,18 +16,20 @@ from tests.atlas.mistakes import any_of, wrong
 def quick(monkeypatch):
     """Training takes most of the time and is not what these mistakes are about."""
     monkeypatch.setattr(
-        linear_attention, "_trained", lambda exhibit, recipe, mixers, options: {mixers[0]: [0.99, 0.98], mixers[1]: [0.3, 0.31]}
+        linear_attention, "_accuracies", lambda exhibit, recipe, mixers, options: {mixers[0]: [0.99, 0.98], mixers[1]: [0.3, 0.31]}
     )
 
 
 def test_lin_01_notices_a_window_that_is_one_too_long(monkeypatch):
-    right = window.Window._seen
-    monkeypatch.setattr(window.Window, "_seen", lambda self, query, key, past, position: right(self, query + 1, key, past, position))
+    right = window.Window._visible_keys
+    monkeypatch.setattr(
+        window.Window, "_visible_keys", lambda self, query, key, past, position: right(self, query + 1, key, past, position)
+    )
     assert any_of(wrong("LIN-01"), "against a mask written out")
 
 
 def test_lin_01_notices_a_hash_that_does_not_look(monkeypatch):
-    monkeypatch.setattr(reformer, "hashed", lambda x, r: torch.arange(x.shape[2]).view(1, 1, -1, 1).expand(1, 1, -1, 4) % 7)
+    monkeypatch.setattr(reformer, "hash_buckets", lambda x, r: torch.arange(x.shape[2]).view(1, 1, -1, 1).expand(1, 1, -1, 4) % 7)
     assert any_of(wrong("LIN-01"), "largest-score pairs")
 
 
@@ -49,7 +51,7 @@ def test_lin_04_notices_a_key_that_comes_too_early(monkeypatch):
 
 
 def test_lin_05_notices_a_denominator_that_is_not_guarded(monkeypatch):
-    monkeypatch.setattr(linear_attention.linear_norm, "normalized", lambda out, floor: out[..., :-1] / out[..., -1:])
+    monkeypatch.setattr(linear_attention.linear_norm, "normalize", lambda out, floor: out[..., :-1] / out[..., -1:])
     assert any_of(wrong("LIN-05"), "vanishing denominators counted")
 
 
@@ -113,8 +115,10 @@ def test_lin_20_notices_a_denominator_without_its_floor(monkeypatch):
 
 
 def test_lin_24_notices_stretches_joined_in_the_wrong_order(monkeypatch):
-    right = forms.joined
-    monkeypatch.setattr(forms, "joined", lambda apply: lambda first, second: right(apply)((second[0], first[1]), (first[0], second[1])))
+    right = forms.combine_rule
+    monkeypatch.setattr(
+        forms, "combine_rule", lambda apply: lambda first, second: right(apply)((second[0], first[1]), (first[0], second[1]))
+    )
     assert any_of(wrong("LIN-24"), "deltanet")
 
 
@@ -137,7 +141,7 @@ def test_lin_25_notices_a_state_that_grows(monkeypatch, quick):
 
 
 def test_lin_25_notices_models_that_do_not_differ(monkeypatch):
-    monkeypatch.setattr(linear_attention, "_trained", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.5, 0.6]))
+    monkeypatch.setattr(linear_attention, "_accuracies", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.5, 0.6]))
     names = wrong("LIN-25")
     assert any_of(names, "recall: DeltaNet less") and any_of(names, "reset: a gated model less")
 
@@ -149,7 +153,7 @@ def test_lin_16_notices_time_that_passes_anyway(monkeypatch, quick):
 
 
 def test_lin_16_notices_models_that_do_not_differ(monkeypatch):
-    monkeypatch.setattr(linear_attention, "_trained", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.92, 0.93]))
+    monkeypatch.setattr(linear_attention, "_accuracies", lambda exhibit, recipe, mixers, options: dict.fromkeys(mixers, [0.92, 0.93]))
     assert len(wrong("LIN-16")) == 2
 
 

@@ -62,7 +62,7 @@ def test_loss_04_notices_the_printed_sign(monkeypatch) -> None:
 
 def test_loss_05_notices_smoothed_labels(monkeypatch) -> None:
     right = categorical.F.cross_entropy
-    monkeypatch.setattr(categorical.F, "cross_entropy", lambda *given, **more: right(*given, **{**more, "label_smoothing": 0.1}))
+    monkeypatch.setattr(categorical.F, "cross_entropy", lambda *args, **more: right(*args, **{**more, "label_smoothing": 0.1}))
     assert "gradient in the logits: softmax - onehot" in wrong("LOSS-05")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from sonde.atlas import _margins, runner
 from sonde.atlas._margins import FIXED, LEAST, SEEDS, Margin
-from sonde.atlas.exhibit import FOLDER, Exhibit, Finding, Result, found, run
+from sonde.atlas.exhibit import FOLDER, Exhibit, Finding, Result, exhibits, run
 from sonde.cli.main import main
 from sonde.core.errors import BadInput, DataUnusable
 
@@ -191,7 +191,7 @@ KEPT = _margins.read()
 
 
 def test_every_row_was_measured():
-    assert {line.row for line in KEPT if line.data == "built-in"} == set(found())
+    assert {line.row for line in KEPT if line.data == "built-in"} == set(exhibits())
     # These take real images where they lie in the data folder, and state other bounds for them.
     assert {line.row for line in KEPT if line.data == "real"} == {"APP-01", "APP-02"}
 
@@ -217,7 +217,7 @@ def faults(kept: list[Margin]) -> list[str]:
         if line.rule in (FIXED, "equal"):
             continue
         fitting = [
-            check for check in written[found()[line.row].stem] + shared if check.rule == line.rule and check.name.fullmatch(line.name)
+            check for check in written[exhibits()[line.row].stem] + shared if check.rule == line.rule and check.name.fullmatch(line.name)
         ]
         answered |= set(fitting)
         bounds = [check.bound for check in fitting]

@@ -24,7 +24,7 @@ def test_mlp_01_notices_phi_0_counted_thrice(monkeypatch) -> None:
 
 def test_mlp_02_notices_on_and_off_exchanged(monkeypatch) -> None:
     right = piecewise._cut_interval
-    monkeypatch.setattr(piecewise, "_cut_interval", lambda *given: right(*given)[::-1])
+    monkeypatch.setattr(piecewise, "_cut_interval", lambda *args: right(*args)[::-1])
     assert "units that are on, region by region" in wrong("MLP-02")
 
 
@@ -73,13 +73,13 @@ def test_mlp_10_notices_a_wrong_sign(monkeypatch) -> None:
 
 
 def test_mlp_11_notices_a_transposed_matrix(monkeypatch) -> None:
-    right = piecewise.merged
+    right = piecewise.merge
 
     def bad(inner, outer):
         first, (w, b), last = piecewise.dense_layers(right(inner, outer))
         return piecewise.from_layers([first, (w.T, b), last])
 
-    monkeypatch.setattr(piecewise, "merged", bad)
+    monkeypatch.setattr(piecewise, "merge", bad)
     assert "random: merged against composed" in wrong("MLP-11")
 
 

@@ -13,8 +13,8 @@ from tests.atlas.mistakes import any_of, wrong
 
 
 def test_opt_01_notices_a_wrong_sign(monkeypatch):
-    right = optimizers._built
-    monkeypatch.setattr(optimizers, "_built", lambda name, weights, rate, **options: right(name, weights, rate, maximize=True, **options))
+    right = optimizers._build
+    monkeypatch.setattr(optimizers, "_build", lambda name, weights, rate, **options: right(name, weights, rate, maximize=True, **options))
     names = wrong("OPT-01")
     assert any_of(names, "what happens") and any_of(names, "one step is")
 
@@ -25,7 +25,7 @@ def test_a_search_that_stops_short_is_noticed(monkeypatch, row, word):
 
     def short(line, first=1.0):
         rate = 0.97 * right(line, first).rate
-        return line_search.Point(rate, *line(rate))
+        return line_search.LinePoint(rate, *line(rate))
 
     monkeypatch.setitem(line_search.SEARCHES, "exact", short)
     assert any_of(wrong(row), word)
@@ -38,7 +38,7 @@ def test_opt_02_notices_one_rate_for_all_steps(monkeypatch):
     def constant(line, first=1.0):
         kept[1:] = []
         kept.extend([] if kept else [line_search.exact(line, first).rate])
-        return line_search.Point(kept[0], *line(kept[0]))
+        return line_search.LinePoint(kept[0], *line(kept[0]))
 
     monkeypatch.setitem(line_search.SEARCHES, "exact", constant)
     assert any_of(wrong("OPT-02"), "a new one every time")
@@ -63,11 +63,11 @@ def test_opt_08_notices_a_rate_that_does_not_fall(monkeypatch):
 
 def test_opt_09_notices_momentum_that_is_plain_descent(monkeypatch):
     """The printed form of an erratum."""
-    right = optimizers._built
+    right = optimizers._build
     plain = {"momentum": 0.0, "nesterov": False}
     monkeypatch.setattr(
         optimizers,
-        "_built",
+        "_build",
         lambda name, weights, rate, **o: right(name, weights, rate, **{k: plain.get(k, v) for k, v in o.items() if k != "ema"}),
     )
     result = run("OPT-09")
@@ -75,14 +75,14 @@ def test_opt_09_notices_momentum_that_is_plain_descent(monkeypatch):
 
 
 def test_opt_09_notices_dampening_in_place_of_an_average(monkeypatch):
-    right = optimizers._built
+    right = optimizers._build
 
     def damped(name, weights, rate, **options):
         if options.pop("ema", False):
             options["dampening"] = options["momentum"]
         return right(name, weights, rate, **options)
 
-    monkeypatch.setattr(optimizers, "_built", damped)
+    monkeypatch.setattr(optimizers, "_build", damped)
     assert wrong("OPT-09") == ["ema=True is the sum at a rate (1 - beta) times as large"]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from sonde.atlas import recurrent_networks as chapter
 from sonde.estimators import reservoir
-from sonde.models import _trunk, topologies
+from sonde.models import topologies
 from sonde.nn import directions
 from sonde.nn.mixers.gru import GRU
 from sonde.nn.mixers.lstm import LSTM
@@ -17,13 +17,13 @@ from tests.atlas.mistakes import any_of, two_seeds, wrong
 
 
 def test_rnn_01_notices_a_bend_that_is_not_tanh(monkeypatch):
-    monkeypatch.setattr(RNN, "turn", lambda self, p, state: {"h": torch.tanh(p) + state["h"] @ self.h.weight.mT})
+    monkeypatch.setattr(RNN, "step_cell", lambda self, p, state: {"h": torch.tanh(p) + state["h"] @ self.h.weight.mT})
     monkeypatch.setattr(RNN, "auto", lambda self, length: ("step", "a mistake"))
     assert any_of(wrong("RNN-01"), "against torch's RNN")
 
 
 def test_rnn_02_notices_a_pool_that_looks_at_the_first_place_alone(monkeypatch):
-    monkeypatch.setattr(topologies, "pooled", lambda y, lengths, pool, both: y[:, 0])
+    monkeypatch.setattr(topologies, "pool", lambda y, lengths, pool, both: y[:, 0])
     tasks = chapter._tasks()
     monkeypatch.setattr(chapter, "_tasks", lambda: {name: tasks[name] for name in ("one-many", "many-one, pooled")})
     assert wrong("RNN-02") == ["many-one, pooled: right answers after 60 steps"]
@@ -45,20 +45,18 @@ def test_rnn_03_notices_a_state_that_does_not_go_on(monkeypatch):
 
 
 def test_rnn_04_notices_a_second_direction_that_is_not_turned_back(monkeypatch):
-    right, calls = directions.turned, []
+    right, calls = directions.reverse, []
 
     def once(x, spans=None):
         calls.append(x)
         return right(x, spans) if len(calls) % 2 else x
 
-    monkeypatch.setattr(directions, "turned", once)
+    monkeypatch.setattr(directions, "reverse", once)
     assert any_of(wrong("RNN-04"), "halves exchanged")
 
 
 def test_rnn_05_notices_two_directions_that_are_one(monkeypatch):
-    for home, name in ((_trunk, "_turned"), (_trunk, "turned"), (directions, "turned")):
-        if hasattr(home, name):
-            monkeypatch.setattr(home, name, lambda x, spans=None: x)
+    monkeypatch.setattr(directions, "reverse", lambda x, spans=None: x)
     two_seeds(monkeypatch)
     assert wrong("RNN-05") == ["right labels, both directions"]
 

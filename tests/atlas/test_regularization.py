@@ -15,8 +15,8 @@ from tests.atlas.mistakes import wrong
 
 
 def test_reg_01_notices_a_gap_with_the_wrong_sign(monkeypatch) -> None:
-    right = diagnosis.of_losses
-    monkeypatch.setattr(diagnosis, "of_losses", lambda train, valid, start, floor: right(valid, train, start, floor))
+    right = diagnosis.diagnose_losses
+    monkeypatch.setattr(diagnosis, "diagnose_losses", lambda train, valid, start, floor: right(valid, train, start, floor))
     names = wrong("REG-01")
     assert "degree 15: regime" in names
 
@@ -29,9 +29,9 @@ def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
 
 @pytest.mark.parametrize(("name", "switch"), [("L1", "decay"), ("early stopping", "stop"), ("dropout", "drop")])
 def test_reg_01_notices_a_descent_without_its_remedy(monkeypatch, name: str, switch: str) -> None:
-    right = regularization._descended
+    right = regularization._descend_all
     monkeypatch.setattr(
-        regularization, "_descended", lambda *args, **options: right(*args, **{key: options[key] for key in options if key != switch})
+        regularization, "_descend_all", lambda *args, **options: right(*args, **{key: options[key] for key in options if key != switch})
     )
     assert wrong("REG-01") == [f"{name}: training error rises by", f"{name}: validation error, over what it was"]
 
@@ -43,8 +43,8 @@ def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
 
 
 def test_reg_02_notices_a_decay_with_the_wrong_sign(monkeypatch) -> None:
-    right = regularization._walked
-    monkeypatch.setattr(regularization, "_walked", lambda *args, shrink=1.0: right(*args, shrink=2 - shrink))
+    right = regularization._follow_steps
+    monkeypatch.setattr(regularization, "_follow_steps", lambda *args, shrink=1.0: right(*args, shrink=2 - shrink))
     names = wrong("REG-02")
     assert "SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g" in names
     assert "gradient of the penalty, against lambda W" not in names

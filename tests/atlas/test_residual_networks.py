@@ -26,7 +26,7 @@ def test_res_01_notices_a_block_that_forgets_its_input(monkeypatch):
 
 def test_res_01_notices_a_branch_that_does_not_begin_as_zero(monkeypatch):
     right = resnet.ResNet
-    monkeypatch.setattr(residual_networks.resnet, "ResNet", lambda *given, zero=False, **more: right(*given, **more))
+    monkeypatch.setattr(residual_networks.resnet, "ResNet", lambda *args, zero=False, **more: right(*args, **more))
     names = wrong("RES-01")
     assert any_of(names, "F = 0, nothing after the sum") and any_of(names, "F = 0, ReLU")
 
@@ -67,14 +67,14 @@ def test_res_05_notices_sums_that_grow_without_a_branch(monkeypatch):
 
 
 def test_res_06_notices_a_variance_that_is_not_divided_out(monkeypatch):
-    right = residual_networks._normalized
-    monkeypatch.setattr(residual_networks, "_normalized", lambda x, axes, eps=1e-5: right(x, axes, 1.0))
+    right = residual_networks._normalize
+    monkeypatch.setattr(residual_networks, "_normalize", lambda x, axes, eps=1e-5: right(x, axes, 1.0))
     assert any_of(wrong("RES-06"), "with torch's layer")
 
 
 def test_res_07_notices_statistics_over_the_batch(monkeypatch):
-    right = residual_networks._normalized
-    monkeypatch.setattr(residual_networks, "_normalized", lambda x, axes: right(x, (0,)))
+    right = residual_networks._normalize
+    monkeypatch.setattr(residual_networks, "_normalize", lambda x, axes: right(x, (0,)))
     names = wrong("RES-07")
     assert any_of(names, "one token") and any_of(names, "of an image")
 

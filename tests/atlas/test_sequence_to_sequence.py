@@ -79,14 +79,14 @@ def test_s2s_05_notices_a_decoder_that_sees_its_own_target(monkeypatch) -> None:
 def test_s2s_06_notices_a_free_run_on_true_prefixes(monkeypatch) -> None:
     from sonde.objectives import scheduled
 
-    monkeypatch.setattr(scheduled, "mixed", lambda model, batch, share, likeliest=False: batch.x)
+    monkeypatch.setattr(scheduled, "mix_inputs", lambda model, batch, share, likeliest=False: batch.x)
     assert any_of(wrong("S2S-06"), "gap in places 6 to 8")
 
 
 def test_s2s_07_notices_a_share_of_wrong_tokens(monkeypatch) -> None:
-    right = sequence_to_sequence.mixed
+    right = sequence_to_sequence.mix_inputs
     monkeypatch.setattr(
-        sequence_to_sequence, "mixed", lambda model, batch, share, likeliest=False: right(model, batch, share**2, likeliest)
+        sequence_to_sequence, "mix_inputs", lambda model, batch, share, likeliest=False: right(model, batch, share**2, likeliest)
     )
     names = wrong("S2S-07")
     assert any_of(names, "step 400: measured") and not any_of(names, "fraction 1")
@@ -99,7 +99,7 @@ def test_s2s_07_notices_a_fraction_that_falls(monkeypatch) -> None:
 
 
 def test_s2s_08_notices_batches_that_are_not_sorted(monkeypatch) -> None:
-    monkeypatch.setattr(order.Order, "_alike", lambda self, indices, sizes, epoch: torch.arange(len(indices)))
+    monkeypatch.setattr(order.Order, "_group_by_size", lambda self, indices, sizes, epoch: torch.arange(len(indices)))
     assert wrong("S2S-08") == ["sorted by length"]
 
 

@@ -41,7 +41,7 @@ def test_th_03_notices_lines_that_can_do_anything(monkeypatch) -> None:
     assert "labelings of 3 points in a triangle" not in names
 
 
-@pytest.mark.parametrize("bound", [lambda *given: 0.5, lambda d, m: math.sqrt(0.2 / m)])
+@pytest.mark.parametrize("bound", [lambda *args: 0.5, lambda d, m: math.sqrt(0.2 / m)])
 def test_th_03_notices_a_bound_that_says_nothing_or_too_much(monkeypatch, bound) -> None:
     monkeypatch.setattr(theory, "vc_gap", bound)
     names = wrong("TH-03")
@@ -64,9 +64,9 @@ def test_th_05_notices_a_learner_that_peeks(monkeypatch) -> None:
 def few_nets(monkeypatch):
     """Sampling takes the time and is not what these mistakes are about."""
     right = theory._variances
-    monkeypatch.setattr(theory, "_variances", lambda *given: right(*given[:4], 60, given[5]))
+    monkeypatch.setattr(theory, "_variances", lambda *args: right(*args[:4], 60, args[5]))
     right_nets = theory._full_nets
-    monkeypatch.setattr(theory, "_full_nets", lambda *given: right_nets(*given[:5], 20))
+    monkeypatch.setattr(theory, "_full_nets", lambda *args: right_nets(*args[:5], 20))
 
 
 def test_th_06_notices_the_other_arc_cosine_kernel(monkeypatch) -> None:
@@ -78,7 +78,7 @@ def test_th_06_notices_the_other_arc_cosine_kernel(monkeypatch) -> None:
 
 def test_th_07_notices_a_layer_that_loses_two_percent(monkeypatch, few_nets) -> None:
     right = wide._relu
-    monkeypatch.setitem(wide._CLOSED, "relu", lambda *given: 0.98 * right(*given))
+    monkeypatch.setitem(wide._CLOSED, "relu", lambda *args: 0.98 * right(*args))
     names = wrong("TH-07")
     assert "relu, C_W=2.0: K after 49 layers is (C_W/2)^49" in names and "relu, C_W=2.0: K of sampled nets over the recursion" in names
 

@@ -35,7 +35,7 @@ def test_emb_01_notices_a_tokenizer_that_loses_capitals(monkeypatch):
 
 def test_emb_01_notices_a_code_that_is_not_one_hot(monkeypatch):
     right = word_embeddings.F.one_hot
-    monkeypatch.setattr(word_embeddings.F, "one_hot", lambda *given: (x := right(*given)) * torch.arange(1, x.shape[-1] + 1))
+    monkeypatch.setattr(word_embeddings.F, "one_hot", lambda *args: (x := right(*args)) * torch.arange(1, x.shape[-1] + 1))
     names = wrong("EMB-01")
     assert any_of(names, "distances of different") and any_of(names, "distance(cat, dog)")
 
@@ -43,7 +43,7 @@ def test_emb_01_notices_a_code_that_is_not_one_hot(monkeypatch):
 def test_emb_02_notices_a_lookup_of_the_next_row(monkeypatch):
     from sonde.models import language_model
 
-    monkeypatch.setattr(language_model, "embedded", lambda table, tokens: table(tokens + 1))
+    monkeypatch.setattr(language_model, "embed", lambda table, tokens: table(tokens + 1))
     names = wrong("EMB-02")
     assert any_of(names, "lookup") and any_of(names, "rows with a gradient")
 
@@ -51,7 +51,7 @@ def test_emb_02_notices_a_lookup_of_the_next_row(monkeypatch):
 def test_emb_02_notices_a_gradient_for_every_row(monkeypatch):
     from sonde.models import language_model
 
-    monkeypatch.setattr(language_model, "embedded", lambda table, tokens: table(tokens) + 1e-16 * table.weight.sum(0))
+    monkeypatch.setattr(language_model, "embed", lambda table, tokens: table(tokens) + 1e-16 * table.weight.sum(0))
     assert any_of(wrong("EMB-02"), "rows with a gradient")
 
 
@@ -63,7 +63,7 @@ def test_emb_03_notices_a_window_too_wide_on_one_side(monkeypatch):
 
 def test_emb_03_notices_a_kernel_that_learns_nothing(monkeypatch):
     right = word2vec.train
-    monkeypatch.setattr(word2vec, "train", lambda *given: right(*given[:6], words.Rate(0.0)))
+    monkeypatch.setattr(word2vec, "train", lambda *args: right(*args[:6], words.Rate(0.0)))
     names = wrong("EMB-03")
     assert any_of(names, "fall of the loss") and any_of(names, "similarity(cat, dog)") and not any_of(names, "full softmax")
 

@@ -65,14 +65,14 @@ def test_the_generator_reaches_every_kind_of_option() -> None:
     assert {kind_of(one) for _, one, _ in OPTIONS} >= {int, float, bool, str, Path, Literal}
 
 
-def typed(one: Option, fault: str) -> list[str]:
+def words_for(one: Option, fault: str) -> list[str]:
     value = FAULTS[fault]
     if value is None:
         return [flag(one.name)]
     return [f"{flag(one.name)}={value}"] if one.type is bool else [flag(one.name), value]
 
 
-def refused(answer: Any, here: Path, name: str) -> None:
+def check_refused(answer: Any, here: Path, name: str) -> None:
     assert answer.code == 2, answer
     assert answer.out == "" and answer.err.endswith("\n") and answer.err[:-1].isprintable(), answer.err
     assert name in answer.err and "Traceback" not in answer.err and len(answer.err) < 1000
@@ -82,7 +82,7 @@ def refused(answer: Any, here: Path, name: str) -> None:
 @pytest.mark.parametrize("command, one, fault", OPTIONS, ids=[f"{c} {flag(o.name)} {f}" for c, o, f in OPTIONS])
 def test_a_wrong_option_is_refused(command: str, one: Option, fault: str, sonde, here: Path, mine: str) -> None:
     words = [word.format(mine=mine) for word in BASE.get(command, [])]
-    refused(sonde(command, *words, *typed(one, fault)), here, one.name.replace("_", "-"))
+    check_refused(sonde(command, *words, *words_for(one, fault)), here, one.name.replace("_", "-"))
 
 
 FINE_RECIPE_OPTIONS = {"text": FINE[Path], "bias": FINE[bool], "widths": {"negative", "empty"}}  # any whole numbers, even none
@@ -96,7 +96,7 @@ RECIPE_OPTIONS = [
 
 @pytest.mark.parametrize("name, fault", RECIPE_OPTIONS)
 def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Path, mine: str) -> None:
-    refused(sonde("train", mine, *typed(options_of(load_file(Path(mine)).recipe)[name], fault)), here, name)
+    check_refused(sonde("train", mine, *words_for(options_of(load_file(Path(mine)).recipe)[name], fault)), here, name)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Pa
     ],
 )
 def test_a_wrong_word_is_refused(words: list[str], message: str, sonde, here: Path, mine: str) -> None:
-    refused(sonde(*(word.format(mine=mine) if "{mine}" in word else word for word in words)), here, message)
+    check_refused(sonde(*(word.format(mine=mine) if "{mine}" in word else word for word in words)), here, message)
 
 
 BROKEN = {
@@ -170,9 +170,9 @@ BROKEN = {
 def test_a_broken_recipe_file_is_refused(fault: str, sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN[fault], encoding="utf-8", errors="surrogateescape")
     message = "already is an option" if fault == "an option that is an option" else "broken"
-    refused(sonde("train", str(tmp_path / "broken.py")), here, message)
+    check_refused(sonde("train", str(tmp_path / "broken.py")), here, message)
 
 
 def test_a_file_that_is_a_folder_or_unreadable_is_refused(sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
-    refused(sonde("train", str(tmp_path / "folder.py")), here, "'folder.py'")
+    check_refused(sonde("train", str(tmp_path / "folder.py")), here, "'folder.py'")

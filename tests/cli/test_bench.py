@@ -11,7 +11,7 @@ import pytest
 
 from sonde.cli.main import main
 from sonde.lenses.tools import mixers
-from sonde.lenses.tools.mixers import Row
+from sonde.lenses.tools.mixers import MixerRow
 
 
 def test_prints_a_row_for_each_form_and_length(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
@@ -34,12 +34,12 @@ def test_says_how_it_was_measured_and_which_form_won(capsys: pytest.CaptureFixtu
 def test_a_signal_keeps_what_was_measured(
     number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def sweep(*_: object) -> Iterator[Row]:
-        yield Row("gla", "step", 8, 0.5, 2**20, 1e6, 64)
-        yield Row("gla", "fused", 8, 0.25, 2**21, 1e6, 64)
+    def sweep(*_: object) -> Iterator[MixerRow]:
+        yield MixerRow("gla", "step", 8, 0.5, 2**20, 1e6, 64)
+        yield MixerRow("gla", "fused", 8, 0.25, 2**21, 1e6, 64)
         assert "gla    fused" in capsys.readouterr().out  # printed before the next is measured
         os.kill(os.getpid(), number)
-        yield Row("gla", "chunk", 8, 0.1, 2**22, 1e6, 64)
+        yield MixerRow("gla", "chunk", 8, 0.1, 2**22, 1e6, 64)
 
     monkeypatch.setattr(mixers, "sweep", sweep)
     # A test that runs in the background of a shell inherits an interrupt that is ignored.
@@ -53,9 +53,9 @@ def test_a_signal_keeps_what_was_measured(
 
 def test_curves_have_the_units_of_the_table() -> None:
     rows = [
-        Row("a", "step", 8, 0.5, 3 * 2**20, 1e6, 64),
-        Row("a", "scan", 8, 0.25, 6 * 2**20, 1e6, 64),
-        Row("b", "step", 32, 0.1, 2**20, 1, 0),
+        MixerRow("a", "step", 8, 0.5, 3 * 2**20, 1e6, 64),
+        MixerRow("a", "scan", 8, 0.25, 6 * 2**20, 1e6, 64),
+        MixerRow("b", "step", 32, 0.1, 2**20, 1, 0),
     ]
     table, seconds, memory = mixers.readings(rows, 2, "Width 4")
     assert table.values["ms"] == [500, 250, 100] and table.values["tokens/s"] == [32, 64, 640] and table.note == "Width 4"

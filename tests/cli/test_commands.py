@@ -244,8 +244,11 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     assert rows == {"photos/light/2.png": "light", "new/a/a.png": "light", "new/a/z.png": "dark"}
     np.save(here / "x.npy", np.zeros((2, 1, 8, 8), np.uint8))
     mixed = sonde("predict", "images-001", "photos", "x.npy")
-    assert mixed.code == 2 and mixed.err == "error: 'x.npy' is no picture, and only of pictures several files may be given; give it alone\n"
-    assert "only pictures are left out" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
+    assert (
+        mixed.code == 2
+        and mixed.err == "error: 'x.npy' is not a picture; several files can be given only if all are pictures; give it alone\n"
+    )
+    assert "only pictures can be skipped" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
     alone = sonde("predict", "images-001", "new/b.png", "--skip-corrupt")
     assert alone.code == 2 and "none of 1 pictures can be read: b.png" in alone.err
 
@@ -257,19 +260,19 @@ def picture(path: Path, rng: np.random.Generator, shade: int) -> None:
 def test_answers_of_a_classifier() -> None:
     from types import SimpleNamespace
 
-    from sonde.cli.commands.predict import answers
+    from sonde.cli.commands.predict import prediction_rows
 
     data = SimpleNamespace(task="classes", classes=("cat", "dog"))
-    assert list(answers(torch.tensor([[0.125, 0.875], [0.75, 0.25]]), data)) == [
+    assert list(prediction_rows(torch.tensor([[0.125, 0.875], [0.75, 0.25]]), data)) == [
         ("row", "class", "probability"),
         (0, "dog", "0.875"),
         (1, "cat", "0.75"),
     ]
-    assert list(answers(torch.tensor([0.25, 0.625]), data))[1:] == [(0, "cat", "0.75"), (1, "dog", "0.625")]
+    assert list(prediction_rows(torch.tensor([0.25, 0.625]), data))[1:] == [(0, "cat", "0.75"), (1, "dog", "0.625")]
     unnamed = SimpleNamespace(task="classes", classes=())
-    assert list(answers(torch.tensor([[0.0, 0.25, 0.75]]), unnamed))[1:] == [(0, 2, "0.75")]
+    assert list(prediction_rows(torch.tensor([[0.0, 0.25, 0.75]]), unnamed))[1:] == [(0, 2, "0.75")]
     values = SimpleNamespace(task="values", classes=())
-    assert list(answers(torch.tensor([[1.5, -2.0]]), values)) == [("row", "value0", "value1"), (0, "1.5", "-2")]
+    assert list(prediction_rows(torch.tensor([[1.5, -2.0]]), values)) == [("row", "value0", "value1"), (0, "1.5", "-2")]
 
 
 def test_a_recipe_is_explained_without_its_data_and_says_so(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +355,7 @@ def test_runs_says_how_far_each_came(sonde: Callable, here: Path) -> None:
     assert answer.code == 0 and answer.err == ""
     lines = [[cell.strip() for cell in line.split("  ") if cell] for line in answer.out.splitlines()]
     assert lines[2] == ["a", "toy", "done", "90", "test/accuracy 0.975", "2 min 05 s", "lr=0.1"]
-    assert lines[3] == ["b", "toy", "stopped at step 20, goes on from 0", "20", "valid/accuracy 0.5", "-", "lr=0.2"]
+    assert lines[3] == ["b", "toy", "stopped at step 20, continues from 0", "20", "valid/accuracy 0.5", "-", "lr=0.2"]
     assert len(lines) == 4
 
 
@@ -417,7 +420,7 @@ def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(_readings, "colored", lambda: True)
+    monkeypatch.setattr(_readings, "wants_color", lambda: True)
     color = _readings._running(reading)
     first, second, scale, _ = color.splitlines()
     assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not asked for, then the least

@@ -1,4 +1,4 @@
-"""`sonde generate` goes on with a text, and says what it needs where it cannot."""
+"""`sonde generate` continues a text, and says what it needs where it cannot."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
         assert answer.code == 2 and message in answer.err and not answer.out, (words, answer)
     assert sonde("train", mine, "--run", "other", "--quiet").code == 0
     answer = sonde("generate", "other", "--prompt", "a")
-    assert answer.code == 2 and "did not learn to go on with a text" in answer.err
+    assert answer.code == 2 and "did not learn to continue a text" in answer.err
 
 
 def test_a_model_of_hidden_characters_cannot_go_on(here: Path, sonde: Callable) -> None:
     (here / "abc.txt").write_text("the cat sat on the mat. " * 60, encoding="utf-8")
     train("char_lm", run="both", data=here / "abc.txt", quiet=True, threads=1, **{**SMALL, "mixer": "attention causal=false"})
     answer = sonde("generate", "both", "--prompt", "a")
-    assert answer.code == 2 and "did not learn to go on" in answer.err
+    assert answer.code == 2 and "did not learn to continue" in answer.err

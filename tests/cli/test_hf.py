@@ -48,7 +48,7 @@ def test_a_run_goes_out_and_comes_back(run: str, here: Path, capsys: pytest.Capt
         (["load"], 2, "sonde hf load takes 1 names, not 0"),
         (["save", "run"], 2, "sonde hf save takes 2 names, not 1"),
         (["load", "nowhere"], 2, "there is no folder 'nowhere'"),
-        (["load", "empty"], 2, "'empty' is no checkpoint in Hugging Face layout: it has no config.json and no model.safetensors"),
+        (["load", "empty"], 2, "'empty' is not a checkpoint in Hugging Face layout: it has no config.json and no model.safetensors"),
         (["save", "nowhere", "out"], 2, "nowhere"),
     ],
 )
@@ -63,4 +63,4 @@ def test_a_prompt_that_is_no_text_is_refused(here: Path, capsys: pytest.CaptureF
     hf.save(LanguageModel(words.size, 16, 1, "attention heads=2", style="llama"), here / "made", words)
     assert main(["hf", "load", "made", "--prompt", "the \udcff"]) == 2
     stderr = capsys.readouterr().err
-    assert "the text holds" in stderr and "no character" in stderr and len(stderr.splitlines()) <= 3
+    assert "the text holds" in stderr and "not a character" in stderr and len(stderr.splitlines()) <= 3

@@ -54,6 +54,13 @@ def test_a_recipe_of_the_first_version_is_rewritten_and_runs(sonde: Callable, tm
     assert sonde("upgrade", path).out.endswith("nothing to change\n") and sonde("upgrade", "--check", path).code == 0
 
 
+def test_names_that_are_old_only_where_they_are_imported() -> None:
+    old = "from sonde.lenses._untouched import leaves, untouched\nleaves(1)\nwith untouched():\n    fixed = 1\n"
+    new = "from sonde.lenses.tools.readonly import leaf_modules, preserve_state\nleaf_modules(1)\nwith preserve_state():\n    fixed = 1\n"
+    assert renamed.in_text(old) and rewrite(old) == new
+    assert rewrite("leaves = 1\n") == "leaves = 1\n" and not renamed.in_text("leaves = 1")
+
+
 def test_a_file_with_old_imports_is_told_how_to_go_on(sonde: Callable, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(OLD, encoding="utf-8")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the checks feed odd tables 
 names = pytest.mark.parametrize("name", sonde.estimators.homes())
 
 
-def made(name):
+def make(name):
     return getattr(sonde.estimators, name)()
 
 
@@ -50,20 +50,20 @@ def test_the_folder_is_found():
 
 @names
 def test_check_estimator(name):
-    check_estimator(made(name))
+    check_estimator(make(name))
 
 
 @names
 def test_every_argument_is_documented(name):
     cls = getattr(sonde.estimators, name)
     text = "".join(inspect.getdoc(base) or "" for base in cls.__mro__ if base.__module__.startswith("sonde."))
-    missing = [argument for argument in made(name).get_params(deep=False) if f"{argument}:" not in text]
+    missing = [argument for argument in make(name).get_params(deep=False) if f"{argument}:" not in text]
     assert not missing
 
 
 @names
 def test_clone_and_parameters(name):
-    model = made(name)
+    model = make(name)
     twin = clone(model)
     assert twin.get_params() == model.get_params()
     assert type(twin.set_params(**model.get_params())) is type(model)
@@ -71,7 +71,7 @@ def test_clone_and_parameters(name):
 
 @names
 def test_tensors_and_tables_give_what_arrays_give(name):
-    model = made(name)
+    model = make(name)
     X, y = table(model)
     expected = answer(clone(model).fit(X, y), X)
     tensor = torch.tensor(X, requires_grad=True)
@@ -84,7 +84,7 @@ def test_tensors_and_tables_give_what_arrays_give(name):
 
 @names
 def test_pipeline_and_search(name):
-    model = made(name)
+    model = make(name)
     X, y = table(model)
     steps = make_pipeline(StandardScaler(), model)
     steps.fit(X, y)
@@ -99,7 +99,7 @@ def test_pipeline_and_search(name):
 @names
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_bad_features_are_bad_input(name, bad):
-    model = made(name)
+    model = make(name)
     X, y = table(model)
     fitted = clone(model).fit(X, y)
     X = X.copy()
@@ -113,13 +113,13 @@ def test_bad_features_are_bad_input(name, bad):
 @names
 def test_use_before_fit_is_bad_input(name):
     with pytest.raises(BadInput) as caught:
-        answer(made(name), np.ones((4, 3)))
+        answer(make(name), np.ones((4, 3)))
     assert isinstance(caught.value, NotFittedError)
 
 
 @names
 def test_labels_and_targets(name):
-    model = made(name)
+    model = make(name)
     X, y = table(model)
     if is_classifier(model):
         for labels in (np.zeros(len(X), dtype=int), np.linspace(0, 1, len(X)), np.where(y == y[0], np.nan, 1.0)):

@@ -12,7 +12,7 @@ from sonde.api.run import Run
 from sonde.cli.commands.look import options
 from sonde.core import registry
 from sonde.core.errors import BadInput
-from sonde.lenses.tools.readonly import fitting
+from sonde.lenses.tools.readonly import applicable
 from sonde.testing import lenses as checks
 
 LENSES = registry.names("lenses")
@@ -40,4 +40,4 @@ def test_refusal_names_lenses_that_do_apply(name: str) -> None:
         with pytest.raises(BadInput, match="; try ") as caught:
             checks.look(registry.load("lenses", name), subject)
         named = str(caught.value).rsplit("; try ", 1)[1].split(", ")
-        assert named == fitting(subject) and other in named
+        assert named == applicable(subject) and other in named

@@ -148,10 +148,10 @@ def test_a_foreign_state_is_refused(fresh: Callable[..., Mixer]) -> None:
     """Whether or not the mixer has made a state of its own before; and one too many or too few is foreign."""
     state, x = warm(causal(fresh())), draw(B, 2, fresh().width)
     assert state is not None
-    mix, kept = fresh(), ", ".join(f"'{name}'" for name in state)
+    mix, state_content = fresh(), ", ".join(f"'{name}'" for name in state)
     for foreign in ({}, {"bogus": x}, {**state, "bogus": x}, dict(list(state.items())[1:])):
         holds = ", ".join(f"'{name}'" for name in foreign) or "nothing"
-        with pytest.raises(BadInput, match=f"state holds {holds}; {type(mix).__name__} keeps {kept} "):
+        with pytest.raises(BadInput, match=f"state holds {holds}; {type(mix).__name__} keeps {state_content} "):
             mix(x, foreign)
     with torch.no_grad():
         assert torch.equal(mix(x, state)[0], fresh()(x, warm(fresh()))[0])

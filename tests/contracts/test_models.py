@@ -70,7 +70,7 @@ SEES_ALL = {Bert, Elmo, Seq2Vec}
 
 @pytest.fixture(params=MAKERS)
 def model(request: pytest.FixtureRequest) -> nn.Module:
-    return made(request.param)
+    return make(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def no_grad() -> Any:
         yield
 
 
-def made(name: str, seed: int = 0) -> nn.Module:
+def make(name: str, seed: int = 0) -> nn.Module:
     """In float64 for close comparisons, with nothing left at 0."""
     torch.manual_seed(seed)
     network = MAKERS[name]().double().eval()
@@ -92,7 +92,7 @@ def reads(model: nn.Module) -> tuple[str, ...]:
     return getattr(model, "reads", ("x",))
 
 
-def drawn(model: nn.Module, seed: int = 1) -> Batch:
+def draw_batch(model: nn.Module, seed: int = 1) -> Batch:
     """A batch of everything the model reads but lengths."""
     dice = torch.Generator().manual_seed(seed)
     x = torch.randint(V, (B, T), generator=dice)
@@ -106,7 +106,7 @@ def outputs(output: Tensor | dict[str, Tensor]) -> list[Tensor]:
     return list(output.values()) if isinstance(output, dict) else [output]
 
 
-def onward(model: nn.Module) -> bool:
+def is_causal(model: nn.Module) -> bool:
     """Whether its outputs may depend on no later token."""
     if type(model) in SEES_ALL:
         return False
@@ -124,18 +124,18 @@ def test_every_model_is_here() -> None:
         for _, part in inspect.getmembers(module, inspect.isclass)
         if issubclass(part, nn.Module) and part.__module__ == module.__name__
     }
-    assert classes - ELSEWHERE == {type(made(name)) for name in MAKERS}
+    assert classes - ELSEWHERE == {type(make(name)) for name in MAKERS}
 
 
 def test_no_output_depends_on_a_later_token(model: nn.Module) -> None:
     """And every one on its own token, so that the comparison means something; one that sees all does see the last."""
-    batch = drawn(model)
+    batch = draw_batch(model)
     output = ask(model, batch)
     for t in range(1, T):
         x = batch.x.clone()
-        x[:, t:] = drawn(model, 2).x[:, t:] if x.is_floating_point() else (x[:, t:] + 1) % V
+        x[:, t:] = draw_batch(model, 2).x[:, t:] if x.is_floating_point() else (x[:, t:] + 1) % V
         other = ask(model, batch.replace(x=x))
-        if onward(model):
+        if is_causal(model):
             assert (other[:, :t] - output[:, :t]).abs().max() < 1e-12, t
             assert not torch.equal(other[:, t], output[:, t]), t
         else:
@@ -146,7 +146,7 @@ def test_padding_changes_nothing(model: nn.Module) -> None:
     """Each row of a padded batch is as if it were alone, whatever stands in the padding."""
     if isinstance(model, Vec2Seq):
         pytest.skip("it writes, and what it reads is one vector")
-    batch, field = drawn(model), "source" if "source" in reads(model) else "x"
+    batch, field = draw_batch(model), "source" if "source" in reads(model) else "x"
     whole = batch.get(field)
     lengths = LENGTHS[whole.shape[1]]
     there = torch.arange(whole.shape[1]) < lengths.unsqueeze(1)
@@ -164,9 +164,9 @@ def test_padding_changes_nothing(model: nn.Module) -> None:
 
 
 def test_going_on_is_like_one_pass(model: nn.Module) -> None:
-    if not (hasattr(model, "advance") and onward(model)):
+    if not (hasattr(model, "advance") and is_causal(model)):
         pytest.skip("it reads whole sequences")
-    batch = drawn(model)
+    batch = draw_batch(model)
     for pieces in ([1] * T, [3, 1, 2, 1]):
         state = model.begin(batch.source) if hasattr(model, "begin") else None
         chunks = []
@@ -178,11 +178,11 @@ def test_going_on_is_like_one_pass(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_and_loaded_it_says_the_same(name: str) -> None:
-    first, again = made(name), made(name, seed=1)
+    first, again = make(name), make(name, seed=1)
     if not name.startswith("ngram"):  # which has nothing but its counts, and those are the same
-        assert not torch.equal(outputs(ask(again, drawn(first)))[0], outputs(ask(first, drawn(first)))[0])
+        assert not torch.equal(outputs(ask(again, draw_batch(first)))[0], outputs(ask(first, draw_batch(first)))[0])
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
-    for actual, wanted in zip(outputs(ask(again, drawn(first))), outputs(ask(first, drawn(first))), strict=True):
+    for actual, wanted in zip(outputs(ask(again, draw_batch(first))), outputs(ask(first, draw_batch(first))), strict=True):
         assert torch.equal(actual, wanted)
 
 

@@ -89,10 +89,10 @@ def test_a_range_is_found_inside_unions_and_tuples() -> None:
 
 def test_what_help_says() -> None:
     options = options_of(example)
-    assert options["width"].say() == "a whole number, >= 1 and <= 4,096, default 32"
-    assert options["widths"].say() == "a whole number ..., default 64 64"
-    assert options["act"].say() == "one of relu, gelu, default relu"
-    assert options["steps"].say() == "a whole number"
+    assert options["width"].describe() == "a whole number, >= 1 and <= 4,096, default 32"
+    assert options["widths"].describe() == "a whole number ..., default 64 64"
+    assert options["act"].describe() == "one of relu, gelu, default relu"
+    assert options["steps"].describe() == "a whole number"
 
 
 def test_resolve_fills_checks_and_refuses() -> None:

@@ -55,7 +55,7 @@ def tar_of(contents: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without data or network: an empty folder, an empty cache, homes that do not answer."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SONDE_DATA", raising=False)
@@ -68,7 +68,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def home(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+def home(offline: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     """A server for both sets; tests change what it serves.  A body may be cut short of the length it was told."""
     served = {f"{name}.gz": gzip.compress(data) for name, data in little_mnist().items()}
     served[archives.CIFAR_TAR] = tar_of(little_cifar())
@@ -99,22 +99,25 @@ def home(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, byt
     thread.join()
 
 
-def test_a_set_that_is_nowhere_says_which_file_to_put_where(alone: Path) -> None:
+def test_a_set_that_is_nowhere_says_which_file_to_put_where(offline: Path) -> None:
     for name, file in (("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "cifar-10-binary.tar.gz")):
         with pytest.raises(DataUnusable) as caught:
             catalog.load(name)
         text = str(caught.value)
         assert (
-            caught.value.exit_code == 3 and file in text and str(alone / "cache" / "sonde" / name / file) in text and "127.0.0.1:1" in text
+            caught.value.exit_code == 3
+            and file in text
+            and str(offline / "cache" / "sonde" / name / file) in text
+            and "127.0.0.1:1" in text
         )
-    assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in (offline / "cache").rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("place", ["SONDE_DATA", "data", "cache"])
 @pytest.mark.parametrize("folder", archives.MNIST.folders)
-def test_local_files_are_found(alone: Path, monkeypatch: pytest.MonkeyPatch, packed: bool, place: str, folder: str) -> None:
-    root = {"SONDE_DATA": alone / "mine", "data": alone / "data", "cache": alone / "cache" / "sonde"}[place]
+def test_local_files_are_found(offline: Path, monkeypatch: pytest.MonkeyPatch, packed: bool, place: str, folder: str) -> None:
+    root = {"SONDE_DATA": offline / "mine", "data": offline / "data", "cache": offline / "cache" / "sonde"}[place]
     (root / folder).mkdir(parents=True)
     if place == "SONDE_DATA":
         monkeypatch.setenv("SONDE_DATA", str(root))
@@ -126,24 +129,24 @@ def test_local_files_are_found(alone: Path, monkeypatch: pytest.MonkeyPatch, pac
     assert data.valid is not None and sorted(data.valid[:].y.tolist()) == list(range(10))
 
 
-def test_downloads_are_checked_kept_and_not_repeated(alone: Path, home: dict[str, bytes], capsys: pytest.CaptureFixture) -> None:
+def test_downloads_are_checked_kept_and_not_repeated(offline: Path, home: dict[str, bytes], capsys: pytest.CaptureFixture) -> None:
     first = catalog.load("mnist", valid=10)
     assert "train-images-idx3-ubyte.gz" in capsys.readouterr().err
-    kept = sorted(path.name for path in (alone / "cache" / "sonde" / "mnist").iterdir())
+    kept = sorted(path.name for path in (offline / "cache" / "sonde" / "mnist").iterdir())
     assert kept == sorted(f"{name}.gz" for name in little_mnist())
     home.clear()
     assert catalog.load("mnist", valid=10).train.fingerprint() == first.train.fingerprint()
 
 
-def test_cifar_from_its_tar_file_or_unpacked(alone: Path, home: dict[str, bytes]) -> None:
+def test_cifar_from_its_tar_file_or_unpacked(offline: Path, home: dict[str, bytes]) -> None:
     data = catalog.load("cifar10", valid=10)
     assert {name: len(part) for name, part in data.splits.items()} == {"train": 90, "valid": 10, "test": 20}
-    assert data.classes[3] == "cat" and not list(alone.rglob("outside.txt"))
+    assert data.classes[3] == "cat" and not list(offline.rglob("outside.txt"))
     row = np.frombuffer(little_cifar()["data_batch_2.bin"], np.uint8).reshape(20, 3073)[5]
     parts = [part for part in data.splits.values() if 25 in part[:].ids]  # batch 2 begins with example 20
     place = int((parts[0][:].ids == 25).nonzero())
     assert np.array_equal(parts[0].fields["x"][place].numpy(), row[1:].reshape(3, 32, 32)) and parts[0].y[place] == row[0]
-    folder = alone / "data" / "cifar10" / "cifar-10-batches-bin"
+    folder = offline / "data" / "cifar10" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     for name, content in little_cifar().items():
         (folder / name).write_bytes(content)
@@ -151,7 +154,7 @@ def test_cifar_from_its_tar_file_or_unpacked(alone: Path, home: dict[str, bytes]
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "short", "absent", "not packed", "too large"])
-def test_a_bad_download_leaves_nothing_behind(alone: Path, home: dict[str, bytes], damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_download_leaves_nothing_behind(offline: Path, home: dict[str, bytes], damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*home]:
         if damage == "other bytes":
             home[name] = gzip.compress(b"something else")
@@ -166,7 +169,7 @@ def test_a_bad_download_leaves_nothing_behind(alone: Path, home: dict[str, bytes
     for name in ("mnist", "cifar10"):
         with pytest.raises(DataUnusable, match="cannot be downloaded"):
             catalog.load(name)
-    assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in (offline / "cache").rglob("*") if path.is_file()]
 
 
 class FullDisk(files.Disk):
@@ -174,15 +177,15 @@ class FullDisk(files.Disk):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_named(alone: Path, home: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(offline: Path, home: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "disk", FullDisk())
     with pytest.raises(ResourceFault, match="No space left"):
         catalog.load("mnist")
-    assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in (offline / "cache").rglob("*") if path.is_file()]
 
 
-def test_damaged_local_files_are_named(alone: Path) -> None:
-    folder = alone / "data" / "mnist"
+def test_damaged_local_files_are_named(offline: Path) -> None:
+    folder = offline / "data" / "mnist"
     folder.mkdir(parents=True)
     for name, data in little_mnist().items():
         (folder / f"{name}.gz").write_bytes(gzip.compress(data))
@@ -193,7 +196,7 @@ def test_damaged_local_files_are_named(alone: Path) -> None:
         with pytest.raises(DataUnusable, match="t10k-labels-idx1-ubyte") as caught:
             catalog.load("mnist")
         assert str(path) in str(caught.value) or "data/mnist" in str(caught.value)
-    (alone / "data" / archives.CIFAR_TAR).write_bytes(tar_of(little_cifar())[:2000])
+    (offline / "data" / archives.CIFAR_TAR).write_bytes(tar_of(little_cifar())[:2000])
     with pytest.raises(DataUnusable, match="damaged"):
         catalog.load("cifar10")
 
@@ -210,24 +213,24 @@ def mosaic(folder: Path, many: int = 200) -> np.ndarray:
     return tiles
 
 
-def test_a_mosaic_of_a_part_of_cifar(alone: Path) -> None:
-    tiles = mosaic(alone / "data" / "cifar10")
+def test_a_mosaic_of_a_part_of_cifar(offline: Path) -> None:
+    tiles = mosaic(offline / "data" / "cifar10")
     data = catalog.load("cifar10", valid=20)
     taken = data.train.fields
     assert np.array_equal(taken["x"].numpy(), tiles[taken["ids"].numpy()].transpose(0, 3, 1, 2)) and taken["y"].tolist() == [
         i % 10 for i in taken["ids"].tolist()
     ]
     assert data.report["only a part of the set"] == "200 of 50000 training and 100 test images"
-    (alone / "data" / "cifar10" / "test-100.png").unlink()
+    (offline / "data" / "cifar10" / "test-100.png").unlink()
     with pytest.raises(DataUnusable, match="test-100.png"):
         catalog.load("cifar10")
-    (alone / "data" / "cifar10" / "labels.json").write_text("{}")
+    (offline / "data" / "cifar10" / "labels.json").write_text("{}")
     with pytest.raises((DataUnusable, BadInput), match="labels.json"):
         catalog.load("cifar10")
 
 
-def test_a_data_folder_that_is_none_is_named(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SONDE_DATA", str(alone / "nowhere"))
+def test_a_data_folder_that_is_none_is_named(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_DATA", str(offline / "nowhere"))
     with pytest.raises(BadInput, match="SONDE_DATA names"):
         fetch.roots()
 

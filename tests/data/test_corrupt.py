@@ -11,7 +11,17 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.seeds import generator
 from sonde.data.augment import compose
-from sonde.data.corrupt import SentenceSource, fixed, hide, joined, masking, next_sentence, restored, span_corruption, span_numbers
+from sonde.data.corrupt import (
+    SentenceSource,
+    freeze_changes,
+    hide,
+    join_pair,
+    masking,
+    next_sentence,
+    restore_spans,
+    span_corruption,
+    span_numbers,
+)
 from sonde.data.tensors import WindowSource
 from sonde.data.text.documents import Ragged
 from sonde.data.text.tokenizer import train
@@ -51,7 +61,7 @@ def test_masking_has_its_shares_and_spares_special_tokens() -> None:
 def test_the_worked_example_has_two_targets() -> None:
     first, second = WORDS.encode("I like some cheese"), WORDS.encode("It tastes good")
     at = WORDS.specials
-    x, kinds, lengths = joined(
+    x, kinds, lengths = join_pair(
         (first[None].long(), torch.tensor([4])), (second[None].long(), torch.tensor([3])), (at["cls"], at["sep"], at["pad"])
     )
     assert [WORDS.tokens[i] for i in x[0]] == ["<cls>", "I", "like", "some", "cheese", "<sep>", "It", "tastes", "good", "<sep>"]
@@ -76,7 +86,7 @@ def test_corrupted_spans_put_back_give_the_text(width: int, rate: float, mean: f
     assert torch.equal(out.x[:, 1:], out.y[:, :-1]) and (out.x[:, 0] == LETTERS.specials["start"]).all() and out.mask.all()
     marks = [LETTERS.specials[f"sentinel {i}"] for i in range(spans)]
     for i in range(5):
-        assert torch.equal(restored(out.source[i], out.y[i], LETTERS), batch.x[i])
+        assert torch.equal(restore_spans(out.source[i], out.y[i], LETTERS), batch.x[i])
         assert [t for t in out.source[i].tolist() if t in marks] == marks == [t for t in out.y[i].tolist() if t in marks]
         assert int(out.source[i, 0]) not in marks  # a row begins with text
 
@@ -119,11 +129,11 @@ def test_next_sentences_are_the_next_or_those_of_another_row() -> None:
 
 def test_validation_asks_the_same_every_time() -> None:
     windows = WindowSource(torch.arange(2000) % 26 + 1, 20)
-    first, again, other = (fixed(windows, masking(LETTERS), seed) for seed in (0, 0, 1))
+    first, again, other = (freeze_changes(windows, masking(LETTERS), seed) for seed in (0, 0, 1))
     assert first.fingerprint() == again.fingerprint() != other.fingerprint() and len(first) == len(windows)
     part = first[torch.tensor([7, 3])]
     assert torch.equal(part.x, first[:].x[[7, 3]]) and torch.equal(part.ids, torch.tensor([7, 3]))
-    assert fixed(windows, span_corruption(LETTERS), 0)[:2].source.shape[0] == 2
+    assert freeze_changes(windows, span_corruption(LETTERS), 0)[:2].source.shape[0] == 2
 
 
 def test_wrong_asks() -> None:

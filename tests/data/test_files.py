@@ -427,7 +427,7 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="did you mean 'wine.csv'"):
         catalog.load(str(tmp_path / "wins.csv"))
     (tmp_path / "a.docx").write_bytes(b"x")
-    with pytest.raises(BadInput, match="no kind of file that can be read; give CSV"):
+    with pytest.raises(BadInput, match="not a file type that can be read; give CSV"):
         catalog.load(tmp_path / "a.docx")
     (tmp_path / "latin.csv").write_bytes("a,b\ncaf\xe9,1\n".encode("latin-1"))
     with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from sonde.data.catalog import load
-from sonde.data.shapes import COLORS, KINDS, Things, captions, scattered
+from sonde.data.shapes import COLORS, KINDS, Things, captions, scatter
 
 
-def alone(kind: int, radius: float = 0.4, turn: float = 0.0) -> Things:
+def single_shape(kind: int, radius: float = 0.4, turn: float = 0.0) -> Things:
     one = torch.zeros(1, 1)
     return Things(torch.full((1, 1), kind), one.long(), one, one, one + radius, one + turn)
 
@@ -22,12 +22,12 @@ def test_areas_are_those_of_geometry(kind, turn):
     r = 0.4
     arm, width = 2 * 1.1 * r, 2 * 0.3 * r
     area = (math.pi * r**2, (2 * 0.85 * r) ** 2, 2 * arm * width - width**2)[kind]
-    drawn = alone(kind, r, turn).inside(500).double().mean() * 4
+    drawn = single_shape(kind, r, turn).inside(500).double().mean() * 4
     assert drawn == pytest.approx(area, rel=0.01)
 
 
 def test_things_stay_inside_and_on_their_side():
-    things = scattered(3000, 2, torch.Generator().manual_seed(3))
+    things = scatter(3000, 2, torch.Generator().manual_seed(3))
     assert (things.x.abs() + 1.1 * things.radius).max() < 1 and (things.y.abs() + 1.1 * things.radius).max() < 1
     assert things.x.abs().min() >= 0.1
     assert all(900 < n < 1100 for n in torch.bincount(things.kind[:, 0]).tolist())
@@ -55,5 +55,5 @@ def test_a_seed_gives_the_same_pictures_and_another_seed_others():
 
 
 def test_a_caption_names_size_and_side():
-    things = alone(2, radius=0.25)._replace(x=torch.full((1, 1), 0.3))
+    things = single_shape(2, radius=0.25)._replace(x=torch.full((1, 1), 0.3))
     assert captions(things, color=False) == ["a small cross on the right"]

@@ -269,20 +269,20 @@ def forged_state(**changes: Any) -> Callable[[Path], None]:
 
 
 def put(name: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, torch.Tensor]], None]:
-    return lambda found: found.update({name: value(found[name])})
+    return lambda tensors: tensors.update({name: value(tensors[name])})
 
 
 FORGED = {
     "a tensor of another shape": forged_tensors("model", put("6.weight", lambda t: t[:, :-1])),
     "a tensor of another dtype": forged_tensors("model", put("6.weight", lambda t: t.double())),
-    "a tensor more": forged_tensors("model", lambda found: found.update(extra=torch.ones(3))),
-    "a tensor less": forged_tensors("model", lambda found: found.pop("6.bias")),
+    "a tensor more": forged_tensors("model", lambda tensors: tensors.update(extra=torch.ones(3))),
+    "a tensor less": forged_tensors("model", lambda tensors: tensors.pop("6.bias")),
     "a best tensor of another shape": forged_tensors("best", put("6.weight", lambda t: t[1:])),
     "a moment of another shape": forged_tensors("optim", put("6.weight.exp_avg", lambda t: t.T.contiguous())),
     "a moment of another dtype": forged_tensors("optim", put("6.weight.exp_avg", lambda t: t.half())),
-    "a moment more": forged_tensors("optim", lambda found: found.update({"6.weight.max_exp_avg_sq": torch.ones(4, 108)})),
-    "a moment less": forged_tensors("optim", lambda found: found.pop("6.bias.exp_avg_sq")),
-    "a random state less": forged_tensors("rng", lambda found: found.pop("rank-0.numpy")),
+    "a moment more": forged_tensors("optim", lambda tensors: tensors.update({"6.weight.max_exp_avg_sq": torch.ones(4, 108)})),
+    "a moment less": forged_tensors("optim", lambda tensors: tensors.pop("6.bias.exp_avg_sq")),
+    "a random state less": forged_tensors("rng", lambda tensors: tensors.pop("rank-0.numpy")),
     "a random state too short": forged_tensors("rng", put("rank-0.torch", lambda t: t[:100])),
     "a random state of another dtype": forged_tensors("rng", put("rank-0.python", lambda t: t.double())),
     "a position outside the state": forged_tensors("rng", put("rank-0.numpy", lambda t: t.index_fill(0, torch.tensor([624]), 10**6))),

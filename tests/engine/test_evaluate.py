@@ -1,4 +1,4 @@
-"""Figures on held-out data: measures of every objective are told, also of one that never calls the model itself."""
+"""Metrics on held-out data: measures of every objective are told, also of one that never calls the model itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sonde
 from sonde.core.batch import Batch, Data
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
-from sonde.engine.evaluate import observed, sums
+from sonde.engine.evaluate import record_outputs, sums
 from sonde.objectives._coder import Coder
 from sonde.objectives.contractive import Contractive
 from sonde.objectives.elbo import Elbo
@@ -58,7 +58,7 @@ def test_a_run_tells_how_far_reconstructions_are(name, weighted, tmp_path):
 def test_the_model_runs_once_more_only_where_its_output_was_not_seen():
     for name, (objective, drawn, _) in OBJECTIVES.items():
         model = Coder(drawn).eval()
-        with torch.no_grad(), observed(model) as outputs:
+        with torch.no_grad(), record_outputs(model) as outputs:
             for _ in range(2):  # the second batch must not be judged by the output of the first
                 terms = sums(model, objective, Batch(x=X), outputs)
         assert len(outputs) == 1 and "measure:squared_error" in terms, name

@@ -50,11 +50,11 @@ Machine = Callable[..., None]
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Go on as another machine: this one, with some entries of its fingerprint changed; None takes an entry away."""
-    here = module._here()
+    here = module._this_process()
 
     def change(**entries: str | None) -> None:
         values = {name: value for name, value in {**here, **entries}.items() if value is not None}
-        monkeypatch.setattr(module, "_here", lambda: values)
+        monkeypatch.setattr(module, "_this_process", lambda: values)
 
     return change
 
@@ -69,27 +69,27 @@ def go(path: Path, stop: int = 99, error: bool = False, **options: Any) -> sonde
     return sonde.open_run(path, recipe)
 
 
-def said(run: sonde.Run) -> list[dict[str, Any]]:
+def notices(run: sonde.Run) -> list[dict[str, Any]]:
     return [event for event in run.events if event["event"] == "arithmetic"]
 
 
 def test_a_resume_elsewhere_says_once_what_differs(tmp_path, machine, capsys):
     machine(kernels="avx512", processor="A")
-    assert said(go(tmp_path / "r", 5)) == [] and "bits may differ" not in capsys.readouterr().err
+    assert notices(go(tmp_path / "r", 5)) == [] and "bits may differ" not in capsys.readouterr().err
     machine(kernels="avx2", processor="B")
     run = go(tmp_path / "r", 8)
     text = "you resume with different arithmetic (processor A -> B; kernels avx512 -> avx2): bits may differ from step 5 on"
     lines = [line for line in capsys.readouterr().err.splitlines() if "arithmetic" in line]
     assert lines == [f"warning: {text}"]
-    [event] = said(run)
+    [event] = notices(run)
     changes = [{"name": "processor", "before": "A", "now": "B"}, {"name": "kernels", "before": "avx512", "now": "avx2"}]
     assert {name: event[name] for name in ("step", "differs", "text")} == {"step": 5, "differs": changes, "text": text}
     assert run.info["fingerprint"]["processor"] == "B"
 
-    assert len(said(go(tmp_path / "r", 11))) == 1 and "arithmetic" not in capsys.readouterr().err
+    assert len(notices(go(tmp_path / "r", 11))) == 1 and "arithmetic" not in capsys.readouterr().err
     machine(kernels="avx512", processor="A")
     run = go(tmp_path / "r")
-    assert "processor B -> A" in said(run)[-1]["text"] and said(run)[-1]["step"] == 11
+    assert "processor B -> A" in notices(run)[-1]["text"] and notices(run)[-1]["step"] == 11
     assert capsys.readouterr().err.count("bits may differ") == 1 and run.result["status"] == "done"
 
 
@@ -105,7 +105,7 @@ def test_quiet_keeps_the_event_and_says_nothing(tmp_path, machine, capsys):
     machine(onednn="avx2")
     go(tmp_path / "r", 5, quiet=True)
     machine(onednn="sse41")
-    assert [event["step"] for event in said(go(tmp_path / "r", quiet=True))] == [5]
+    assert [event["step"] for event in notices(go(tmp_path / "r", quiet=True))] == [5]
     assert capsys.readouterr().err == ""
 
 
@@ -123,7 +123,7 @@ def test_exact_refuses_with_the_same_list_and_changes_nothing(tmp_path, machine,
         go(tmp_path / "r", quiet=True, exact=True)
     assert caught.value.exit_code == 2 and contents(tmp_path / "r") == before
     machine(mkl="2024.2", blas="Zen")
-    assert said(go(tmp_path / "r", quiet=True, exact=True)) == []
+    assert notices(go(tmp_path / "r", quiet=True, exact=True)) == []
 
 
 def test_what_another_machine_never_saved_is_computed_again_and_no_difference(tmp_path, machine):
@@ -131,10 +131,10 @@ def test_what_another_machine_never_saved_is_computed_again_and_no_difference(tm
     go(tmp_path / "r", 5, quiet=True)
     machine(cpu="DEFAULT")
     run = go(tmp_path / "r", 7, error=True, quiet=True)
-    assert len(said(run)) == 1 and run.info["fingerprint"]["cpu"] == "DEFAULT"
+    assert len(notices(run)) == 1 and run.info["fingerprint"]["cpu"] == "DEFAULT"
     machine(cpu="AVX2")
     run = go(tmp_path / "r", quiet=True, exact=True)
-    assert len(said(run)) == 1 and run.info["fingerprint"]["cpu"] == "AVX2"
+    assert len(notices(run)) == 1 and run.info["fingerprint"]["cpu"] == "AVX2"
 
 
 def test_a_run_with_no_checkpoint_yet_is_compared_with_where_it_began(tmp_path, machine):
@@ -143,8 +143,8 @@ def test_a_run_with_no_checkpoint_yet_is_compared_with_where_it_began(tmp_path, 
     machine(cpu="DEFAULT")
     with pytest.raises(BadInput, match="cpu AVX2 -> DEFAULT"):
         go(tmp_path / "r", quiet=True, exact=True)
-    assert [event["step"] for event in said(go(tmp_path / "r", 2, error=True, quiet=True))] == [0]
-    assert len(said(go(tmp_path / "r", quiet=True))) == 1
+    assert [event["step"] for event in notices(go(tmp_path / "r", 2, error=True, quiet=True))] == [0]
+    assert len(notices(go(tmp_path / "r", quiet=True))) == 1
 
 
 def test_a_run_of_an_older_version_is_compared_by_what_it_recorded(tmp_path, machine):
@@ -154,17 +154,17 @@ def test_a_run_of_an_older_version_is_compared_by_what_it_recorded(tmp_path, mac
     assert not set(later) & set(run.info["fingerprint"])
     machine()
     run = go(tmp_path / "r", 8, quiet=True, exact=True)
-    assert said(run) == [] and set(later) & set(module._here()) <= set(run.info["fingerprint"])
+    assert notices(run) == [] and set(later) & set(module._this_process()) <= set(run.info["fingerprint"])
     machine(processor="B")
-    assert [event["differs"][0]["name"] for event in said(go(tmp_path / "r", quiet=True))] == ["processor"]
+    assert [event["differs"][0]["name"] for event in notices(go(tmp_path / "r", quiet=True))] == ["processor"]
 
     machine(**dict.fromkeys(later))
     go(tmp_path / "other", 5, quiet=True)
     machine(cpu="B")
-    assert "cpu" in said(go(tmp_path / "other", quiet=True))[0]["text"]
+    assert "cpu" in notices(go(tmp_path / "other", quiet=True))[0]["text"]
 
 
-def apart(path: Path, arguments: str) -> None:
+def run_apart(path: Path, arguments: str) -> None:
     """`go` in a new process: after two threads no test could fork here, and after a fork two threads may stand still."""
     code = f"from pathlib import Path; from tests.engine.test_fingerprint import go; go(Path({str(path)!r}), {arguments})"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=120, check=True)
@@ -173,17 +173,17 @@ def apart(path: Path, arguments: str) -> None:
 def test_options_that_move_no_bit_are_no_difference_and_threads_are(tmp_path):
     go(tmp_path / "r", 5, quiet=True, shards=2)
     free = {"processes": 2, "checkpoint_every": 3, "hang_timeout": 100.0, "restarts": 1}
-    assert said(go(tmp_path / "r", 8, quiet=True, exact=True, **free)) == []
-    apart(tmp_path / "r", "11, quiet=True, processes=1, threads=2")
+    assert notices(go(tmp_path / "r", 8, quiet=True, exact=True, **free)) == []
+    run_apart(tmp_path / "r", "11, quiet=True, processes=1, threads=2")
     run = sonde.open_run(tmp_path / "r", line())
-    assert ["threads 1 -> 2" in event["text"] for event in said(run)] == [True]
-    apart(tmp_path / "r", "quiet=True, exact=True, threads=None")  # takes up the two threads again
-    assert len(said(run)) == 1 and run.directory.is_done
+    assert ["threads 1 -> 2" in event["text"] for event in notices(run)] == [True]
+    run_apart(tmp_path / "r", "quiet=True, exact=True, threads=None")  # takes up the two threads again
+    assert len(notices(run)) == 1 and run.directory.is_done
 
 
 def test_a_spread_model_depends_on_the_number_of_processes(tmp_path):
     go(tmp_path / "r", 5, quiet=True, shards=2, parallel="fsdp")
-    assert "processes 1 -> 2" in said(go(tmp_path / "r", quiet=True, processes=2))[0]["text"]
+    assert "processes 1 -> 2" in notices(go(tmp_path / "r", quiet=True, processes=2))[0]["text"]
 
 
 def test_data_that_are_computed_and_change_with_the_arithmetic_are_told_so(tmp_path, machine):
@@ -199,14 +199,14 @@ def test_data_that_are_computed_and_change_with_the_arithmetic_are_told_so(tmp_p
         sonde.train(other, run=tmp_path / "r", quiet=True, threads=1)
     assert "data that are computed also change with the arithmetic (cpu AVX2 -> DEFAULT)" in caught.value.fix
     run = sonde.train(other, run=tmp_path / "r", quiet=True, threads=1, accept_data_change=True)
-    assert len(said(run)) == 1 and any("as accepted" in event.get("text", "") for event in run.events)
+    assert len(notices(run)) == 1 and any("as accepted" in event.get("text", "") for event in run.events)
 
 
 @pytest.mark.parametrize("before", [{}, {"cpu": None, "threads": "1", "processor": "\x1b[2J\nB"}, {"processor": {"A": [1]}}])
 def test_whatever_stands_in_a_record_the_answer_is_a_line(before):
     changes = module.differences(before, {"cpu": "AVX2", "threads": 1, "processor": "A"})
     assert [change["name"] for change in changes] == list(before)
-    assert module.listed(changes).isprintable()
+    assert module.list_changes(changes).isprintable()
 
 
 # ---------------------------------------------------------------- what the entries say
@@ -423,12 +423,12 @@ def command(folder: Path, *words: str, **environment: str) -> tuple[int, str]:
 
 def test_the_command_line_resumes_under_other_arithmetic(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    own = {*(["kernels"] if sonde.kernels.level() != "none" else []), *(["cpu"] if module._here()["cpu"] != "DEFAULT" else [])}
+    own = {*(["kernels"] if sonde.kernels.level() != "none" else []), *(["cpu"] if module._this_process()["cpu"] != "DEFAULT" else [])}
     assert command(tmp_path, "./mine.py", "--run", "r", STOP_AT="4")[0] == 75
     if own:
         code, stderr = command(tmp_path, "--resume", "r", "--exact", **FOREIGN)
-        assert code == 2 and all(f"{name} {module._here()[name]} -> " in stderr for name in own)
+        assert code == 2 and all(f"{name} {module._this_process()[name]} -> " in stderr for name in own)
     code, stderr = command(tmp_path, "--resume", "r", STOP_AT="6", **FOREIGN)
     run = sonde.open_run(tmp_path / "r")
-    assert code == 75 and {change["name"] for event in said(run) for change in event["differs"]} == own
-    assert stderr.count("warning:") == stderr.count("bits may differ from step 4 on") == len(said(run)) == bool(own)
+    assert code == 75 and {change["name"] for event in notices(run) for change in event["differs"]} == own
+    assert stderr.count("warning:") == stderr.count("bits may differ from step 4 on") == len(notices(run)) == bool(own)

@@ -83,7 +83,7 @@ SYNCS = {
     "the folder of the run": lambda: left_out(files, "make_folder", "disk.fsync_directory(path.parent)"),
 }
 
-UNCHECKED: Change = (checkpoints, "_verified", lambda path, size, digest: path.read_bytes())
+UNCHECKED: Change = (checkpoints, "_verify", lambda path, size, digest: path.read_bytes())
 """a loader that believes every file"""
 
 
@@ -135,7 +135,7 @@ def test_a_flipped_bit_needs_the_checksum(checked: bool, memory: Path, reference
     data = bytearray(flipped.read_bytes())
     data[-3] ^= 4
     flipped.write_bytes(data)
-    change = left_out(checkpoints, "_verified", "if hashlib.sha256(data).hexdigest() != digest:", "if False:")
+    change = left_out(checkpoints, "_verify", "if hashlib.sha256(data).hexdigest() != digest:", "if False:")
     attempt(path, before=None if checked else lambda: setattr(*change)).wait().done()
     assert (differences(digest(path), reference) == []) == checked
     assert leftovers(path) == (["checkpoints/bad-step-00000015"] if checked else [])

@@ -77,7 +77,7 @@ class SpoiltBackward(torch.autograd.Function):
         return grad * 0 + ctx.value, None
 
 
-class Spoilt(nn.Module):
+class Spoiled(nn.Module):
     """Where an activation or a gradient goes wrong."""
 
     def __init__(self, poison: Poison, place: str) -> None:
@@ -103,12 +103,14 @@ class SpoiltSum:
         return Terms(nll=(terms["nll"].sum * self.poison.value, terms["nll"].count)) if self.poison.armed and model.training else terms
 
 
-def spoilt(place: str = "input", steps: str = "9", value: str = "nan", row: int = 2, on_bad: str = "stop", length: int = STEPS) -> Recipe:
+def spoiled_recipe(
+    place: str = "input", steps: str = "9", value: str = "nan", row: int = 2, on_bad: str = "stop", length: int = STEPS
+) -> Recipe:
     """The trial, with bad numbers at one place in the batches of some steps, given as '9,14'."""
     poison = Poison(tuple(map(int, steps.split(","))), float(value), row)
     clean = trial(length, on_bad=on_bad)
     model = network()
-    model.insert(3, Spoilt(poison, place))  # type: ignore[union-attr]
+    model.insert(3, Spoiled(poison, place))  # type: ignore[union-attr]
 
     def augment(batch: Batch, dice: torch.Generator) -> Batch:
         batch = clean.augment(batch, dice)  # type: ignore[misc]
@@ -147,7 +149,7 @@ def is_finite(saved: checkpoint.Checkpoint) -> bool:
 def test_stopped_before_the_update_and_named(number: int, place: str, value: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, updates = random.Random(number).randrange(STEPS), Updates(monkeypatch)
     with pytest.raises(NumericalStop) as caught:
-        train(memory / "run", spoilt, place=place, steps=str(step), value=value)
+        train(memory / "run", spoiled_recipe, place=place, steps=str(step), value=value)
     error, path = caught.value, memory / "run"
     assert error.exit_code == 5 and updates.count == step
     assert f"step {step}, rank 0: " in error.where
@@ -157,7 +159,7 @@ def test_stopped_before_the_update_and_named(number: int, place: str, value: str
     example = int(Order(83, 16, 0).at(step)[2])
     message = {
         "input": f"field 'x' of the batch is not finite in examples [{example}]",
-        "activation": f"first bad output: module '3' (Spoilt), examples [{example}]",
+        "activation": f"first bad output: module '3' (Spoiled), examples [{example}]",
         "gradient": "the forward pass is finite; first bad gradient: parameter '",
         "loss": "every module's output is finite, but the sum 'nll' of the objective is not",
     }[place]
@@ -171,7 +173,7 @@ def test_the_same_stop_again_after_a_resume(memory: Path) -> None:
     texts = []
     for _ in range(2):
         with pytest.raises(NumericalStop) as caught:
-            train(memory / "run", spoilt, steps="9")
+            train(memory / "run", spoiled_recipe, steps="9")
         texts.append(caught.value.render())
     assert texts[0] == texts[1]
     rows = [row["step"] for row in Run(memory / "run").metrics]
@@ -181,7 +183,7 @@ def test_the_same_stop_again_after_a_resume(memory: Path) -> None:
 @pytest.mark.parametrize("row, rank", [(1, 0), (11, 1)])
 def test_two_processes_agree(row: int, rank: int, memory: Path, reference: dict[str, str]) -> None:
     """Both stop at the same step, and the one with the cause is named."""
-    outcome = attempt(memory / "run", recipe=spoilt, processes=2, steps="13", row=row).wait()
+    outcome = attempt(memory / "run", recipe=spoiled_recipe, processes=2, steps="13", row=row).wait()
     assert outcome.code == 5, outcome
     example = int(Order(83, 16, 0).at(13)[row])
     assert f"step 13, rank {rank}: field 'x' of the batch is not finite in examples [{example}]" in outcome.parts["where"]
@@ -214,7 +216,7 @@ WHEN = ("9", "7,8", "0", "4", "11", "22", "0,1,2,3,4,5")
 @pytest.mark.parametrize("when", WHEN)
 def test_a_run_without_its_bad_steps_is_reproducible(policy: str, when: str, memory: Path, reference: dict[str, str]) -> None:
     """Bit for bit: run again, and killed on the way.  Bad input also spoils running means, which must not stay so."""
-    options = {"recipe": spoilt, "on_bad": policy, "steps": when}
+    options = {"recipe": spoiled_recipe, "on_bad": policy, "steps": when}
     bad = [int(step) for step in when.split(",")]
     paths = [memory / name for name in ("first", "second", "killed")]
     finished(paths[0], **options)
@@ -232,7 +234,7 @@ def test_a_run_without_its_bad_steps_is_reproducible(policy: str, when: str, mem
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
 def test_boundaries_are_kept_where_the_step_before_them_is_left_out(policy: str, memory: Path, reference: dict[str, str]) -> None:
     """Evaluations and checkpoints come when they are due, whatever became of the step."""
-    train(memory / "run", spoilt, steps="4,11,22", on_bad=policy)
+    train(memory / "run", spoiled_recipe, steps="4,11,22", on_bad=policy)
     rows = Run(memory / "run").metrics
     assert [row["step"] for row in rows if "valid/loss" in row] == [6, 12, 18, 23]
     saves = [event["step"] for event in Run(memory / "run").events if event["event"] == "checkpoint"]
@@ -313,7 +315,7 @@ def test_going_back_leaves_out_the_step_that_overflowed(first: int, memory: Path
 # ---------------------------------------------------------------- the rule itself
 
 
-def fed(guard: Guard, losses: list[float], norms: list[float] | None = None) -> int | None:
+def first_objection(guard: Guard, losses: list[float], norms: list[float] | None = None) -> int | None:
     """Number of the step at which the guard objects."""
     for index, loss in enumerate(losses):
         if guard.fault(loss, norms[index] if norms else 1.0):
@@ -328,24 +330,24 @@ def noise(many: int, seed: int = 0) -> list[float]:
 
 def test_a_hard_batch_after_a_perfect_fit_is_no_explosion() -> None:
     learned = [1.1] * 50 + [1.1 * 0.9**step for step in range(200)]  # the median falls to 1e-5 and less
-    assert fed(Guard(), learned + [0.6] * 50) is None
-    assert fed(Guard(), learned + [1.2] * 3) == 252
-    assert fed(Guard(), [1000.0, *learned[1:], 900.0, 900.0, 900.0]) == 252  # one bad loss at the start does not blind it
+    assert first_objection(Guard(), learned + [0.6] * 50) is None
+    assert first_objection(Guard(), learned + [1.2] * 3) == 252
+    assert first_objection(Guard(), [1000.0, *learned[1:], 900.0, 900.0, 900.0]) == 252  # one bad loss at the start does not blind it
 
 
 def test_the_rule_by_hand() -> None:
     """Median 1 and deviation 0.1: the limit is about 2; three of ten steps above it are an explosion, two are not."""
     calm = noise(200)
-    assert fed(Guard(), calm + [2.6, 2.6, *[1.0] * 9] * 20) is None
-    assert fed(Guard(), calm + [2.6, 2.6, 2.6]) == 202
-    assert fed(Guard(), calm + [2.6, 1.0, 1.0, 2.6, 1.0, 2.6]) == 205
-    assert fed(Guard(), calm + [2.6, *[1.0] * 4, 2.6, *[1.0] * 3, 2.6, 2.6]) == 209
-    assert fed(Guard(), calm + [2.6, *[1.0] * 4, 2.6, *[1.0] * 4, 2.6]) is None
-    assert fed(Guard(), calm + [1.7] * 50) is None
-    assert fed(Guard(), calm + [1.0] * 3, [1.0] * 200 + [1100.0] * 3) == 202
-    assert fed(Guard(), calm + [1.0] * 3, [1.0] * 200 + [900.0] * 3) is None
-    assert fed(Guard(), [math.nan]) == 0 and fed(Guard(), [1.0], [math.inf]) == 0
-    assert fed(Guard(), [0.0] * 300) is None and fed(Guard(), [-3.0] * 300) is None
+    assert first_objection(Guard(), calm + [2.6, 2.6, *[1.0] * 9] * 20) is None
+    assert first_objection(Guard(), calm + [2.6, 2.6, 2.6]) == 202
+    assert first_objection(Guard(), calm + [2.6, 1.0, 1.0, 2.6, 1.0, 2.6]) == 205
+    assert first_objection(Guard(), calm + [2.6, *[1.0] * 4, 2.6, *[1.0] * 3, 2.6, 2.6]) == 209
+    assert first_objection(Guard(), calm + [2.6, *[1.0] * 4, 2.6, *[1.0] * 4, 2.6]) is None
+    assert first_objection(Guard(), calm + [1.7] * 50) is None
+    assert first_objection(Guard(), calm + [1.0] * 3, [1.0] * 200 + [1100.0] * 3) == 202
+    assert first_objection(Guard(), calm + [1.0] * 3, [1.0] * 200 + [900.0] * 3) is None
+    assert first_objection(Guard(), [math.nan]) == 0 and first_objection(Guard(), [1.0], [math.inf]) == 0
+    assert first_objection(Guard(), [0.0] * 300) is None and first_objection(Guard(), [-3.0] * 300) is None
 
 
 @pytest.mark.parametrize("curve", ["falls", "falls to nothing", "plateaus and drops", "noisy", "negative", "one spike"])
@@ -358,7 +360,7 @@ def test_ordinary_curves_raise_no_alarm(curve: str) -> None:
         "negative": lambda t: -t / 50 + random.Random(t).gauss(0, 0.3),
         "one spike": lambda t: 100.0 if t == 400 else 1.0,
     }
-    assert fed(Guard(), [makers[curve](t) for t in range(800)]) is None
+    assert first_objection(Guard(), [makers[curve](t) for t in range(800)]) is None
 
 
 def test_the_blame_goes_back_to_the_first_high_step() -> None:

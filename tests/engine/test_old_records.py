@@ -65,3 +65,10 @@ def test_options_of_a_users_own_file_keep_their_names() -> None:
     info = {"format": 1, "recipe": {"file": "mine.py"}, "dials": {"batch": 3}, "options": {}}
     assert renamed.record(info)["options"] == {"batch": 3}
     assert renamed.record({**info, "recipe": {"name": "tiny_mlp"}})["options"] == {"batch_size": 3}
+
+
+def test_terms_of_a_gan_have_their_present_names() -> None:
+    row = {"step": 2, "valid/judge": 1.4, "valid/forge": 0.7, "valid/fake": 0.5, "valid/loss": 2.1}
+    assert list(renamed.event(row)) == ["step", "valid/discriminator", "valid/generator", "valid/fake", "valid/loss"]
+    assert renamed.event({"valid/judge": 1.0}) == {"valid/judge": 1.0}  # a term of a user's own objective
+    assert renamed.result({"figures": row})["metrics"] == renamed.event(row)

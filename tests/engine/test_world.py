@@ -80,7 +80,7 @@ def test_ordered_sum_of_a_large_tensor() -> None:
 
 def test_one_shard_costs_nothing() -> None:
     gradient = torch.randn(7)
-    assert World.alone().ordered_sum({0: gradient}, 1) is gradient
+    assert World.single().ordered_sum({0: gradient}, 1) is gradient
 
 
 def run_in(size: int, work) -> list:  # type: ignore[no-untyped-def]
@@ -191,7 +191,7 @@ def test_torchrun_environment_is_checked(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_way_to_a_host_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert world_module._interface_to("127.0.0.1") == "lo" and world_module._interface_to("no such host") is None
+    assert world_module._interface_toward("127.0.0.1") == "lo" and world_module._interface_toward("no such host") is None
     with pytest.raises(BadInput, match="GLOO_SOCKET_IFNAME"):
         world_module._choose_interface("127.0.0.1", alone=False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
@@ -200,7 +200,7 @@ def test_the_way_to_a_host_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_alone_no_process_group_is_made() -> None:
-    world = World.alone()
+    world = World.single()
     world.barrier()
     world.broadcast_([torch.ones(2)])
     assert world.any(True) and world.is_main and not torch.distributed.is_initialized()

@@ -289,7 +289,7 @@ def test_far_rows_outside_the_sample_and_beside_float32(monkeypatch, rows):
     monkeypatch.setattr(_canonical, "SAMPLE", 20)
     monkeypatch.setattr(_canonical, "LARGE", 1)
     X, codes = far_row(1e8, 0, 3, 1)
-    X[[index for index in range(31) if index not in _canonical._some(31, 20)][:rows]] *= 1e7
+    X[[index for index in range(31) if index not in _canonical._sample_rows(31, 20)][:rows]] *= 1e7
     fit = SoftmaxRegression(solver="lbfgs").fit(X, codes)
     assert excess_in_50_digits(fit, X, codes) < REACHED
 

@@ -160,7 +160,7 @@ def test_rare_words_go_before_windows_are_made():
         (["one two three"], "no word occurs 5 times, the commonest 1; lower min_count"),
         (["so so so so so so"], "one word only, 'so'"),
         ([["a", 1] * 9], "both words and numbers"),
-        ([["a", None] * 9], "None, which is no word"),
+        ([["a", None] * 9], "None, which is not a word"),
         ([b"bytes"], "a sentence is bytes"),
         (7, "cannot be read from int"),
         ("nowhere.txt", "no file 'nowhere.txt'"),
@@ -218,7 +218,7 @@ def test_counts_merge_from_many_runs(monkeypatch):
         np.add.at(wanted, (text[:-d], text[d:]), 1 / d)
     wanted = np.triu(wanted + wanted.T)
     monkeypatch.setattr(glove, "MEGABYTE", 1 << 12)  # 512 "megabytes" are then 2 MB, and 1 is 64 entries
-    monkeypatch.setattr(glove, "count", lambda *given: real(*given[:3], 256))
+    monkeypatch.setattr(glove, "count", lambda *args: real(*args[:3], 256))
     real = _count()
     parts = list(cooccurrence(text, V, window, memory=1))
     entries = np.concatenate(parts)

@@ -7,7 +7,7 @@ import torch
 
 from sonde.core import registry
 from sonde.core.errors import BadInput
-from sonde.generate import generate, logprobs, ranked, sample, score, steps
+from sonde.generate import generate, logprobs, rank_answers, sample, score, steps
 from sonde.models.language_model import LanguageModel
 
 V, NEW = 13, 9
@@ -32,8 +32,12 @@ def row(n: int, seed: int = 0) -> torch.Tensor:
 def test_cached_decoding_equals_one_pass(mixer, monkeypatch):
     one, prompts, answers = model(mixer), [row(n) for n in (5, 17, 1)], [row(n, 1) for n in (1, 6, 11)]
     if not one.causal:
-        for attempt in (lambda: generate(one, prompts, NEW), lambda: score(one, prompts, answers), lambda: ranked(one, prompts, answers)):
-            with pytest.raises(BadInput, match="cannot go on with one"):
+        for attempt in (
+            lambda: generate(one, prompts, NEW),
+            lambda: score(one, prompts, answers),
+            lambda: rank_answers(one, prompts, answers),
+        ):
+            with pytest.raises(BadInput, match="cannot continue one"):
                 attempt()
         return
     monkeypatch.setattr(sample, "PIECE", 7)
@@ -53,8 +57,8 @@ def test_cached_decoding_equals_one_pass(mixer, monkeypatch):
         assert not got[len(answer) :].any()
     torch.testing.assert_close(score(one, prompts, answers), log_probs.sum(1))
     table = torch.stack([torch.stack([forced(prompt, answer).sum() for answer in answers]) for prompt in prompts])
-    torch.testing.assert_close(ranked(one, prompts, answers), table, atol=5e-5, rtol=0)  # sums of up to 11 tokens
-    torch.testing.assert_close(ranked(one, prompts, answers, mean=True), table / torch.tensor([1, 6, 11]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(rank_answers(one, prompts, answers), table, atol=5e-5, rtol=0)  # sums of up to 11 tokens
+    torch.testing.assert_close(rank_answers(one, prompts, answers, mean=True), table / torch.tensor([1, 6, 11]), atol=1e-5, rtol=0)
 
 
 def test_bad_input():
@@ -62,7 +66,7 @@ def test_bad_input():
     for message, attempt in {
         "2 prompts have 1 answers": lambda: score(one, [row(3), row(2)], [row(1)]),
         "an answer is empty": lambda: score(one, [row(3)], [row(0)]),
-        "an answer is one row": lambda: ranked(one, [row(3)], row(2)),
+        "an answer is one row": lambda: rank_answers(one, [row(3)], row(2)),
         "a prompt of 36 tokens and 6 new ones do not fit": lambda: score(one, [row(36)], [row(6)]),
     }.items():
         with pytest.raises(BadInput, match=message):

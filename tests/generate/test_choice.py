@@ -7,7 +7,7 @@ import torch
 
 from sonde.generate import Sampling, choose
 from sonde.generate import choice as module
-from sonde.generate.choice import Dice, shaped
+from sonde.generate.choice import Dice, shape_logits
 
 
 def theirs(logits: torch.Tensor, how: Sampling, rows: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_the_same_tokens_stay_as_in_transformers(options, head, monkeypatch):
     logits, rows = 3 * torch.randn(7, 101, generator=g), torch.randint(101, (7, 30), generator=g)
     how = Sampling(**options)
     seen = torch.zeros(7, 101, dtype=torch.bool).scatter(1, rows, True)
-    actual, want = shaped(logits, how, seen), theirs(logits, how, rows)
+    actual, want = shape_logits(logits, how, seen), theirs(logits, how, rows)
     assert torch.equal(actual.isinf(), want.isinf())
     torch.testing.assert_close(actual, want, atol=1e-5, rtol=1e-5)
     assert torch.equal(
@@ -60,7 +60,7 @@ def test_draws_follow_the_probabilities(options):
     logits, n = torch.tensor([[0.5, -1.0, 2.0, 0.0]]), 20_000
     how = Sampling(**options)
     rolls = torch.rand(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    want = shaped(logits, how)[0].double().exp()
+    want = shape_logits(logits, how)[0].double().exp()
     want /= want.sum()
     share = torch.bincount(choose(logits.expand(n, -1), how, rolls), minlength=4) / n
     assert (share - want).abs().max() < 4 * (0.25 / n) ** 0.5  # four deviations of a share

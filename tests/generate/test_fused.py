@@ -68,7 +68,7 @@ def two_threads():
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_the_models(name, rows, dtype):
     own = model(dtype, **MODELS[name])
-    fast = fused.ready(own, rows)
+    fast = fused.prepare(own, rows)
     assert fast is not None, fused.why_not(own, rows)
     text = tokens(rows, 24)
     wanted = own(text)
@@ -82,7 +82,7 @@ def test_logits_are_the_models(name, rows, dtype):
 @pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
 def test_program_and_torch_take_turns(name, two_threads):
     own = model(**MODELS[name])
-    fast, text = fused.ready(own, 2), tokens(2, 40)
+    fast, text = fused.prepare(own, 2), tokens(2, 40)
     wanted = own(text)
     state, at = None, 0
     for mine, length in ((0, 5), (1, 1), (1, 1), (0, 1), (1, 1), (0, 6), (1, 1), (0, 1), (0, 1), *[(1, 1)] * 15, (0, 3), (1, 1)):
@@ -95,7 +95,7 @@ def test_program_and_torch_take_turns(name, two_threads):
 @pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
 def test_a_state_can_be_continued_twice(name):
     own = model(**MODELS[name])
-    fast, text = fused.ready(own, 1), tokens(1, 30)
+    fast, text = fused.prepare(own, 1), tokens(1, 30)
     other = (text + 1) % 37
     _, state = own.advance(text[:, :5])
     _, state = fast.advance(text[:, 5:6], state)
@@ -111,7 +111,7 @@ def test_a_state_can_be_continued_twice(name):
 @pytest.mark.parametrize("name", ["style modern", "alibi", "notes", "gpt2", "mamba2"])
 def test_sequences_of_different_lengths(name, two_threads):
     own, lengths = model(**MODELS[name]), torch.tensor([9, 1, 4])
-    fast, text = fused.ready(own, 3), tokens(3, 20)
+    fast, text = fused.prepare(own, 3), tokens(3, 20)
     _, state = fast.advance(text[:, :9], None, spans=Spans.of_lengths(lengths))
     rest = tokens(3, 11)
     wanted = [own(torch.cat([text[row, :n], rest[row]]).unsqueeze(0))[0, n:] for row, n in enumerate(lengths.tolist())]
@@ -122,7 +122,7 @@ def test_sequences_of_different_lengths(name, two_threads):
 
 def test_fewer_sequences_go_on_when_some_have_ended():
     own, text = model(), tokens(3, 12)
-    fast = fused.ready(own, 3)
+    fast = fused.prepare(own, 3)
     _, state = fast.advance(text[:, :6])
     _, state = fast.advance(text[:, 6:7], state)
     state = {name: value[1:] for name, value in state.items()}
@@ -133,7 +133,7 @@ def test_fewer_sequences_go_on_when_some_have_ended():
 
 def test_long_text_moves_to_larger_rooms():
     own, text = model(mixer="attention heads=2"), tokens(1, 300)
-    fast, wanted = fused.ready(own), own(text)
+    fast, wanted = fused.prepare(own), own(text)
     _, state = own.advance(text[:, :1])
     rooms = set()
     for i in range(1, 300):
@@ -146,7 +146,7 @@ def test_long_text_moves_to_larger_rooms():
 
 def test_trained_weights_are_seen():
     own, text = model(), tokens(1, 8)
-    fast = fused.ready(own)
+    fast = fused.prepare(own)
     _, state = fast.advance(text[:, :6])
     for weight in own.parameters():
         weight.mul_(0.9)
@@ -155,7 +155,7 @@ def test_trained_weights_are_seen():
 
 def test_gradients_training_and_autocast_are_the_models_own():
     own, text = model(dropout=0.5), tokens(1, 8)
-    fast = fused.ready(own)
+    fast = fused.prepare(own)
     _, state = fast.advance(text[:, :6])
     with torch.enable_grad():
         assert fast.advance(text[:, 6:7], state)[0].requires_grad
@@ -175,10 +175,10 @@ def test_gradients_training_and_autocast_are_the_models_own():
 ])  # fmt: skip
 def test_what_does_not_fit_is_told(make, why):
     unfit = make()
-    assert fused.ready(unfit) is None
+    assert fused.prepare(unfit) is None
     assert why in fused.why_not(unfit)
     with pytest.raises(BadInput, match=why):
-        fused.quantized(unfit)
+        fused.prepare_quantized(unfit)
 
 
 def test_adapters_hooks_and_many_sequences_do_not_fit():
@@ -194,7 +194,7 @@ def test_adapters_hooks_and_many_sequences_do_not_fit():
 
 def test_wrong_states_are_told():
     own, text = model(**MODELS["gpt2"]), tokens(1, 3)
-    fast = fused.ready(own)
+    fast = fused.prepare(own)
     _, state = fast.advance(text[:, :2])
     for wrong, message in (
         ({name: value for name, value in state.items() if name != "1.v"}, "lacks '1.v'"),
@@ -216,7 +216,7 @@ def test_wrong_states_are_told():
 def test_bytes_are_near(name, two_threads):
     """Steps of 1/127 of the largest weight of a group: a percent or two in the logits of small layers (measured 0.5 to 2.0)."""
     own = model(**MODELS[name])
-    fast, text = fused.quantized(own, 2), tokens(2, 20)
+    fast, text = fused.prepare_quantized(own, 2), tokens(2, 20)
     wanted = own(text)
     logits, state = fast.advance(text[:, :5])
     for i in range(5, 20):

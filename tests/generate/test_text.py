@@ -11,7 +11,7 @@ from sonde.core.errors import BadInput
 from sonde.data.text.tokenizer import Vocabulary, train
 from sonde.generate import Stop, Writer, beam, complete, generate
 from sonde.generate.stop import no_text
-from sonde.generate.text import spelled
+from sonde.generate.text import decode_answer
 from sonde.models.language_model import LanguageModel
 
 BYTES = Vocabulary.of("", "byte")
@@ -71,7 +71,7 @@ def test_every_tokenizer_makes_up_the_same_text(kind):
         assert tokenizer.decode(tokens[:cut]) + "".join(parts) == text
         assert all("\ufffd" not in piece for piece in parts)
     stop = Stop(texts="on the n", tokenizer=tokenizer)
-    assert spelled(tokenizer, tokens[:1], tokens[1:], stop) == text[len(tokenizer.decode(tokens[:1])) :].split("on the n")[0]
+    assert decode_answer(tokenizer, tokens[:1], tokens[1:], stop) == text[len(tokenizer.decode(tokens[:1])) :].split("on the n")[0]
 
 
 def test_word_pieces_are_joined_as_in_the_whole_text():

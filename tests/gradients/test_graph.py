@@ -337,10 +337,10 @@ def test_exports() -> None:
 
 
 def test_edges_of_the_drawing_point_down() -> None:
-    from sonde.gradients.layout import arrange, shown
+    from sonde.gradients.layout import arrange, visible_edges
 
     graph = trace(Loss(transformer()), normal(5, 2, 5, 12))
-    edges = shown(graph)
+    edges = visible_edges(graph)
     layers, depth = arrange(edges, {"inputs"})
     assert all(depth[name] < depth[user] for user, names in edges.items() for name in names)
     assert sorted(item for layer in layers for item in layer if isinstance(item, str)) == sorted(edges)

@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.batch import Batch
 from sonde.gradients import mean
 from sonde.gradients.flat import Flat
-from sonde.gradients.replay import Recorder, Repeated, Replay, Unrepeatable
+from sonde.gradients.replay import Recorder, Replay, ReplayedGradient, Unrepeatable
 from sonde.models.cnn import CNN
 from sonde.models.mlp import MLP
 from sonde.objectives.bernoulli import Bernoulli
@@ -22,7 +22,7 @@ from sonde.objectives.poisson import Poisson
 
 def repeated(model, objective):
     flat = Flat(model)
-    return flat, Repeated(model, objective, flat, partial(mean.whole, model, objective, flat))
+    return flat, ReplayedGradient(model, objective, flat, partial(mean.full_batch, model, objective, flat))
 
 
 def values(n, *shape):
@@ -55,10 +55,10 @@ def test_a_replayed_gradient_has_the_bits_of_the_ordinary_one(kind):
         batch = batch_of(6 if step % 3 else 4)  # two shapes, each with a list of its own
         loss = gradient(batch)
         ours = flat.grad.clone()
-        assert loss == mean.whole(model, objective, flat, batch)
+        assert loss == mean.full_batch(model, objective, flat, batch)
         assert torch.equal(ours, flat.grad)
         update.step()
-    assert [step.proofs for step in gradient.steps.values()] == [Repeated.PROOFS] * 2  # proven, so the last steps were replays
+    assert [step.proofs for step in gradient.steps.values()] == [ReplayedGradient.PROOFS] * 2  # proven, so the last steps were replays
 
 
 class Counting(nn.Module):
@@ -108,7 +108,7 @@ def test_a_replay_that_is_wrong_is_found_out_and_dropped(monkeypatch):
     batch = values(5, 7)
     for _ in range(4):
         loss, ours = gradient(batch), flat.grad.clone()
-        assert loss == mean.whole(model, Gaussian(), flat, batch) and torch.equal(ours, flat.grad)
+        assert loss == mean.full_batch(model, Gaussian(), flat, batch) and torch.equal(ours, flat.grad)
     assert list(gradient.steps.values()) == [None]
 
 
@@ -142,7 +142,7 @@ def test_what_changes_from_step_to_step_is_noticed():
         x = y if step < 6 else torch.randn(3, 5).T if step % 2 else torch.randn(5, 3)
         batch = Batch(x=x, y=y)
         loss, ours = gradient(batch), flat.grad.clone()
-        assert loss == mean.whole(model, objective, flat, batch) and torch.equal(ours, flat.grad)
+        assert loss == mean.full_batch(model, objective, flat, batch) and torch.equal(ours, flat.grad)
     for change in (
         lambda net: setattr(net, "forward", lambda x: net.layers(x) * 2),
         lambda net: net.register_full_backward_pre_hook(lambda *_: None),
@@ -165,7 +165,7 @@ def test_kernels_that_write_into_buffers_in_silence_leave_no_trace():
     for _ in range(5):
         batch = values(6, 7)
         gradient(batch)
-        mean.whole(twin, Gaussian(), other, batch)
+        mean.full_batch(twin, Gaussian(), other, batch)
     assert torch.equal(net[1].running_mean, twin[1].running_mean) and torch.equal(flat.grad, other.grad)
 
 
@@ -176,7 +176,7 @@ def test_many_shapes_and_large_ones_are_not_kept():
     assert not gradient.steps  # each was seen once
     for n in range(2, 40):
         gradient(values(n, 7))
-    assert len(gradient.steps) == Repeated.SHAPES
+    assert len(gradient.steps) == ReplayedGradient.SHAPES
     _, gradient = repeated(MLP((7, 600, 3)), Gaussian())
     for _ in range(3):
         gradient(values(4000, 7))

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sonde.kernels import available, why_not
 from sonde.kernels import convolve as kernel
-from sonde.kernels.convolve import Prepared, _Convolve, convolve
+from sonde.kernels.convolve import PreparedConvolution, _Convolve, convolve
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -258,6 +258,10 @@ def test_prepared_with_what_follows(size, dtype):
     tolerance = {"rtol": 0, "atol": 30 * torch.finfo(dtype).eps * float(size_of_sums)}
     for relu in (False, True):
         cut = torch.relu if relu else lambda y: y
-        torch.testing.assert_close(Prepared(weight, bias, relu)(x).double(), cut(want), **tolerance)
-        torch.testing.assert_close(Prepared(weight, None, relu)(x).double(), cut(want - bias.double()[:, None, None]), **tolerance)
-        torch.testing.assert_close(Prepared(last(weight), bias, relu)(x, other).double(), cut(want + other.double()), **tolerance)
+        torch.testing.assert_close(PreparedConvolution(weight, bias, relu)(x).double(), cut(want), **tolerance)
+        torch.testing.assert_close(
+            PreparedConvolution(weight, None, relu)(x).double(), cut(want - bias.double()[:, None, None]), **tolerance
+        )
+        torch.testing.assert_close(
+            PreparedConvolution(last(weight), bias, relu)(x, other).double(), cut(want + other.double()), **tolerance
+        )

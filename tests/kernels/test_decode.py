@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from sonde import kernels
 from sonde.core.errors import BadInput
-from sonde.kernels.decode import ACTIVATIONS, GROUP, ROWS, Program, Vectors, quantized
+from sonde.kernels.decode import ACTIVATIONS, GROUP, ROWS, Program, Vectors, quantize
 from sonde.kernels.library import view
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
@@ -55,8 +55,8 @@ def test_linear_is_torchs(dice, dtype, activation, rows, size, out):
     program = Program(rows, dtype)
     for name, value in (("x", x), ("times", times), ("y", add)):
         program.tensor(name, value.shape[1]).copy_(value)
-    y = program.shared("y", out)
-    program.linear(program.shared("x", size), y, weight, bias, activation=activation, times=program.shared("times", out), add=y)
+    y = program.add_shared("y", out)
+    program.linear(program.add_shared("x", size), y, weight, bias, activation=activation, times=program.add_shared("times", out), add=y)
     assert program.run(none(rows))
     close(program.tensor("y", out), FUNCTIONS[activation](F.linear(x, weight, bias)) * times + add)
 
@@ -64,18 +64,18 @@ def test_linear_is_torchs(dice, dtype, activation, rows, size, out):
 @pytest.mark.parametrize(("rows", "size", "out"), [(1, 128, 70), (2, 65, 33), (5, 5, 3)])
 def test_bytes_multiply_as_the_numbers_they_stand_for(dice, rows, size, out):
     x, weight = torch.randn(rows, size, generator=dice), torch.randn(out, size, generator=dice)
-    data, scales = quantized(weight)
+    data, scales = quantize(weight)
     meant = (data.unflatten(1, (-1, GROUP)) * scales.unsqueeze(-1)).flatten(1)[:, :size]
     assert (meant - weight).abs().max() <= 0.501 * scales.max()  # half a step, and rounding of the product
     program = Program(rows, torch.float32, "int8")
     program.tensor("x", size).copy_(x)
-    program.linear(program.shared("x", size), program.shared("y", out), weight)
+    program.linear(program.add_shared("x", size), program.add_shared("y", out), weight)
     assert program.run(none(rows))
     close(program.tensor("y", out), F.linear(x, meant))
 
 
 def test_bytes_of_nothing_are_nothing():
-    data, scales = quantized(torch.zeros(3, 70))
+    data, scales = quantize(torch.zeros(3, 70))
     assert not data.any()
     assert not scales.any()
     assert data.shape == (3, 128)
@@ -94,13 +94,13 @@ def test_norms_are_torchs(dice, dtype, size):
     program = Program(2, dtype)
     program.tensor("x", size).copy_(x)
     program.tensor("gate", size).copy_(gate)
-    source, eye = program.shared("x", size), torch.eye(size, dtype=dtype)
-    targets = {name: program.own(name, size) for name in wanted}
+    source, eye = program.add_shared("x", size), torch.eye(size, dtype=dtype)
+    targets = {name: program.add_per_thread(name, size) for name in wanted}
     program.norm(source, targets["layer"], size, weight, bias, 1e-5, centered=True)
     program.norm(source, targets["rms"], size, weight, None, 1e-6)
-    program.norm(source, targets["gated"], size, weight, None, 1e-6, gate=program.shared("gate", size))
+    program.norm(source, targets["gated"], size, weight, None, 1e-6, gate=program.add_shared("gate", size))
     for name, own in targets.items():  # every thread has its own: a product with 1 reads them
-        program.linear(own, program.shared(f"{name} told", size), eye)
+        program.linear(own, program.add_shared(f"{name} told", size), eye)
     assert program.run(none(2))
     for name, value in wanted.items():
         close(program.tensor(f"{name} told", size), value)
@@ -138,7 +138,7 @@ def test_attention_over_kept_keys(dice, dtype, heads, groups, d, how):
     program = Program(rows, dtype)
     program.tensor("qkv", qkv.shape[1]).copy_(qkv)
     angles = program.angles(d, 100.0) if how == "rotary" else None
-    source, y = program.shared("qkv", qkv.shape[1]), program.shared("y", heads * d)
+    source, y = program.add_shared("qkv", qkv.shape[1]), program.add_shared("y", heads * d)
     operation = program.attend(source, y, (heads, groups, d), 0.3, angles=angles, slopes=slopes if how == "alibi" else None)
     used = seen.clone()
     operation.past, operation.past2, operation.used, operation.room = view(k), view(v), used.data_ptr(), room
@@ -162,7 +162,7 @@ def test_short_convolution(dice, dtype, taps, size):
     whole = torch.cat([tail, x.unsqueeze(1)], 1)
     program, after = Program(2, dtype), torch.empty_like(tail)
     program.tensor("x", size).copy_(x)
-    operation = program.convolve(program.shared("x", size), program.shared("y", size), weight, bias)
+    operation = program.convolve(program.add_shared("x", size), program.add_shared("y", size), weight, bias)
     operation.past, operation.next = view(tail.unsqueeze(1)), view(after.unsqueeze(1))
     assert program.run(none(2))
     close(program.tensor("y", size), F.silu((whole * weight).sum(1) + bias))
@@ -185,8 +185,13 @@ def test_recurrence_of_mamba(dice, dtype, sizes):
     program.tensor("vkq", n := heads * V + 2 * groups * K).copy_(torch.cat([x.flatten(1) for x in (v, k, q)], 1))
     program.tensor("step", heads).copy_(step)
     operation = program.recur(
-        program.shared("vkq", n), program.shared("step", heads), program.shared("y", heads * V), sizes, (bias, log_rate, skip), (0.3, 1.1)
-    )  # fmt: skip
+        program.add_shared("vkq", n),
+        program.add_shared("step", heads),
+        program.add_shared("y", heads * V),
+        sizes,
+        (bias, log_rate, skip),
+        (0.3, 1.1),
+    )
     operation.past, operation.next = view(state), view(after)
     assert program.run(none(2))
     close(after, wanted)
@@ -197,7 +202,7 @@ def test_a_long_program_meets_at_every_barrier(dice, threads):
     """Each product needs all of the one before it, so a thread that does not wait is seen; torch's own threads work in between."""
     turn = torch.linalg.qr(torch.randn(48, 48, generator=dice, dtype=torch.float64))[0].contiguous()
     program = Program(1, torch.float64)
-    spaces = [program.shared(name, 48) for name in "ab"]
+    spaces = [program.add_shared(name, 48) for name in "ab"]
     for i in range(200):
         program.linear(spaces[i % 2], spaces[1 - i % 2], turn)
     x, big = torch.randn(1, 48, generator=dice, dtype=torch.float64), torch.randn(300, 300, generator=dice)
@@ -214,4 +219,4 @@ def test_mistakes_are_told():
         Program(9, torch.float32)
     program = Program(1, torch.float32)
     with pytest.raises(BadInput, match="float64"):
-        program.linear(program.shared("x", 4), Vectors(), torch.zeros(4, 4, dtype=torch.float64))
+        program.linear(program.add_shared("x", 4), Vectors(), torch.zeros(4, 4, dtype=torch.float64))

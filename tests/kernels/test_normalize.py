@@ -214,10 +214,10 @@ def test_batches_of_gradients(kind):
     leaves = [tensors[name].requires_grad_() for name in ("x", "weight", "bias", *(["other"] if kind == SUM else []))]
     many = torch.stack([tensors["dy"], tensors["dy"].flip(0).cos()])
 
-    def found(call) -> tuple[Tensor, ...]:
+    def gradients_of(call) -> tuple[Tensor, ...]:
         running = Running(tensors["mean"].clone(), tensors["variance"].clone(), 0.1, 1e-3)
         y = call(*leaves[:3], running, kind != PLAIN, *leaves[3:])
         return torch.autograd.grad(y, leaves, many, is_grads_batched=True)
 
-    for a, b in zip(found(normalize), found(torchs), strict=True):
+    for a, b in zip(gradients_of(normalize), gradients_of(torchs), strict=True):
         torch.testing.assert_close(a, b)

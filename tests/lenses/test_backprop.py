@@ -85,7 +85,7 @@ def test_what_is_no_chain_is_refused() -> None:
 
 @pytest.mark.parametrize("after", [lambda y, x: 2 * y, lambda y, x: y + x[:, :1], lambda y, x: y], ids=["scaled", "skipped", "before"])
 def test_what_happens_around_the_layers_is_not_overlooked(after) -> None:
-    class Around(nn.Module):
+    class Surrounded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.one, self.bend, self.two = nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)
@@ -94,7 +94,7 @@ def test_what_happens_around_the_layers_is_not_overlooked(after) -> None:
             return after(self.two(self.bend(self.one(x + 1))), x)
 
     subject = values()
-    subject.model = Around()
+    subject.model = Surrounded()
     assert "not a chain" in backprop.why_not(subject)
 
 

@@ -14,7 +14,7 @@ from sonde.lenses import calibration
 from sonde.lenses.tools.tiny import images
 
 
-class Told(nn.Module):
+class FixedOutputs(nn.Module):
     def __init__(self, chances: torch.Tensor) -> None:
         super().__init__()
         self.chances = nn.Parameter(chances)
@@ -29,7 +29,7 @@ class Same:
 
 
 def subject(chances: torch.Tensor, y: torch.Tensor) -> Subject:
-    return Subject(Told(chances), Batch(x=torch.arange(len(y)).float(), y=y), Same())
+    return Subject(FixedOutputs(chances), Batch(x=torch.arange(len(y)).float(), y=y), Same())
 
 
 @pytest.mark.parametrize("bins", [1, 7, 10, 33])

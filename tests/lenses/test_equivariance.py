@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.batch import Batch
 from sonde.core.reading import Subject
 from sonde.lenses import equivariance
-from sonde.lenses.equivariance import changed, errors
+from sonde.lenses.equivariance import errors, transform
 from sonde.models.cnn import CNN
 from sonde.models.unet import UNet
 
@@ -22,7 +22,7 @@ def of(net: nn.Module, pixels: int, x: torch.Tensor | None = None) -> dict[str, 
         return errors(net.to(x).eval(), Batch(x=x), pixels)
 
 
-def around(channels: int, *others: nn.Module) -> nn.Sequential:
+def circular(channels: int, *others: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(2, channels, 3, padding=1, padding_mode="circular"), nn.ReLU(), *others)
 
 
@@ -32,7 +32,7 @@ class Mean(nn.Module):
 
 
 def test_a_circular_convolution_moves_with_the_image_and_its_mean_stays() -> None:
-    deviations = of(around(5, Mean(), nn.Linear(5, 3)), pixels=3)
+    deviations = of(circular(5, Mean(), nn.Linear(5, 3)), pixels=3)
     assert deviations["shift around"]["0"] < 1e-14 and deviations["shift around"]["1"] < 1e-14
     assert deviations["shift around"]["answer"] < 1e-14, "invariant, not only equivariant"
     assert deviations["turn"]["0"] > 0.1 and deviations["enlarge"]["0"] > 0.1
@@ -40,7 +40,7 @@ def test_a_circular_convolution_moves_with_the_image_and_its_mean_stays() -> Non
 
 
 def test_pooling_moves_with_its_own_stride_only() -> None:
-    net = around(4, nn.MaxPool2d(2))
+    net = circular(4, nn.MaxPool2d(2))
     assert of(net, pixels=2)["shift around"]["2"] < 1e-14
     assert of(net, pixels=4)["shift around"]["2"] < 1e-14
     assert 0.05 < of(net, pixels=1)["shift around"]["2"] < 1.5
@@ -78,9 +78,9 @@ def test_an_error_by_hand() -> None:
 
 def test_in_between_two_places_a_map_is_the_mean_of_both() -> None:
     maps = torch.tensor([[[[4.0, 0, 0, 8]]]])
-    assert changed("shift around", maps, 0.5).flatten().tolist() == [6, 2, 0, 4]
-    assert changed("shift off the edge", maps, 1.5).flatten().tolist() == [0, 2, 2, 0]
-    assert changed("turn", torch.tensor([[[[1, 2], [3, 4]]]]), 0).flatten().tolist() == [2, 4, 1, 3]
+    assert transform("shift around", maps, 0.5).flatten().tolist() == [6, 2, 0, 4]
+    assert transform("shift off the edge", maps, 1.5).flatten().tolist() == [0, 2, 2, 0]
+    assert transform("turn", torch.tensor([[[[1, 2], [3, 4]]]]), 0).flatten().tolist() == [2, 4, 1, 3]
 
 
 def test_a_network_for_one_size_tells_what_it_can() -> None:
@@ -93,7 +93,7 @@ def test_a_network_for_one_size_tells_what_it_can() -> None:
 
 def test_a_network_that_enlarges_is_shifted_by_its_own_places() -> None:
     """A pixel is two places of a map twice as large: shifted around, it is exact; an image for every pixel has an answer too."""
-    net = around(3, nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Upsample(scale_factor=3), nn.Conv2d(2, 1, 1))
+    net = circular(3, nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Upsample(scale_factor=3), nn.Conv2d(2, 1, 1))
     deviations = of(net, pixels=1)["shift around"]
     assert list(deviations) == ["0", "1", "2", "3", "4"] and max(deviations.values()) < 1e-14
 

@@ -35,4 +35,4 @@ def test_where_it_has_nothing_to_say() -> None:
     subject = exposure.tiny()
     other = Subject(subject.model, subject.batch.replace(x=subject.batch.x + 1))
     assert exposure.why_not(other) == "the inputs are not the targets moved on by one place"
-    assert exposure.why_not(Subject(torch.nn.Linear(2, 2), Batch(x=torch.zeros(1, 2)))) == "the model does not go on from its own tokens"
+    assert exposure.why_not(Subject(torch.nn.Linear(2, 2), Batch(x=torch.zeros(1, 2)))) == "the model does not continue from its own tokens"

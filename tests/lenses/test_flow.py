@@ -12,7 +12,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.core.seeds import generator
 from sonde.lenses import flow
-from sonde.lenses.tools.readonly import untouched
+from sonde.lenses.tools.readonly import preserve_state
 from sonde.lenses.tools.tiny import images, values
 from sonde.optim.initialize import initialize, names
 
@@ -43,7 +43,7 @@ def test_deep_nets_side_by_side_against_numpy(remedy):
     w = 0.4 * torch.randn(3, 5, 7, 7, generator=generator(0, "w"), dtype=torch.float64)
     draw = generator(2, "signal")
     x, target = (torch.randn(11, 7, generator=draw, dtype=torch.float64).numpy() for _ in range(2))
-    statistics = flow.of_deep(w, "tanh", remedy, seed=2, examples=11)
+    statistics = flow.deep_flow(w, "tanh", remedy, seed=2, examples=11)
     for row in range(3):
         for ours, theirs in zip(statistics, by_hand(w[row].numpy(), x, target, remedy), strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-10)
@@ -53,8 +53,8 @@ def test_deep_nets_side_by_side_against_numpy(remedy):
 def test_a_model_against_its_own_layers():
     subject = values()
     first, last = subject.model[0], subject.model[2]
-    with untouched(subject.model):
-        statistics = flow.of_model(subject.model, subject.objective, subject.batch)
+    with preserve_state(subject.model):
+        statistics = flow.model_flow(subject.model, subject.objective, subject.batch)
     x, y = subject.batch.x, subject.batch.y
     f = first(x).detach()
     h = f.tanh()
@@ -70,7 +70,7 @@ def test_activations_in_place_and_layers_out_of_use():
     twin = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     twin.load_state_dict(model.state_dict())
     subject = values()
-    a, b = (flow.of_model(each, subject.objective, subject.batch) for each in (model, twin))
+    a, b = (flow.model_flow(each, subject.objective, subject.batch) for each in (model, twin))
     torch.testing.assert_close(torch.stack(tuple(a)), torch.stack(tuple(b)))
 
     class Idle(nn.Module):
@@ -81,15 +81,15 @@ def test_activations_in_place_and_layers_out_of_use():
         def forward(self, x):
             return self.used(x)
 
-    statistics = flow.of_model(Idle(), subject.objective, subject.batch)
+    statistics = flow.model_flow(Idle(), subject.objective, subject.batch)
     assert statistics.in_weights[1] == 0 and statistics.variance[0] > 0 and statistics.variance[1].isnan()
 
 
 def test_an_initializer_fills_a_copy_and_follows_its_seed():
     subject = images()
     before = {name: t.clone() for name, t in subject.model.state_dict().items()}
-    with untouched(subject.model):
-        runs = [flow.of_model(subject.model, subject.objective, subject.batch, initialize("he_normal"), seed) for seed in (1, 1, 2)]
+    with preserve_state(subject.model):
+        runs = [flow.model_flow(subject.model, subject.objective, subject.batch, initialize("he_normal"), seed) for seed in (1, 1, 2)]
     assert torch.equal(runs[0].variance, runs[1].variance) and not torch.equal(runs[0].variance, runs[2].variance)
     assert all(torch.equal(t, before[name]) for name, t in subject.model.state_dict().items())
 
@@ -136,7 +136,7 @@ def test_bad_options(options, words):
 
 def test_bad_remedy_and_models_without_layers():
     with pytest.raises(BadInput, match="did you mean 'residual'"):
-        flow.of_deep(torch.eye(3, dtype=torch.float64).expand(1, 2, 3, 3), "relu", "residul")
+        flow.deep_flow(torch.eye(3, dtype=torch.float64).expand(1, 2, 3, 3), "relu", "residul")
     subject = Subject(nn.LayerNorm(3), Batch(x=torch.ones(2, 3), y=torch.tensor([0, 2])), images().objective)
     assert "no Linear or convolution" in flow.why_not(subject)
 
@@ -165,6 +165,6 @@ def test_a_layer_used_twice_counts_both_uses():
     w = net.layer.weight.detach().numpy()
     h1 = x.numpy() @ w.T
     h2 = h1 @ w.T
-    statistics = flow.of_model(net, Half(), Batch(x=x))
+    statistics = flow.model_flow(net, Half(), Batch(x=x))
     np.testing.assert_allclose(statistics.gradient, [np.sqrt((h2**2).sum() + ((h2 @ w) ** 2).sum())])
     np.testing.assert_allclose(statistics.variance, [np.var([h1, h2])])

@@ -13,7 +13,7 @@ from sonde.lenses.tools.tiny import images, values
 
 def test_adjoints_of_parameters_are_gradients() -> None:
     subject = images()
-    traced = graph.traced(subject, 5)
+    traced = graph.trace(subject, 5)
     subject.model.eval()
     loss = subject.objective(subject.model, subject.batch[:5]).loss()
     theirs = torch.autograd.grad(loss, list(subject.model.parameters()))
@@ -36,7 +36,7 @@ def test_the_reading_names_operations_and_has_a_picture() -> None:
 @pytest.mark.parametrize("subject", [images, values])
 def test_the_drawing_is_that_of_the_svg(subject) -> None:
     """As many boxes and edges, each box with the words and the height of its twin, and no edge pointing up."""
-    traced = graph.traced(subject(), 4)
+    traced = graph.trace(subject(), 4)
     picture, page = graph.drawing(traced), ElementTree.fromstring(traced.svg())
     boxes = [each for each in page if each.tag.endswith("rect") and each.get("rx")]
     words = [each.text for each in page if each.tag.endswith("text")]

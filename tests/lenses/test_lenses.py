@@ -17,7 +17,7 @@ from sonde.lenses import confusion, curves, filters, gradient_norms, mistakes, r
 from sonde.lenses.tools.tiny import images, values
 
 
-class Given(nn.Module):
+class FixedAnswers(nn.Module):
     """A model that answers what it was told."""
 
     def __init__(self, output: torch.Tensor) -> None:
@@ -42,7 +42,7 @@ def classifier(n: int = 700, k: int = 6) -> Subject:
     scores = torch.randn(n, k) + 2 * nn.functional.one_hot(y, k)
     scores[:, 2] = -9
     data = Data(train=[], task="classes", classes=("a", "b", "c"))
-    return Subject(Given(scores), Batch(x=torch.arange(n).float(), y=y), None, data)
+    return Subject(FixedAnswers(scores), Batch(x=torch.arange(n).float(), y=y), None, data)
 
 
 def test_confusion_equals_scikit_learn() -> None:
@@ -62,7 +62,7 @@ def test_confusion_equals_scikit_learn() -> None:
 
 def test_confusion_of_one_probability_masks_and_sequences() -> None:
     two = Subject(
-        Given(torch.tensor([0.2, 0.6, 0.9])),
+        FixedAnswers(torch.tensor([0.2, 0.6, 0.9])),
         Batch(x=torch.arange(3.0), y=torch.tensor([[0.0], [1.0], [0.0]])),
         None,
         Data([], task="classes"),
@@ -70,29 +70,29 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
     assert confusion.read(two)[0].values["examples"] == [[1, 1], [0, 1]]
     scores = torch.tensor([[[3.0, 0, 0], [0, 2, 0]], [[0, 0, 5], [1, 0, 0]]])
     batch = Batch(x=torch.arange(2.0), y=torch.tensor([[0, 2], [2, -100]]), mask=torch.tensor([[True, True], [True, True]]))
-    assert confusion.read(Subject(Given(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
+    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
     batch = batch.replace(mask=torch.tensor([True, False]))
-    assert confusion.read(Subject(Given(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
     from sonde.recipes.tools.samples import unlabeled
 
     data = unlabeled("digits", 0)
-    subject = Subject(Given(torch.rand(5)), data.train[:5], None, data)
+    subject = Subject(FixedAnswers(torch.rand(5)), data.train[:5], None, data)
     for lens in (confusion, mistakes):
         assert "the target is 'examples', not classes" in lens.why_not(subject)
 
 
 def test_outputs_that_do_not_fit_the_labels_are_named() -> None:
     with pytest.raises(BadInput, match=r"gives \(2, 2, 3\) for labels \(2,\)"):
-        confusion.read(Subject(Given(torch.zeros(2, 2, 3)), Batch(x=torch.arange(2.0), y=torch.tensor([0, 1]))))
+        confusion.read(Subject(FixedAnswers(torch.zeros(2, 2, 3)), Batch(x=torch.arange(2.0), y=torch.tensor([0, 1]))))
 
 
 def test_residuals_equal_scikit_learn() -> None:
     y = torch.randn(613, 2, dtype=torch.float64) * torch.tensor([1.0, 7.0])
     guess = y + torch.randn(613, 2)
-    scatter, histogram = residuals.read(Subject(Given(guess), Batch(x=torch.arange(613.0), y=y)), bins=17)
+    scatter, histogram = residuals.read(Subject(FixedAnswers(guess), Batch(x=torch.arange(613.0), y=y)), bins=17)
     assert scatter.results["r2"] == pytest.approx(metrics.r2_score(y.numpy(), guess.numpy()), abs=1e-9)
     assert scatter.results["rmse"] == pytest.approx(metrics.mean_squared_error(y.numpy(), guess.numpy()) ** 0.5, abs=1e-9)
     assert scatter.results["mae"] == pytest.approx(metrics.mean_absolute_error(y.numpy(), guess.numpy()), abs=1e-9)
@@ -105,13 +105,13 @@ def test_residuals_equal_scikit_learn() -> None:
 
 
 def test_residuals_of_constant_targets_and_masks() -> None:
-    flat = Subject(Given(torch.zeros(4, 1)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1)))
+    flat = Subject(FixedAnswers(torch.zeros(4, 1)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1)))
     assert residuals.read(flat)[0].results["r2"] is None and "undefined" in residuals.read(flat)[0].note
     batch = Batch(x=torch.arange(3.0), y=torch.tensor([[1.0], [3.0], [99.0]]), mask=torch.tensor([True, True, False]))
-    reading = residuals.read(Subject(Given(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
+    reading = residuals.read(Subject(FixedAnswers(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
     assert reading.results["mae"] == 0.5 and reading.results["r2"] == 0.5 and len(reading.values["true"]) == 2
     with pytest.raises(BadInput, match="gives 2 numbers for 1 targets"):
-        residuals.read(Subject(Given(torch.zeros(4, 2)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1))))
+        residuals.read(Subject(FixedAnswers(torch.zeros(4, 2)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1))))
 
 
 def test_gradient_norms_by_hand() -> None:
@@ -281,7 +281,7 @@ def test_a_matrix_of_thousands_of_classes_is_refused():
 def test_what_has_no_better_side_has_no_best_value() -> None:
     line = ([1, 2, 3], [3.0, 1.0, 2.0])
     assert curves.best("nll", line) == (1.0, 2) and curves.best("accuracy", line) == (3.0, 1)
-    assert curves.best("kl", line) is None and curves.best("judge", line) is None
+    assert curves.best("kl", line) is None and curves.best("discriminator", line) is None
     rows = [{"step": s, "valid/loss": v, "valid/kl": 4 * v} for s, v in zip(*line, strict=True)]
     loss, kl = curves.read(Subject(None, None, metrics=rows))
     assert loss.note.startswith("Lowest validation loss 1 at step 2") and kl.note == ""

@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import memory
 from sonde.nn.mixers import Recurrent
-from sonde.nn.recurrence import State, Steps, normalized, with_ones
+from sonde.nn.recurrence import State, Steps, normalize, with_ones
 
 B, H, L, K, V = 2, 3, 40, 4, 5
 
@@ -90,7 +90,7 @@ class Fixed(Recurrent):
     def rule(self, x: Tensor):
         gate = torch.log1p(-self.lost).expand(2)
         out = yield Steps(torch.zeros_like(x), x, with_ones(x), log_head=gate)
-        return normalized(out)
+        return normalize(out)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         heads = x.unsqueeze(1).expand(-1, 2, -1, -1)
@@ -122,20 +122,20 @@ def test_what_is_shown() -> None:
 
 def test_what_is_left_equals_a_loop() -> None:
     s = steps(log_key=-torch.rand(B, H, L, K, dtype=torch.float64), log_head=-torch.rand(B, H, L, dtype=torch.float64))
-    back, left = memory.kept(s)
+    back, left = memory.retention(s)
     assert back == list(range(L // 2 + 1)) and left[0] == 1
     log = s.log_key + s.log_head.unsqueeze(-1)
     for n in (1, 5, L // 2):
         shares = [log[:, :, t + 1 : t + n + 1].sum(2).exp() for t in range(L - n)]
         torch.testing.assert_close(left[n], torch.stack(shares).mean())
-    assert memory.kept(steps())[1].tolist() == [1.0] * (L // 2 + 1)
-    assert memory.kept(Steps(*(torch.ones(1, 1, 1, 2) for _ in range(3)), log_head=torch.tensor([-1.0])))[0] == [0]
+    assert memory.retention(steps())[1].tolist() == [1.0] * (L // 2 + 1)
+    assert memory.retention(Steps(*(torch.ones(1, 1, 1, 2) for _ in range(3)), log_head=torch.tensor([-1.0])))[0] == [0]
 
 
 def test_many_layers_are_thinned_out() -> None:
     wide = torch.ones(1, 2, 1000, 2)
-    seen = [memory._Seen(f"layer {i}", Steps(wide, wide, wide), "step", (0, 0)) for i in range(20)]
-    reading = memory._kept(seen)
+    seen = [memory._RecordedSteps(f"layer {i}", Steps(wide, wide, wide), "step", (0, 0)) for i in range(20)]
+    reading = memory._retention_reading(seen)
     assert list(reading.values)[0] == "layer 0" and list(reading.values)[-1] == "layer 19" and len(reading.values) == memory.LINES
     assert "7 of 20 layers" in reading.note and "65 places, about every 7.8 steps" in reading.note
     assert "guarded" not in memory._table(seen[:1], [torch.ones(2)]).values

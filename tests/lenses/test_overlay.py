@@ -31,7 +31,7 @@ def test_last_layer_and_rollout_by_hand() -> None:
     """A token for the answer and two patches; half of each layer is kept."""
     one = torch.tensor([[[[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]], dtype=torch.float64)
     two = torch.tensor([[[[0.0, 1.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]]], dtype=torch.float64)
-    last, rollout, head = overlay.looks([one, two], count=2, example=0, heads=1)
+    last, rollout, head = overlay.patch_weights([one, two], count=2, example=0, heads=1)
     assert last.tolist() == head.tolist() == [1.0, 0.0]
     # first row of (A2 + I)/2 = 1/2 1/2 0 times (A1 + I)/2 with rows 3/4 1/8 1/8, 0 1 0, 0 0 1
     assert rollout.tolist() == [0.5 * 0.125 + 0.5, 0.5 * 0.125]
@@ -39,7 +39,7 @@ def test_last_layer_and_rollout_by_hand() -> None:
 
 def test_without_a_token_the_mean_over_all_is_shown() -> None:
     weights = torch.rand(2, 3, 4, 4, dtype=torch.float64).softmax(-1)
-    last, _, *heads = overlay.looks([weights], count=4, example=1, heads=3)
+    last, _, *heads = overlay.patch_weights([weights], count=4, example=1, heads=3)
     assert torch.allclose(last, weights[1].mean((0, 1))) and torch.allclose(torch.stack(heads), weights[1].mean(1))
 
 

@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import feature_maps, patches, receptive_field
 from sonde.lenses.overlay import tiny as seeing
-from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture, spaced
+from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture, spread_evenly
 from sonde.models.cnn import CNN
 from sonde.models.resnet import cifar
 from sonde.models.unet import UNet
@@ -166,7 +166,7 @@ def test_images_of_many_channels_are_shown_by_their_mean() -> None:
     many = torch.arange(24.0).reshape(2, 3, 4)
     assert torch.allclose(picture(many), torch.arange(12.0).reshape(3, 4) / 11)
     assert picture(torch.ones(1, 2, 2)).sum() == 0
-    assert spaced(list(range(9)), 3) == [0, 4, 8] and spaced([1, 2], 5) == [1, 2] and spaced([7], 1) == [7]
+    assert spread_evenly(list(range(9)), 3) == [0, 4, 8] and spread_evenly([1, 2], 5) == [1, 2] and spread_evenly([7], 1) == [7]
 
 
 def test_networks_without_maps_are_told_so() -> None:

@@ -16,7 +16,7 @@ from sonde.core.terms import Terms
 from sonde.data.surfaces import SURFACES, gabor_model, surface
 from sonde.lenses import race
 from sonde.lenses.tools.tiny import images, values
-from sonde.optim.race import EVERYONE, entrant, everyone, follow
+from sonde.optim.race import EVERYONE, entrant, follow, standard_rules
 from sonde.optim.race import race as run
 
 
@@ -140,7 +140,7 @@ def test_rates_beyond_stability_are_named_not_endless() -> None:
 def test_everyone_runs_on_every_surface(name) -> None:
     ground = surface(name)
     start = [torch.tensor(ground.start, dtype=torch.float64)]
-    tracks = run(start, lambda w, step: ground.loss(w[0]), everyone(rates=(0.1, 0.01)), 5, ground.target)
+    tracks = run(start, lambda w, step: ground.loss(w[0]), standard_rules(rates=(0.1, 0.01)), 5, ground.target)
     assert {track.name for track in tracks} == set(EVERYONE) and start[0].tolist() == list(ground.start)
     assert all(math.isfinite(track.losses[0]) and len(track.losses) <= 6 for track in tracks)
 

@@ -62,7 +62,7 @@ def test_the_rates_rise_geometrically() -> None:
 
 
 def test_smoothing_and_suggestion_by_hand() -> None:
-    assert rate_range.smoothed([4.0, 2.0]) == pytest.approx([4.0, (0.8 * 0.8 + 0.4) / 0.36], rel=1e-12)
+    assert rate_range.smooth_losses([4.0, 2.0]) == pytest.approx([4.0, (0.8 * 0.8 + 0.4) / 0.36], rel=1e-12)
     rates = [10.0**k for k in range(7)]
     assert rate_range.suggestion(rates, [9.0, 9.0, 8.0, 5.0, 1.0, 0.9, 7.0], reach=1) == 1e3
     assert rate_range.suggestion(rates, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], reach=1) is None

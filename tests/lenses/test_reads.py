@@ -14,7 +14,7 @@ from sonde.core.reading import Subject
 from sonde.lenses import backprop
 from sonde.lenses.cost import cost
 from sonde.lenses.tools.pairs import reverse
-from sonde.lenses.tools.readonly import written_out
+from sonde.lenses.tools.readonly import without_kernels
 from sonde.lenses.tools.tiny import METRICS, _Rows
 from sonde.lenses.tools.trial import Trial
 from sonde.models.bert import Bert
@@ -68,7 +68,7 @@ def test_mixers_with_a_kernel_are_written_out_while_one_looks(mixer: str) -> Non
     assert registry.load("lenses", "graph").read(subject)[-1].results["gap"] < 1e-6
     assert registry.load("lenses", "rate_range").read(subject, steps=10, batch_size=4).results["limit"] > 0
     layer, plain = model.stack.blocks[0].mixer, model(x)
-    with written_out(model):
+    with without_kernels(model):
         assert layer.form in ("chunk", "step")
         torch.testing.assert_close(model(x), plain)
     assert layer.form == "auto"

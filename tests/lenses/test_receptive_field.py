@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import receptive_field
 from sonde.lenses.overlay import tiny as seeing
-from sonde.lenses.receptive_field import Box, gradient, measured
+from sonde.lenses.receptive_field import Box, gradient, measure
 from sonde.models.cnn import CNN
 
 CHAINS = {
@@ -51,7 +51,7 @@ def test_the_field_of_any_unit_is_where_its_gradient_lies(name: str) -> None:
     torch.manual_seed(1)
     net = nn.Sequential(*CHAINS[name][0]).eval()
     last = str(len(net) - 1)
-    field = measured(Subject(net, Batch(x=torch.randn(2, 1, 24, 30))), [last])[last]
+    field = measure(Subject(net, Batch(x=torch.randn(2, 1, 24, 30))), [last])[last]
     net = copy.deepcopy(net).double()
     for parameter in net.parameters():
         nn.init.uniform_(parameter, 0.1, 1.0)  # positive weights and inputs: nothing cancels, no unit is dead

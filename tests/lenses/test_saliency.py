@@ -29,7 +29,7 @@ def test_of_a_linear_network_the_slope_is_its_matrix() -> None:
     net, jacobian = linear()
     batch, classes = Batch(x=torch.randn(5, 2, 6, 7, dtype=torch.float64)), torch.tensor([0, 3, 1, 1, 2])
     assert torch.allclose(saliency.gradient(net, batch, classes), jacobian[classes], atol=1e-12)
-    share = saliency.integrated(net, batch, classes, baseline=0.5, steps=1)
+    share = saliency.integrated_gradients(net, batch, classes, baseline=0.5, steps=1)
     assert torch.allclose(share, (batch.x - 0.5) * jacobian[classes], atol=1e-12)
     reading = saliency.read(Subject(net, batch), method="gradient")
     predictions = net(batch.x).argmax(1)
@@ -46,7 +46,7 @@ class Product(nn.Module):
 
 def test_integrated_gradients_of_a_product() -> None:
     batch = Batch(x=torch.tensor([[[[3.0, 5.0]]], [[[-2.0, 7.0]]]]))
-    share = saliency.integrated(Product(), batch, torch.zeros(2, dtype=torch.long), steps=9)
+    share = saliency.integrated_gradients(Product(), batch, torch.zeros(2, dtype=torch.long), steps=9)
     assert torch.allclose(share.flatten(1), torch.tensor([[7.5, 7.5], [-7.0, -7.0]]).double())
     reading = saliency.read(Subject(Product(), batch))
     assert reading.details == ["sum +15.00", "sum -14.00"] and "exact to 0.0%" in reading.note
@@ -60,7 +60,8 @@ def test_integrated_gradients_sum_to_what_the_score_gained() -> None:
     with torch.no_grad():
         gained = (net(batch.x) - net(batch.x * 0 - 1)).gather(1, classes[:, None]).squeeze(1)
     off = [
-        float((saliency.integrated(net, batch, classes, -1.0, steps).flatten(1).sum(1) - gained).abs().max()) / float(gained.abs().max())
+        float((saliency.integrated_gradients(net, batch, classes, -1.0, steps).flatten(1).sum(1) - gained).abs().max())
+        / float(gained.abs().max())
         for steps in (4, 256)
     ]
     assert off[1] < 2e-3 and off[1] < off[0] / 8

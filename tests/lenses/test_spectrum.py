@@ -13,7 +13,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.terms import Terms
 from sonde.lenses import spectrum
-from sonde.lenses.tools.readonly import untouched
+from sonde.lenses.tools.readonly import preserve_state
 from sonde.lenses.tools.tiny import images, values
 
 
@@ -47,7 +47,7 @@ def test_ends_of_the_hessian_against_a_dense_one(make):
     subject = in_double(make())
     full = dense_hessian(subject)
     exact = np.linalg.eigvalsh(full)
-    estimate = spectrum.of_hessian(subject.model, subject.objective, subject.batch, steps=len(exact), tolerance=1e-12)
+    estimate = spectrum.hessian_spectrum(subject.model, subject.objective, subject.batch, steps=len(exact), tolerance=1e-12)
     assert [estimate.low, estimate.high] == pytest.approx([exact[0], exact[-1]], abs=1e-8)
     product = spectrum.hessian_product(subject.model, subject.objective, subject.batch)
     v = torch.randn(len(exact), dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_a_million_parameters_against_arpack():
     objective = images().objective
     n = sum(p.numel() for p in model.parameters())
     assert n > 1_000_000
-    estimate = spectrum.of_hessian(model, objective, batch, steps=30, tolerance=1e-3)
+    estimate = spectrum.hessian_spectrum(model, objective, batch, steps=30, tolerance=1e-3)
     product = spectrum.hessian_product(model, objective, batch)
     operator = LinearOperator(
         (n, n), matvec=lambda v: product(torch.from_numpy(v.astype(np.float32).reshape(-1))).numpy(), dtype=np.float32
@@ -72,7 +72,7 @@ def test_a_million_parameters_against_arpack():
 def test_the_rate_beyond_which_descent_diverges():
     subject = in_double(values())
     model = nn.Linear(3, 1, bias=False).double()
-    estimate = spectrum.of_hessian(model, subject.objective, subject.batch, steps=3)
+    estimate = spectrum.hessian_spectrum(model, subject.objective, subject.batch, steps=3)
     exact = np.linalg.eigvalsh((subject.batch.x.T @ subject.batch.x / len(subject.batch)).numpy())
     assert estimate.values.tolist() == pytest.approx(exact.tolist(), abs=1e-12)
     assert f"condition number {exact[-1] / exact[0]:.4g}" in spectrum.verdict(estimate.low, estimate.high)
@@ -119,7 +119,7 @@ def test_readings():
     assert table.values["condition"][0] == pytest.approx(np.linalg.cond(weight), rel=1e-5)
     mass = np.trapezoid(curve.values["density"], curve.x)
     assert mass == pytest.approx(1, abs=0.05) and "products" in curve.note
-    with untouched():
+    with preserve_state():
         square = values()
         square.model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     table = spectrum.read(square)[0]

@@ -15,7 +15,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
 from sonde.lenses.tools.tiny import _Rows
-from sonde.lenses.tools.tokens import ends, layer, letters, one, original, spelled
+from sonde.lenses.tools.tokens import ends, layer, letters, original, select_row, spell_tokens
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
@@ -53,9 +53,9 @@ def hidden() -> Subject:
 def test_one_example_has_no_padding() -> None:
     batch = pairs().batch
     assert ends(batch).tolist() == [3, 5, 4]
-    row = one(batch, 1)
+    row = select_row(batch, 1)
     assert row.source.shape == (1, 4) and row.x.shape == row.y.shape == row.mask.shape == (1, 5) and row.lengths.tolist() == [4]
-    row = one(batch, 0, most=2)
+    row = select_row(batch, 0, most=2)
     assert row.source.shape == (1, 2) and row.x.tolist() == batch.x[:1, :2].tolist() and row.lengths.tolist() == [2]
 
 
@@ -67,7 +67,7 @@ def test_hidden_tokens_come_back() -> None:
 
 
 def test_blanks_can_be_seen() -> None:
-    assert spelled(letters())[:3] == ["↵", "␣", "a"]
+    assert spell_tokens(letters())[:3] == ["↵", "␣", "a"]
     assert layer("stack.blocks.0.mixer") == "block 1" and layer("decoder.blocks.2.cross") == "decoder block 3 cross"
 
 
@@ -88,7 +88,7 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
             weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
             np.testing.assert_allclose(reading.values[f"head {h + 1}"], weights, atol=6e-4)  # shown to three digits
         x = block(x)[0]
-    assert readings[0].rows == readings[0].columns == [spelled(subject)[t] for t in subject.batch.x[2, :7]]
+    assert readings[0].rows == readings[0].columns == [spell_tokens(subject)[t] for t in subject.batch.x[2, :7]]
 
 
 def test_maps_of_a_pair_name_both_sides() -> None:
@@ -97,8 +97,11 @@ def test_maps_of_a_pair_name_both_sides() -> None:
     kinds = {each.name: (each.cross, tuple(each.weights.shape)) for each in maps}
     assert kinds["encoder.blocks.0.mixer"] == (False, (2, 4, 4)) and kinds["decoder.blocks.1.mixer"] == (False, (2, 5, 5))
     assert kinds["decoder.blocks.1.cross"] == (True, (2, 5, 4))
-    assert maps[0].asking.tolist() == subject.batch.source[1, :4].tolist()
-    assert maps[-1].asking.tolist() == subject.batch.x[1].tolist() and maps[-1].asked.tolist() == subject.batch.source[1, :4].tolist()
+    assert maps[0].query_tokens.tolist() == subject.batch.source[1, :4].tolist()
+    assert (
+        maps[-1].query_tokens.tolist() == subject.batch.x[1].tolist()
+        and maps[-1].key_tokens.tolist() == subject.batch.source[1, :4].tolist()
+    )
     for each in maps:
         torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:2]).double())
     assert len(attention.read(subject, layers=3)) == 3
@@ -110,7 +113,7 @@ def test_rollout_is_the_product_of_the_layers() -> None:
     wanted = (0.5 * second + 0.5 * np.eye(9)) @ (0.5 * first + 0.5 * np.eye(9))
     (reading,) = rollout.read(subject, example=1, tokens=9)
     np.testing.assert_allclose(reading.values["share"], wanted, atol=6e-4)
-    np.testing.assert_allclose(rollout.rolled([each.weights for each in attention.maps(subject, 1, 9)]), wanted, atol=1e-12)
+    np.testing.assert_allclose(rollout.roll_out([each.weights for each in attention.maps(subject, 1, 9)]), wanted, atol=1e-12)
     np.testing.assert_allclose(wanted.sum(1), 1)
     assert [each.title for each in rollout.read(pairs())] == ["Attention rollout of the encoder", "Attention rollout of the decoder"]
 
@@ -152,7 +155,7 @@ def test_surprisal_needs_hidden_tokens_where_both_sides_are_seen() -> None:
 
 def test_the_last_block_says_what_the_model_says() -> None:
     for subject in (letters("gla heads=2"), pairs(), hidden()):
-        batch = one(subject.batch, 1)
+        batch = select_row(subject.batch, 1)
         names, logits = logit_lens.by_block(subject.model, batch)
         out = subject.model(*(batch.get(name) for name in getattr(subject.model, "reads", ("x",))))
         out = out["tokens"] if isinstance(out, dict) else out
@@ -169,7 +172,7 @@ def test_logit_lens_after_the_first_block() -> None:
         chances = model.head(model.stack.norm(first)).softmax(-1)
     best, token = chances[0, :5].max(-1)
     np.testing.assert_allclose(table.values["probability"][1], best.tolist(), rtol=1e-5)
-    assert table.words[1] == [spelled(subject)[t] for t in token]
+    assert table.words[1] == [spell_tokens(subject)[t] for t in token]
     right = chances.gather(-1, subject.batch.y.unsqueeze(-1)).log2().mean()
     assert bits.values["bits"][1] == pytest.approx(-float(right), rel=1e-5)
 
@@ -215,7 +218,7 @@ def test_influence_counts_from_the_last_real_token() -> None:
     subject = pairs()
     influences = lag.influence(subject.model, subject.batch[:1], probes=3)
     assert len(influences) == 3
-    alone = lag.influence(subject.model, one(subject.batch, 0), probes=3)
+    alone = lag.influence(subject.model, select_row(subject.batch, 0), probes=3)
     np.testing.assert_allclose(influences, alone, rtol=1e-4)
 
 
@@ -252,7 +255,7 @@ def test_projection_is_that_of_scikit_learn() -> None:
     table = subject.model.embedding.weight.detach().double().numpy()
     reading = projection.read(subject, tokens=6)
     counts = np.bincount(subject.batch.x.flatten().numpy(), minlength=15)
-    shown = [spelled(subject).index(name) for name in reading.labels]
+    shown = [spell_tokens(subject).index(name) for name in reading.labels]
     assert len(shown) == 6 and counts[shown].tolist() == sorted(counts, reverse=True)[:6]
     wanted = PCA(2).fit(table)
     coordinates = np.array(list(reading.values.values())).T
@@ -265,12 +268,12 @@ def test_neighbors_have_the_largest_cosine() -> None:
     table = subject.model.embedding.weight.detach().double().numpy()
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     reading = neighbors.read(subject, near=4, of="a t")
-    for row, token in enumerate(spelled(subject).index(letter) for letter in "at"):
+    for row, token in enumerate(spell_tokens(subject).index(letter) for letter in "at"):
         order = [other for other in np.argsort(-(unit @ unit[token])) if other != token][:4]
         assert reading.results["tokens"][row] == order
         np.testing.assert_allclose(reading.results["cosines"][row], unit[order] @ unit[token], atol=1e-6)
     assert reading.values["token"] == ["a", "t"] and reading.values["nearest 1"][0].startswith(
-        spelled(subject)[reading.results["tokens"][0][0]]
+        spell_tokens(subject)[reading.results["tokens"][0][0]]
     )
     with pytest.raises(BadInput, match="no token 'Q'"):
         neighbors.read(subject, of="Q")

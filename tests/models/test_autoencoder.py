@@ -52,7 +52,7 @@ def test_untied_deep_equals_its_layers():
     assert torch.equal(model.encode(x), h)
     assert torch.equal(model(x), d.dense2(torch.tanh(d.dense1(h))).reshape(6, 3, 2, 2))
     linear = dense((D,), (K,), "identity")
-    assert [type(part).__name__ for part in linear.modules()] == ["AutoEncoder", "Sequential", "Flat", "Linear", "Sequential", "Linear"]
+    assert [type(part).__name__ for part in linear.modules()] == ["AutoEncoder", "Sequential", "Flatten", "Linear", "Sequential", "Linear"]
 
 
 def test_a_tied_copy_is_tied_to_itself():

@@ -17,13 +17,13 @@ from sonde.objectives.contrastive import Contrastive
 from sonde.optim.build import optimizer
 
 
-def made() -> Clip:
+def make() -> Clip:
     torch.manual_seed(0)
     return Clip(CNN((1, 4), 6, 8, image=(4, 4)), Seq2Vec(9, 6, width=8), temperature=0.1)
 
 
 def test_unit_vectors_of_each_encoder():
-    model = made()
+    model = make()
     x, text, lengths = torch.randn(5, 1, 4, 4), torch.randint(9, (5, 3)), torch.tensor([3, 2, 1, 3, 2])
     outputs = ask(model, Batch(x=x, text=text, lengths=lengths))
     for name, raw in (("image", model.image(x)), ("text", model.text(text, lengths))):
@@ -33,7 +33,7 @@ def test_unit_vectors_of_each_encoder():
 
 
 def test_the_factor_is_learned_and_bounded():
-    model = made()
+    model = make()
     torch.testing.assert_close(model.scale.detach(), torch.tensor(10.0))
     model.scale.backward()
     torch.testing.assert_close(model.log_scale.grad, torch.tensor(10.0))
@@ -50,7 +50,7 @@ def test_finds_the_text_of_an_image_after_training(tmp_path):
     x[torch.arange(36), 0, place // 3, place % 3] = 3.0
     text = torch.stack([place // 3, 3 + place % 3], 1)
     source = TensorSource(x + 0.1 * torch.randn_like(x), text=text, lengths=torch.full((36,), 2))
-    model = made()
+    model = make()
     recipe = Recipe(
         model=model,
         data=Data(source, source),

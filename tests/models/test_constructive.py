@@ -16,7 +16,7 @@ from sonde.models.constructive import (
     barron_bound,
     barron_units,
     fixed_units,
-    folded,
+    fold_zigzag,
     gaussian_barron_norm,
     interpolant,
     monomials,
@@ -89,7 +89,7 @@ def test_full_tensors() -> None:
         lambda: interpolant([0.0, 1.0], [1.0, math.nan]),
         lambda: sigmoid_steps(np.sin, 0.0, 1.0, 8),
         lambda: sigmoid_steps(np.sin, 1.0, 0.0, 20),
-        lambda: folded(0),
+        lambda: fold_zigzag(0),
     ],
 )
 def test_bad_requests_are_refused_in_one_line(call) -> None:

@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from sonde.core.errors import BadInput
 from sonde.models import diffusion
-from sonde.models.diffusion import Diffusion, kept
+from sonde.models.diffusion import Diffusion, signal_share
 
 
 def test_schedules_by_hand():
-    linear = kept(1000, "linear")
+    linear = signal_share(1000, "linear")
     assert len(linear) == 1001 and float(linear[0]) == 1.0
     assert float(linear[1]) == pytest.approx(0.9999, abs=1e-12)
     assert float(linear[2]) == pytest.approx(0.9999 * (1 - 1e-4 - 0.0199 / 999), abs=1e-12)
     assert float(linear[-1]) == pytest.approx(4.036e-5, rel=1e-3)  # as published for 1000 steps
-    cosine = kept(4)
+    cosine = signal_share(4)
     f = [math.cos((t / 4 + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(5)]
     assert cosine[:4].tolist() == pytest.approx([each / f[0] for each in f[:4]], abs=1e-12)
     assert float(cosine[4]) == pytest.approx(f[3] / f[0] * 0.001, abs=1e-12)  # the last beta would be 1
     for schedule in ("linear", "cosine"):
-        assert (kept(37, schedule).diff() < 0).all() and float(kept(37, schedule)[-1]) < 1e-3
+        assert (signal_share(37, schedule).diff() < 0).all() and float(signal_share(37, schedule)[-1]) < 1e-3
 
 
 class Known(nn.Module):
@@ -42,11 +42,11 @@ class Known(nn.Module):
 
 
 def exact(deviation: float = 0.6, steps: int = 200) -> Diffusion:
-    return Diffusion(Known(kept(steps), deviation), (3,), steps).double()
+    return Diffusion(Known(signal_share(steps), deviation), (3,), steps).double()
 
 
 def test_the_best_network_tells_the_mean_of_the_noise():
-    model, a = exact(), kept(200)[25]
+    model, a = exact(), signal_share(200)[25]
     x = torch.randn(4, 3, dtype=torch.float64)
     wanted = (1 - a).sqrt() / (a * 0.36 + 1 - a) * x
     torch.testing.assert_close(model(x, torch.full((4,), 25)), wanted, atol=1e-6, rtol=1e-6)
@@ -82,7 +82,7 @@ def test_a_ddim_step_takes_the_same_noise_along():
 def test_noised_keeps_data_and_noise_apart():
     model = diffusion.images((1, 8, 4), 4, 10)
     x, noise, time = torch.rand(3, 1, 8, 4), torch.randn(3, 1, 8, 4), torch.tensor([1, 5, 10])
-    a = kept(10).float()[time].view(3, 1, 1, 1)
+    a = signal_share(10).float()[time].view(3, 1, 1, 1)
     torch.testing.assert_close(model.noised(x, noise, time), a.sqrt() * (2 * x - 1) + (1 - a).sqrt() * noise)
 
 
@@ -107,7 +107,7 @@ def test_networks_fit_their_data_and_know_the_time(factory, shape):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: kept(10, "square"),
+        lambda: signal_share(10, "square"),
         lambda: diffusion.points(steps=0),
         lambda: diffusion.images((1, 9, 8)),
         lambda: diffusion.points().sample(2, steps=101),

@@ -131,5 +131,5 @@ def test_gradients_reach_the_scalars_only():
 def test_what_cannot_be_is_refused():
     with pytest.raises(BadInput, match="would see the token"):
         model(mixer="attention causal=false")
-    with pytest.raises(BadInput, match="cannot go on"):
+    with pytest.raises(BadInput, match="cannot continue"):
         ElmoFeatures(model()).features(torch.tensor([[1]]), {"x": torch.zeros(1)})

@@ -127,7 +127,7 @@ def test_its_alignment_is_the_last_look_at_the_source():
     assert alignment.shape == (2, 5, 7) and not alignment[1, :, 3:].any()
     torch.testing.assert_close(alignment.sum(-1), torch.ones(2, 5, dtype=torch.float64))
     seen, cross = [], net.decoder.blocks[-1].cross
-    hook = cross.register_forward_hook(lambda _, given, out: seen.append((*given, out)))
+    hook = cross.register_forward_hook(lambda _, args, out: seen.append((*args, out)))
     net(source, x, lengths)
     hook.remove()
     query, context, out = seen[0]

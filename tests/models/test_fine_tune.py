@@ -13,7 +13,7 @@ from sonde.core.batch import Batch, Data, ask
 from sonde.core.errors import BadInput, Preempted
 from sonde.core.recipe import Callback, Recipe
 from sonde.data.tensors import TensorSource
-from sonde.models._trunk import pooled
+from sonde.models._trunk import pool
 from sonde.models.bert import Bert
 from sonde.models.elmo import Elmo, ElmoFeatures
 from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead
@@ -51,7 +51,7 @@ def test_a_summary_is_its_loop(take):
         ends = [7] * 3 if lengths is None else lengths.tolist()
         rows = [row[:n] for row, n in zip(y, ends)]
         wanted = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
-        torch.testing.assert_close(pooled(y, lengths, take), wanted, equal_nan=True)
+        torch.testing.assert_close(pool(y, lengths, take), wanted, equal_nan=True)
 
 
 @torch.no_grad()

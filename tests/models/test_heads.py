@@ -11,7 +11,7 @@ import torch
 
 from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
-from sonde.models.heads import TASKS, OddPair, head, odd
+from sonde.models.heads import TASKS, OddPair, head, mismatch
 
 RAW = np.array([[0.3, -1.2, 2.0]])
 
@@ -59,7 +59,7 @@ def test_settings_reach_the_likelihood():
     ],
 )
 def test_odd_pairs_say_what_they_reach(task, activation, objective, words):
-    assert words in odd(task, activation, objective)
+    assert words in mismatch(task, activation, objective)
     with pytest.warns(OddPair):
         output_head = head(task, 2, activation, objective)
     assert (output_head.activation, output_head.objective) == (activation, objective)
@@ -67,7 +67,7 @@ def test_odd_pairs_say_what_they_reach(task, activation, objective, words):
 
 @pytest.mark.parametrize("pair", [("positive", "relu", "gaussian"), ("real", "identity", "laplace"), ("real", "leaky_relu", "gaussian")])
 def test_pairs_that_are_not_odd(pair):
-    assert odd(*pair) == ""
+    assert mismatch(*pair) == ""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_pairs_that_are_not_odd(pair):
         (lambda: head("real", 2.5), "cannot have 2.5 outputs"),
         (lambda: head("real", objective="gausian"), "did you mean 'gaussian'"),
         (lambda: head("real", activation="rleu"), "did you mean 'relu'"),
-        (lambda: odd("x", "relu", "gaussian"), "no task 'x'"),
+        (lambda: mismatch("x", "relu", "gaussian"), "no task 'x'"),
     ],
 )
 def test_bad_input(call, words):

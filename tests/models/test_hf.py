@@ -105,7 +105,7 @@ def tokens(model: nn.Module, rows: int = 3, length: int = 15) -> torch.Tensor:
     return torch.randint(model.config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(4))
 
 
-def asked(name: str, theirs: nn.Module) -> torch.Tensor:
+def their_logits(name: str, theirs: nn.Module) -> torch.Tensor:
     """The other package's logits."""
     x = tokens(theirs)
     if name.startswith("t5"):
@@ -116,7 +116,7 @@ def asked(name: str, theirs: nn.Module) -> torch.Tensor:
     return theirs(input_ids=x).logits
 
 
-def told(name: str, theirs: nn.Module, ours: nn.Module) -> torch.Tensor:
+def our_logits(name: str, theirs: nn.Module, ours: nn.Module) -> torch.Tensor:
     """Our logits."""
     x = tokens(theirs)
     if name.startswith("t5"):
@@ -142,14 +142,14 @@ def stored(tmp_path: Path):
 def test_what_they_save_we_load_and_what_we_save_they_load(name, stored, tmp_path):
     theirs, folder = stored(name)
     ours, words = hf.load(folder)
-    wanted = asked(name, theirs)
+    wanted = their_logits(name, theirs)
     assert words is None and wanted.std() > 0.05
     # Where weights went is the question, not how they are summed: ours in float64, so that only the roundings of theirs count.
-    torch.testing.assert_close(told(name, theirs, copy.deepcopy(ours).double()).float(), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(our_logits(name, theirs, copy.deepcopy(ours).double()).float(), wanted, rtol=1e-4, atol=1e-4)
     hf.save(ours, tmp_path / "ours")
     back, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report[fault] for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    torch.testing.assert_close(asked(name, back.eval()), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(their_logits(name, back.eval()), wanted, rtol=1e-5, atol=1e-5)
     again, _ = hf.load(tmp_path / "ours")
     assert all(torch.equal(value, ours.state_dict()[key]) for key, value in again.state_dict().items())
     for config in (json.loads((tmp_path / where / "config.json").read_text()) for where in ("theirs", "ours")):
@@ -327,7 +327,7 @@ def test_files_that_are_cut_missing_or_strange(stored, tmp_path):
         hf.load(folder)
     assert "can run code" in caught.value.fix
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
-    with pytest.raises(DataUnusable, match="is no list of files"):
+    with pytest.raises(DataUnusable, match="is not a list of files"):
         hf.load(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(DataUnusable, match="config.json cannot be read"):
@@ -364,7 +364,7 @@ def test_a_tokenizer_must_be_the_one_of_the_model(stored, tmp_path):
             assert hf.load(folder)[1].tokens == own.tokens
         else:
             with pytest.raises(
-                DataUnusable, match=f"eos_token_id = {number}, which is no special token of tokenizer.json, where '</s>' is"
+                DataUnusable, match=f"eos_token_id = {number}, which is not a special token of tokenizer.json, where '</s>' is"
             ):
                 hf.load(folder)
 

@@ -108,7 +108,7 @@ def test_mixers_that_look_ahead_are_refused_unless_asked_for():
         model("attention causal=false")
     one = model("attention causal=false", ahead=True)
     assert not one.causal
-    with pytest.raises(BadInput, match="cannot go on from earlier ones"):
+    with pytest.raises(BadInput, match="cannot continue from earlier ones"):
         one.advance(tokens(1, 3))
 
 
@@ -116,7 +116,7 @@ def test_options_follow_the_name_of_a_mixer():
     layer = mixer_of("gla heads=2 rank=3", 24)
     assert layer.heads == 2 and layer.forget[0].out_features == 3
     for text, message in {
-        "gla heads": "'heads' after mixer 'gla' is no option",
+        "gla heads": "'heads' after mixer 'gla' is not an option",
         "gla head=2": "did you mean 'heads'",
         "atention": "did you mean 'attention'",
         "": "no mixer ''",

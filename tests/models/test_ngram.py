@@ -189,7 +189,7 @@ def test_kneser_ney_leaves_something_to_the_unseen_where_few_counts_are_small():
 def test_coverage_counts_grams_that_were_there():
     model = Ngram(torch.tensor([0, 1, 2, 0, 1]), 4, 3)
     tokens = torch.tensor([0, 1, 2, 1, 3])
-    assert model.matched(tokens).tolist() == [1, 2, 3, 1, 0]
+    assert model.match_lengths(tokens).tolist() == [1, 2, 3, 1, 0]
     assert model.coverage(tokens) == pytest.approx([4 / 5, 2 / 4, 1 / 3])
     assert math.isnan(model.coverage(tokens[:2])[2])
     rows = Ngram([torch.tensor([0, 1]), torch.tensor([2, 3])], 4, 2)
@@ -205,7 +205,7 @@ def test_long_grams_of_a_large_vocabulary_keep_small_keys():
     """50,000 to the power of 8 is no 64-bit number."""
     row = torch.randint(50_000, (300,), generator=torch.Generator().manual_seed(0))
     model = Ngram(row, 50_000, 8)
-    assert model.matched(row).max() == 8 and model.coverage(row) == [1.0] * 8
+    assert model.match_lengths(row).max() == 8 and model.coverage(row) == [1.0] * 8
 
 
 def test_what_cannot_be_is_refused():
@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused():
         (lambda: Ngram([], 4), "no text"),
         (lambda: Ngram(torch.tensor([0, 4]), 4), "there is a token 4"),
         (lambda: Ngram(torch.tensor([0.5]), 4), "whole numbers"),
-        (lambda: Ngram(torch.tensor([0]), 4, order=0), "order 0"),
+        (lambda: Ngram(torch.tensor([0]), 4, order=0), "order and vocabulary must be at least 1, not 0 and 4"),
         (lambda: Ngram(torch.tensor([0]), 4, smoothing="ney"), "no smoothing 'ney'"),
         (lambda: Ngram(torch.tensor([0]), 4, smoothing="add", k=0), "k must be above 0"),
         (lambda: Ngram(torch.tensor([0]), 4)(torch.tensor([[7]])), "there is a token 7"),

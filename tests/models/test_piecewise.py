@@ -14,9 +14,9 @@ from torch import nn
 
 from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
-from sonde.models.constructive import folded, zigzag
+from sonde.models.constructive import fold_zigzag, zigzag
 from sonde.models.mlp import MLP
-from sonde.models.piecewise import Region, count_regions, dense_layers, from_layers, joints, merged, pieces, region_bound, regions
+from sonde.models.piecewise import Region, count_regions, dense_layers, from_layers, joints, merge, pieces, region_bound, regions
 from sonde.nn.affine import Affine
 
 
@@ -121,24 +121,24 @@ def test_polygons_and_counting_agree_for_any_lines(lines) -> None:
 
 def test_a_merged_network_is_the_composition() -> None:
     inner, outer = random_mlp(2, 4, 3, seed=1), random_mlp(3, 5, 2, seed=2)
-    one = merged(inner, outer)
+    one = merge(inner, outer)
     x = torch.randn(17, 2, generator=generator(0, "x"), dtype=torch.float64)
     np.testing.assert_allclose(one(x).detach(), outer(inner(x)).detach(), atol=1e-12)
     assert [tuple(w.shape) for w, _ in dense_layers(one)] == [(4, 2), (5, 4), (2, 5)]
     with pytest.raises(BadInput, match="gives 2 numbers, the outer takes 3"):
-        merged(outer, outer)
+        merge(outer, outer)
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 5])
 def test_folding_multiplies_the_pieces(times) -> None:
-    linear_regions = regions(folded(times), -1, 1)
+    linear_regions = regions(fold_zigzag(times), -1, 1)
     np.testing.assert_allclose(joints(linear_regions), np.linspace(-1, 1, 3**times + 1)[1:-1], atol=1e-9)
     assert len(pieces(linear_regions)) == 3**times
     x = torch.linspace(-1, 1, 91, dtype=torch.float64)
     by_hand = x
     for _ in range(times):
         by_hand = -torch.asin(torch.sin(1.5 * math.pi * by_hand)) * 2 / math.pi  # a triangle wave, odd, of period 4/3
-    np.testing.assert_allclose(folded(times)(x)[:, 0].detach(), by_hand, atol=1e-6)
+    np.testing.assert_allclose(fold_zigzag(times)(x)[:, 0].detach(), by_hand, atol=1e-6)
 
 
 def test_layers_without_a_relu_between_them_are_one() -> None:

@@ -18,7 +18,7 @@ from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
 
 
-def made(image: tuple[int, int], levels: int, classes: int, mixer: str = "attention heads=2", width: int = 12) -> Pixels:
+def make(image: tuple[int, int], levels: int, classes: int, mixer: str = "attention heads=2", width: int = 12) -> Pixels:
     torch.manual_seed(0)
     model = Pixels(image, levels, classes, width, 2, mixer).double().eval()
     with torch.no_grad():
@@ -36,7 +36,7 @@ def every(image: tuple[int, int], levels: int) -> torch.Tensor:
 @pytest.mark.parametrize("mixer", ["attention heads=2", "gru"])
 @pytest.mark.parametrize("classes", [0, 3])
 def test_the_probabilities_of_all_images_add_up_to_one(classes, mixer):
-    model, x = made((2, 3), 3, classes, mixer), every((2, 3), 3)
+    model, x = make((2, 3), 3, classes, mixer), every((2, 3), 3)
     log_probs = []
     for kind in range(max(classes, 1)):
         label = torch.full((len(x),), kind) if classes else None
@@ -48,7 +48,7 @@ def test_the_probabilities_of_all_images_add_up_to_one(classes, mixer):
 
 @torch.no_grad()
 def test_a_pixel_is_told_by_earlier_ones_alone():
-    model, x = made((3, 4), 5, 2), torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(1))
+    model, x = make((3, 4), 5, 2), torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(1))
     label = torch.tensor([1, 0])
     logits = model(x, label).flatten(1, 2)
     for place in range(12):
@@ -62,7 +62,7 @@ def test_a_pixel_is_told_by_earlier_ones_alone():
 
 @torch.no_grad()
 def test_samples_come_as_often_as_the_model_says():
-    model, x = made((2, 2), 2, 2), every((2, 2), 2)
+    model, x = make((2, 2), 2, 2), every((2, 2), 2)
     n = 8000
     label = torch.full((n,), 1)
     drawn = model.sample(n, label, torch.Generator().manual_seed(3))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.options import options_of, resolve
 from sonde.models.hf._weights import load_weights, save_weights
-from sonde.models.resnet import Block, ResNet, cifar, imagenet, padded
+from sonde.models.resnet import ResidualBlock, ResNet, cifar, imagenet, subsample_and_pad
 from tests.models.timm_peer import lived, timm
 
 
@@ -132,11 +132,11 @@ def test_fifty_scaled_skips_scale_the_gradient():
 
 
 def test_shortcut_of_a_block_where_sizes_change():
-    assert Block(4, 4, 1, False, False, "projection", 1.0).downsample is None
-    assert [part.weight.shape[0] for part in Block(4, 8, 2, False, False, "projection", 1.0).downsample] == [8, 8]
+    assert ResidualBlock(4, 4, 1, False, False, "projection", 1.0).downsample is None
+    assert [part.weight.shape[0] for part in ResidualBlock(4, 8, 2, False, False, "projection", 1.0).downsample] == [8, 8]
     x = torch.arange(18.0).reshape(1, 2, 3, 3)
     expected = torch.tensor([[[0, 2], [6, 8]], [[9, 11], [15, 17]], [[0, 0], [0, 0]]], dtype=torch.float32)
-    assert torch.equal(padded(x, 2, 1)[0], expected) and padded(x, 1, 0) is x
+    assert torch.equal(subsample_and_pad(x, 2, 1)[0], expected) and subsample_and_pad(x, 1, 0) is x
 
 
 def test_any_size_of_image():

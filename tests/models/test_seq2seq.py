@@ -16,7 +16,7 @@ KINDS = [("none", False), ("dot", False), ("general", False), ("additive", False
 MIXERS = ("rnn", "lstm", "gru", "gla heads=2")
 
 
-def made(attention: str, feeding: bool, mixer: str = "gla heads=2", **options: object) -> Seq2Seq:
+def make(attention: str, feeding: bool, mixer: str = "gla heads=2", **options: object) -> Seq2Seq:
     torch.manual_seed(0)
     return Seq2Seq(W, D, mixer=mixer, attention=attention, feeding=feeding, sources=V, **options).double()
 
@@ -69,7 +69,7 @@ def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("attention, feeding", KINDS)
 def test_outputs_weights_and_gradients_are_those_of_the_formulas(attention: str, feeding: bool) -> None:
-    model, (source, x) = made(attention, feeding), pair()
+    model, (source, x) = make(attention, feeding), pair()
     wanted = [naive(model, source[i, :n], x[i]) for i, n in enumerate(LENGTHS.tolist())]
     torch.testing.assert_close(model(source, x, LENGTHS), torch.stack([logits for logits, _ in wanted]), rtol=1e-9, atol=1e-12)
     if attention != "none":
@@ -88,7 +88,7 @@ def test_outputs_weights_and_gradients_are_those_of_the_formulas(attention: str,
 @pytest.mark.parametrize("attention, feeding", KINDS)
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_one_pass_equals_steps_from_a_state(attention: str, feeding: bool, mixer: str) -> None:
-    model, (source, x) = made(attention, feeding, mixer, depth=2), pair()
+    model, (source, x) = make(attention, feeding, mixer, depth=2), pair()
     whole = model(source, x, LENGTHS)
     state, pieces = model.begin(source, LENGTHS), []
     for piece in x.split([1, 3, 1], 1):
@@ -100,14 +100,14 @@ def test_one_pass_equals_steps_from_a_state(attention: str, feeding: bool, mixer
 
 @pytest.mark.parametrize("attention, feeding", KINDS)
 def test_what_stands_in_padding_changes_nothing(attention: str, feeding: bool) -> None:
-    model, (source, x) = made(attention, feeding), pair()
+    model, (source, x) = make(attention, feeding), pair()
     other = torch.where(torch.arange(S) < LENGTHS.unsqueeze(1), source, (source + 1) % V)
     assert torch.equal(model(source, x, LENGTHS), model(other, x, LENGTHS))
 
 
 @pytest.mark.parametrize("attention, feeding", KINDS)
 def test_the_future_of_the_target_is_not_seen(attention: str, feeding: bool) -> None:
-    model, (source, x) = made(attention, feeding), pair()
+    model, (source, x) = make(attention, feeding), pair()
     other = x.clone()
     other[:, 3:] = (other[:, 3:] + 1) % W
     one, two = model(source, x, LENGTHS), model(source, other, LENGTHS)
@@ -117,7 +117,7 @@ def test_the_future_of_the_target_is_not_seen(attention: str, feeding: bool) -> 
 
 @pytest.mark.parametrize("attention, feeding", KINDS)
 def test_it_generates(attention: str, feeding: bool) -> None:
-    model, (source, _) = made(attention, feeding), pair()
+    model, (source, _) = make(attention, feeding), pair()
     starts = torch.zeros(B, 1, dtype=torch.long)
     greedy = generate(model, starts, 6, state=model.begin(source, LENGTHS), temperature=0)
     x, wanted = starts, []
@@ -155,7 +155,7 @@ def test_one_vocabulary_has_one_embedding() -> None:
 
 
 def test_what_cannot_be_is_said() -> None:
-    model, (source, x) = made("additive", True), pair()
+    model, (source, x) = make("additive", True), pair()
     with pytest.raises(BadInput, match="a source is empty"):
         model(source, x, torch.tensor([7, 0, 1, 5]))
     with pytest.raises(BadInput, match="needs a source"):
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(BadInput, match="nothing to feed"):
         Seq2Seq(W, D, mixer="gla heads=2", attention="none", feeding=True)
     with pytest.raises(BadInput, match="no alignment"):
-        made("none", False).align(source, x)
+        make("none", False).align(source, x)
     with pytest.raises(BadInput, match="there is a token 99"):
         model(torch.full((1, 2), 99), x[:1])
 

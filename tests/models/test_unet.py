@@ -37,7 +37,7 @@ def test_the_paper():
         for part in [*model.down, *model.up, *model.join]:
             part.register_forward_hook(lambda module, inputs, output: sides.append(output.shape[-1]))
         answers = model(image)
-    assert answers.shape == (1, 388, 388, 2) and model.answers((572, 572)) == (388, 388)
+    assert answers.shape == (1, 388, 388, 2) and model.output_size((572, 572)) == (388, 388)
     # down 568, 280, 136, 64, 28 as printed in its figure; then up and joined in turn
     assert sides == [568, 280, 136, 64, 28, 56, 52, 104, 100, 200, 196, 392, 388]
     assert count(model) == by_hand(1, 2, 64, 4) == 31_030_658
@@ -70,7 +70,7 @@ def test_equals_the_formula(padded: bool):
     y = pair(model.join[0], torch.cat([middle(one, y), y], 1))
     expected = F.conv2d(y, model.output.weight, model.output.bias).movedim(1, -1)
     output = model(x)
-    assert tuple(output.shape[1:3]) == ((16, 20) if padded else (4, 8)) == model.answers(tuple(x.shape[2:]))
+    assert tuple(output.shape[1:3]) == ((16, 20) if padded else (4, 8)) == model.output_size(tuple(x.shape[2:]))
     torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
     grads = [torch.autograd.grad(value.square().sum(), list(model.parameters())) for value in (output, expected)]
     for ours, theirs in zip(*grads, strict=True):
@@ -98,11 +98,11 @@ def test_just_the_sizes_that_work_are_taken(padded: bool, depth: int):
         model = UNet(1, 2, 2, depth, padded)
         for side in range(1, 130):
             if after(side):
-                assert model.answers((side, side)) == (after(side), after(side))
+                assert model.output_size((side, side)) == (after(side), after(side))
                 assert model(torch.zeros(1, 1, side, side)).shape[1:3] == (after(side), after(side))
             else:
                 with pytest.raises(BadInput, match="use sides of"):
-                    model.answers((side, side))
+                    model.output_size((side, side))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_learns_pixel_by_pixel_through_the_engine(padded: bool, tmp_path):
     x = (torch.rand(12, 1, side, side) > 0.5).float()
     y = (F.max_pool2d(x, 3, stride=1, padding=1)[:, 0] - 0.5 > 0).long()  # bright, or beside a bright pixel
     model = UNet(1, 2, 4, 1, padded)
-    y = central(y, model.answers((side, side))).contiguous()
+    y = central(y, model.output_size((side, side))).contiguous()
     recipe = Recipe(
         model=model,
         data=Data(TensorSource(x[:9], y[:9]), TensorSource(x[9:], y[9:])),

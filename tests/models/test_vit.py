@@ -20,7 +20,7 @@ from sonde.nn.block import Style
 SIZES = dict(image=(12, 8), patch=4, width=24, depth=2, heads=3, classes=7, channels=2, ffn=1.5)
 
 
-def made(**options) -> ViT:
+def make(**options) -> ViT:
     """With random numbers everywhere."""
     torch.manual_seed(0)
     model = ViT(**{**SIZES, **options}).double().eval()
@@ -58,7 +58,7 @@ def test_patches_that_do_not_fit():
 @pytest.mark.parametrize("pool", ["token", "mean"])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_equals_a_linear_map_of_patches_and_torchs_encoder(pool, positions):
-    model, x = made(pool=pool, positions=positions), images(5, 2, 12, 8)
+    model, x = make(pool=pool, positions=positions), images(5, 2, 12, 8)
     tokens = F.linear(patchify(x, 4), model.patches.weight.flatten(1), model.patches.bias)
     if pool == "token":
         tokens = torch.cat([model.token.expand(5, 1, 24), tokens], 1)

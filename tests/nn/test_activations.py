@@ -11,7 +11,7 @@ from scipy import special, stats
 from torch import nn
 
 from sonde.core.errors import BadInput
-from sonde.nn.activations import Activation, Interval, about, activation, forget, formula, measure, names, register
+from sonde.nn.activations import Activation, Interval, activation, describe, forget, formula, measure, names, register
 
 A = np.linspace(-5, 5, 37)
 AUTHORITY = {
@@ -43,16 +43,16 @@ def test_every_name_has_an_authority():
 
 @pytest.mark.parametrize("name", names())
 def test_claims_are_measured(name):
-    measured = measure(about(name))
+    measured = measure(describe(name))
     assert measured.inside and measured.gap < 1e-12, measured
-    assert formula(name) and about(name).slope
+    assert formula(name) and describe(name).slope
 
 
 @pytest.mark.parametrize(
     "name, settings", [("elu", {"alpha": 0.3}), ("leaky_relu", {"slope": 0.2}), ("leaky_relu", {"slope": 0}), ("sine", {"frequency": 3})]
 )
 def test_claims_hold_with_other_settings(name, settings):
-    measured = measure(about(name, **settings))
+    measured = measure(describe(name, **settings))
     assert measured.inside and measured.gap < 1e-12, measured
 
 
@@ -77,7 +77,7 @@ def test_no_overflow_far_out():
 def test_elementwise_gradients_in_float32():
     a = torch.tensor([-2.0, -0.5, 0.25, 3.0], requires_grad=True)
     for name in names():
-        known = about(name)
+        known = describe(name)
         if known.elementwise:
             (slope,) = torch.autograd.grad(known.module(a).sum(), a)
             torch.testing.assert_close(slope, known.derivative(a).detach(), rtol=1e-5, atol=1e-6)
@@ -91,7 +91,7 @@ def test_a_reader_registers_one():
     register(squared_relu)
     try:
         assert names()[-1] == "squared_relu" and formula("squared_relu") == "max(a, 0)^2"
-        assert measure(about("squared_relu")).inside and measure(about("squared_relu")).gap < 1e-12
+        assert measure(describe("squared_relu")).inside and measure(describe("squared_relu")).gap < 1e-12
         assert activation("squared_relu")(torch.tensor([-1.0, 3.0])).tolist() == [0, 9]
     finally:
         forget("squared_relu")
@@ -105,7 +105,7 @@ def test_a_plain_module_is_enough_to_register():
 
     register(mish)
     try:
-        assert math.isnan(measure(about("mish")).gap)
+        assert math.isnan(measure(describe("mish")).gap)
     finally:
         forget("mish")
 

@@ -16,7 +16,7 @@ LAYERS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 SIZES = {1: ((11,), (3,)), 2: ((9, 13), (3, 2)), 3: ((5, 6, 7), (2, 3, 1))}
 
 
-def made(*shape: int) -> torch.Tensor:
+def make(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
 
 
@@ -24,7 +24,7 @@ def made(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("axes", LAYERS)
 def test_equals_torch_in_outputs_and_gradients(axes, stride, padding, dilation):
     size, side = SIZES[axes]
-    x, w, b = made(2, 3, *size), made(4, 3, *side), made(4)
+    x, w, b = make(2, 3, *size), make(4, 3, *side), make(4)
     how = {"stride": stride, "padding": padding, "dilation": dilation}
     ours, theirs = correlate(x, w, bias=b, **how), LAYERS[axes](x, w, b, **how)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -41,7 +41,7 @@ def test_flipped_it_is_numpys_convolution():
 
 @pytest.mark.parametrize("how", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": 2}])
 def test_the_matrix_does_the_same_and_its_transpose_is_the_transposed_convolution(how):
-    x, w = made(1, 2, 6, 7), made(3, 2, 3, 2)
+    x, w = make(1, 2, 6, 7), make(3, 2, 3, 2)
     wide = matrix(w, (6, 7), **how)
     y = F.conv2d(x, w, **how)
     torch.testing.assert_close((wide @ x.flatten()).reshape(y.shape), y)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sonde.core.errors import BadInput
-from sonde.nn.directions import Bidirectional, Stacked, turned
+from sonde.nn.directions import Bidirectional, Stacked, reverse
 from sonde.nn.mixers import mixer
 from sonde.nn.spans import Spans
 
@@ -17,11 +17,11 @@ def draw(*shape: int) -> torch.Tensor:
 
 def test_turned() -> None:
     x = torch.arange(10).view(2, 5, 1)
-    assert turned(x)[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
-    assert turned(x, Spans.of_lengths(torch.tensor([3, 0])))[..., 0].tolist() == [[2, 1, 0, 3, 4], [5, 6, 7, 8, 9]]
-    assert turned(x[:1], Spans.packed(torch.tensor([0, 2, 5])))[..., 0].tolist() == [[1, 0, 4, 3, 2]]
+    assert reverse(x)[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
+    assert reverse(x, Spans.of_lengths(torch.tensor([3, 0])))[..., 0].tolist() == [[2, 1, 0, 3, 4], [5, 6, 7, 8, 9]]
+    assert reverse(x[:1], Spans.packed(torch.tensor([0, 2, 5])))[..., 0].tolist() == [[1, 0, 4, 3, 2]]
     spans = Spans.of_mask(torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]))
-    assert turned(x, spans)[..., 0].tolist() == [[0, 1, 4, 3, 2], [5, 9, 8, 7, 6]]
+    assert reverse(x, spans)[..., 0].tolist() == [[0, 1, 4, 3, 2], [5, 9, 8, 7, 6]]
 
 
 def test_equals_torch() -> None:
@@ -83,7 +83,7 @@ def test_stacked_pairs_come_back_to_the_width() -> None:
 
 def test_mistakes_are_told() -> None:
     both = Bidirectional(mixer("rnn", 6))
-    with pytest.raises(BadInput, match="cannot go on from a state"):
+    with pytest.raises(BadInput, match="cannot continue from a state"):
         both(torch.zeros(1, 2, 6), both(torch.zeros(1, 2, 6))[1])
     with pytest.raises(BadInput, match="width 6 and 4"):
         Bidirectional(mixer("rnn", 6), mixer("rnn", 4))

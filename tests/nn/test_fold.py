@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
 from sonde.kernels import available, why_not
-from sonde.kernels.convolve import Prepared
+from sonde.kernels.convolve import PreparedConvolution
 from sonde.models.cnn import CNN
 from sonde.models.resnet import ResNet, cifar
 from sonde.nn.fold import KEPT, Folded, fold
@@ -87,7 +87,7 @@ def test_convolutions_of_many_pixels_run_by_our_kernel():
     x = torch.randn(5, 3, 31, 18)
     folded = fold(model, x)
     same(model, folded, x)
-    ours = [len(step.args) for step, _ in programs(folded)[0].steps if isinstance(step.call, Prepared)]
+    ours = [len(step.args) for step, _ in programs(folded)[0].steps if isinstance(step.call, PreparedConvolution)]
     assert ours == [1, 2, 2] and programs(folded)[0].joined == 9  # the first block, and the second convolution of the second
 
 

@@ -18,7 +18,7 @@ from sonde.models.resnet import ResNet
 from sonde.models.unet import UNet
 from sonde.models.vgg import VGG
 from sonde.nn.fold import fold
-from sonde.nn.images import convolved, normalized, through
+from sonde.nn.images import apply_convolution, apply_norm, run_layers
 
 pytestmark = pytest.mark.skipif(not available(), reason=why_not() or "kernels serve")
 
@@ -39,7 +39,7 @@ def calls(monkeypatch) -> list[int]:
     """The kernel serves also where torch's is faster; counts its calls."""
     record, apply = [], _Normalize.apply
     monkeypatch.setattr("sonde.kernels.normalize.LEAST", 0)
-    monkeypatch.setattr(_Normalize, "apply", lambda *given: record.append(1) or apply(*given))
+    monkeypatch.setattr(_Normalize, "apply", lambda *args: record.append(1) or apply(*args))
     return record
 
 
@@ -49,7 +49,7 @@ def convolutions(monkeypatch) -> list[int]:
     channels, apply = [], _Convolve.apply
     for name in ("FEWEST", "NARROWEST", "TILE"):
         monkeypatch.setattr(f"sonde.kernels.convolve.{name}", 1)
-    monkeypatch.setattr(_Convolve, "apply", lambda *given: channels.append(len(given[1])) or apply(*given))
+    monkeypatch.setattr(_Convolve, "apply", lambda *args: channels.append(len(args[1])) or apply(*args))
     return channels
 
 
@@ -89,10 +89,10 @@ def test_models_train_as_with_torch(name, calls, convolutions, monkeypatch):
     monkeypatch.setattr("sonde.kernels.convolve.FEWEST", 1 << 60)
     theirs = trained(model, side)
     assert len(calls) == 2 * norms and len(convolutions) == 2 * served(model)
-    monkeypatch.setattr("sonde.models.resnet.normalized", module_by_module)
-    monkeypatch.setattr("sonde.models.resnet.convolved", lambda layer, x: layer(x))
+    monkeypatch.setattr("sonde.models.resnet.apply_norm", module_by_module)
+    monkeypatch.setattr("sonde.models.resnet.apply_convolution", lambda layer, x: layer(x))
     for folder in ("resnet", "cnn", "vgg", "unet"):
-        monkeypatch.setattr(f"sonde.models.{folder}.through", lambda layers, x: layers(x))
+        monkeypatch.setattr(f"sonde.models.{folder}.run_layers", lambda layers, x: layers(x))
     plain = trained(model, side)
     for one, two, three in zip(ours, theirs, plain, strict=True):
         torch.testing.assert_close(one, three, rtol=1e-8, atol=1e-9)
@@ -114,8 +114,8 @@ def images(channels: int = 16) -> Tensor:
 )
 def test_a_hook_sees_the_module(which, hook, calls):
     norm, relu, seen = nn.BatchNorm2d(16), nn.ReLU(), []
-    getattr({"norm": norm, "relu": relu}[which], hook)(lambda *given: seen.append(1))
-    normalized(norm, images().requires_grad_(), relu, images()).sum().backward()
+    getattr({"norm": norm, "relu": relu}[which], hook)(lambda *args: seen.append(1))
+    apply_norm(norm, images().requires_grad_(), relu, images()).sum().backward()
     assert seen == [1] and not calls and norm.num_batches_tracked == 1
 
 
@@ -124,7 +124,7 @@ def test_a_hook_on_all_modules_sees_them(calls):
     handle = nn.modules.module.register_module_forward_hook(lambda module, *others: seen.append(module))
     try:
         layers = nn.Sequential(nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16), nn.ReLU())
-        through(layers, images())
+        run_layers(layers, images())
     finally:
         handle.remove()
     assert seen == [*layers, layers] and not calls
@@ -132,8 +132,8 @@ def test_a_hook_on_all_modules_sees_them(calls):
 
 def test_a_hook_on_the_sequence_sees_it(calls):
     layers, seen = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU()), []
-    layers.register_forward_hook(lambda *given: seen.append(1))
-    through(layers, images())
+    layers.register_forward_hook(lambda *args: seen.append(1))
+    run_layers(layers, images())
     assert seen == [1] and not calls
 
 
@@ -152,14 +152,14 @@ def test_a_hook_on_the_sequence_sees_it(calls):
 def test_other_norms_are_called(make, calls):
     norm, x, other = make(), images(), images() + 1
     want = (copy.deepcopy(norm)(x) + other).relu()
-    torch.testing.assert_close(normalized(norm, x.clone(), nn.ReLU(), other), want)
+    torch.testing.assert_close(apply_norm(norm, x.clone(), nn.ReLU(), other), want)
     assert not calls
 
 
 def test_averages_as_the_module_keeps_them(calls):
     ours, theirs = nn.BatchNorm2d(21, momentum=0.2), nn.BatchNorm2d(21, momentum=0.2)
     for shift in range(3):
-        normalized(ours, images(21) + shift)
+        apply_norm(ours, images(21) + shift)
         theirs(images(21) + shift)
     assert len(calls) == 3
     for name, one in ours.state_dict().items():
@@ -168,7 +168,7 @@ def test_averages_as_the_module_keeps_them(calls):
 
 def test_other_modules_after_the_norm(calls):
     layers = nn.Sequential(nn.BatchNorm2d(16), nn.MaxPool2d(2), nn.ReLU(), nn.BatchNorm2d(16), nn.ReLU6(), nn.BatchNorm2d(16))
-    got, want = through(copy.deepcopy(layers), images()), layers(images())
+    got, want = run_layers(copy.deepcopy(layers), images()), layers(images())
     torch.testing.assert_close(got, want)
     assert len(calls) == 3
 
@@ -182,7 +182,7 @@ def test_other_modules_after_the_norm(calls):
 )
 def test_convolutions_that_keep_the_size(make, convolutions):
     layer, x = make().double(), images().double()
-    torch.testing.assert_close(convolved(layer, x), layer(x))
+    torch.testing.assert_close(apply_convolution(layer, x), layer(x))
     assert convolutions == [18]
 
 
@@ -203,20 +203,20 @@ def test_convolutions_that_keep_the_size(make, convolutions):
 )
 def test_other_layers_are_called(make, convolutions):
     layer, x = make(), images()
-    assert torch.equal(convolved(layer, x), layer(x)) and not convolutions
+    assert torch.equal(apply_convolution(layer, x), layer(x)) and not convolutions
 
 
 def test_a_hook_sees_the_convolution(convolutions):
     layer, seen = nn.Conv2d(16, 18, 3, padding=1), []
-    layer.register_forward_hook(lambda *given: seen.append(1))
-    convolved(layer, images())
+    layer.register_forward_hook(lambda *args: seen.append(1))
+    apply_convolution(layer, images())
     assert seen == [1] and not convolutions
 
 
 @pytest.mark.parametrize("model", [lambda: ResNet((1,), 5, channels=2, width=16, large=False, activation="pre"), lambda: folded_block()])
 def test_what_a_hook_was_shown_stays_as_it_was(model):
     net, kept = model(), []
-    net.layer1[0].conv2.register_forward_hook(lambda layer, given, y: kept.extend([y, y.clone()]))
+    net.layer1[0].conv2.register_forward_hook(lambda layer, inputs, y: kept.extend([y, y.clone()]))
     with torch.no_grad():
         net(torch.randn(2, 2, 8, 8))
     assert torch.equal(*kept)

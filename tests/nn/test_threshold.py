@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.nn.threshold import Step, ThresholdLayer, boolean, corners, step
+from sonde.nn.threshold import StepActivation, ThresholdLayer, boolean, corners, step
 
 
 @pytest.mark.parametrize("at_zero", [0, 0.5, 1])
 def test_step_is_heaviside(at_zero):
     a = torch.tensor([-math.inf, -3.0, -1e-300, 0.0, -0.0, 1e-300, 2.0, math.inf], dtype=torch.float64, requires_grad=True)
-    out = Step(at_zero)(a)
+    out = StepActivation(at_zero)(a)
     np.testing.assert_array_equal(out.detach().numpy(), np.heaviside(a.detach().numpy(), at_zero))
     (slope,) = torch.autograd.grad(out.sum(), a)
     assert slope.tolist() == [0] * 8

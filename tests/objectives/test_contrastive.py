@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.objectives.contrastive import Contrastive, tiny
 
 
-class Given(nn.Module):
+class FixedVectors(nn.Module):
     """Vectors and a factor as they are."""
 
     def __init__(self, n: int = 6, size: int = 5) -> None:
@@ -51,7 +51,7 @@ def same(actual: Tensor, wanted: Tensor, model: nn.Module) -> None:
 
 def test_the_loss_of_the_transformers_package():
     clip = pytest.importorskip("transformers.models.clip.modeling_clip")
-    model, batch = Given(), Batch(x=torch.arange(6))
+    model, batch = FixedVectors(), Batch(x=torch.arange(6))
     output = model(batch.x)
     term = Contrastive()(model, batch)["nll"]
     scores = output["scale"] * output["text"] @ output["image"].mT
@@ -59,7 +59,7 @@ def test_the_loss_of_the_transformers_package():
 
 
 def test_against_loops():
-    model, batch = Given(), Batch(x=torch.arange(6), text=torch.tensor([[1, 2], [3, 4], [1, 2], [5, 2], [1, 4], [1, 2]]))
+    model, batch = FixedVectors(), Batch(x=torch.arange(6), text=torch.tensor([[1, 2], [3, 4], [1, 2], [5, 2], [1, 4], [1, 2]]))
     output, alike = model(batch.x), [(0, 2), (0, 5), (2, 5)]
     same(Contrastive()(model, batch)["nll"].sum, by_loops(output, lambda i, j: True), model)
     same(Contrastive(group=4)(model, batch)["nll"].sum, by_loops(output, lambda i, j: i // 4 == j // 4), model)
@@ -73,7 +73,7 @@ def test_against_loops():
 
 
 def test_a_batch_cut_at_multiples_of_a_group_keeps_its_loss():
-    model, batch = Given(12), Batch(x=torch.arange(12))
+    model, batch = FixedVectors(12), Batch(x=torch.arange(12))
     objective = Contrastive(group=4)
     whole, parts = objective(model, batch), objective(model, batch[:8]) + objective(model, batch[8:])
     torch.testing.assert_close(parts["nll"].sum, whole["nll"].sum, rtol=1e-12, atol=1e-12)
@@ -83,7 +83,7 @@ def test_a_batch_cut_at_multiples_of_a_group_keeps_its_loss():
 
 
 def test_begins_at_log_n_and_ends_at_0():
-    model, batch = Given(6, 6), Batch(x=torch.arange(6))
+    model, batch = FixedVectors(6, 6), Batch(x=torch.arange(6))
     with torch.no_grad():
         model.scale.zero_()
         assert float(Contrastive()(model, batch).loss()) == pytest.approx(math.log(6), rel=1e-12)

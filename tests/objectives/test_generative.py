@@ -81,7 +81,7 @@ ONES = TensorSource(torch.ones(5, 1), noise=torch.ones(5, 1))
 """five times the point 1, and five times the noise 1"""
 
 
-def played(tmp_path, steps: int, rule: Any = None, objective: Any = None, model: Any = None, source: Any = ONES, **settings: Any):
+def play(tmp_path, steps: int, rule: Any = None, objective: Any = None, model: Any = None, source: Any = ONES, **settings: Any):
     """A run of the game with so many turns."""
     recipe = Recipe(
         model=model or Game(),
@@ -105,12 +105,12 @@ def sigmoid(a: float) -> float:
 
 
 def by_hand(
-    steps: int, judging: int = 1, forging: int = 1, rate: float = 0.5, clip: float = math.inf, l2: float = 0.0
+    steps: int, discriminator_steps: int = 1, generator_steps: int = 1, rate: float = 0.5, clip: float = math.inf, l2: float = 0.0
 ) -> tuple[float, float]:
     """The game on ONES in plain numbers: D(x) = sigmoid(d x), G(z) = g z."""
     d, g = 0.3, 0.5
     for step in range(steps):
-        if step % (judging + forging) < judging:
+        if step % (discriminator_steps + generator_steps) < discriminator_steps:
             slope = 2 * l2 * d - sigmoid(-d) + g * sigmoid(d * g)  # of -log D(1) - log(1 - D(g)) by d
             d -= rate * slope * min(1.0, clip / abs(slope))
         else:
@@ -119,21 +119,21 @@ def by_hand(
     return d, g
 
 
-@pytest.mark.parametrize("judging, forging", [(1, 1), (3, 1), (1, 2)])
-def test_the_players_take_turns_as_worked_out_by_hand(judging, forging, tmp_path):
+@pytest.mark.parametrize("discriminator_steps, generator_steps", [(1, 1), (3, 1), (1, 2)])
+def test_the_players_take_turns_as_worked_out_by_hand(discriminator_steps, generator_steps, tmp_path):
     for steps in (1, 2, 3, 7):
-        run = played(tmp_path, steps, objective=Adversarial(judging=judging, forging=forging))
-        assert weights(run) == pytest.approx(by_hand(steps, judging, forging), rel=1e-5), steps
+        run = play(tmp_path, steps, objective=Adversarial(discriminator_steps=discriminator_steps, generator_steps=generator_steps))
+        assert weights(run) == pytest.approx(by_hand(steps, discriminator_steps, generator_steps), rel=1e-5), steps
 
 
 def test_after_a_run_the_objective_knows_no_turn(tmp_path):
     objective = Adversarial()
-    played(tmp_path, 3, objective=objective)
+    play(tmp_path, 3, objective=objective)
     assert objective.phase is None
 
 
 def test_the_norm_that_is_clipped_is_that_of_the_player_who_moves(tmp_path):
-    assert weights(played(tmp_path, 4, clip_norm=0.05)) == pytest.approx(by_hand(4, clip=0.05), rel=1e-5)
+    assert weights(play(tmp_path, 4, clip_norm=0.05)) == pytest.approx(by_hand(4, clip=0.05), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "rmsprop", "adafactor"])
@@ -165,7 +165,7 @@ def test_who_waits_does_not_move_and_each_player_has_an_optimizer_of_its_own(nam
 def test_turns_stay_on_the_circle_that_moving_at_once_leaves(tmp_path):
     """Data at 0 and a forger of one point, g: both slopes are a quarter turn around d = g = 0 (Mescheder and others, 2018)."""
     zeros = TensorSource(torch.zeros(5, 1), noise=torch.ones(5, 1))
-    paths = [played(tmp_path, steps, source=zeros) for steps in (60, 81, 100, 123)]
+    paths = [play(tmp_path, steps, source=zeros) for steps in (60, 81, 100, 123)]
     turns = [math.hypot(*weights(run)) for run in paths]
     d, g = 0.3, 0.5
     for _ in range(50):
@@ -188,36 +188,36 @@ class StopAfter(Callback):
 @pytest.mark.parametrize("last", [1, 2, 4])  # after one step the forger has no moments yet
 def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
     settings: dict[str, Any] = {"rule": optimizer("adamw", lr=0.05, weight_decay=0.1, decay_all=True), "log_every": 1}
-    wanted = weights(played(tmp_path / "whole", 7, **settings))
+    wanted = weights(play(tmp_path / "whole", 7, **settings))
     with pytest.raises(Preempted):
-        played(tmp_path, 7, **settings, callbacks=(StopAfter(last),))
-    assert weights(played(tmp_path, 7, **settings, callbacks=(StopAfter(last),))) == wanted
+        play(tmp_path, 7, **settings, callbacks=(StopAfter(last),))
+    assert weights(play(tmp_path, 7, **settings, callbacks=(StopAfter(last),))) == wanted
 
 
 def test_a_generator_whose_turn_never_comes_rests_and_is_still_told(tmp_path):
-    run = played(tmp_path, 3, optimizer("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(forging=0))
+    run = play(tmp_path, 3, optimizer("adamw", lr=0.1, weight_decay=0.5, decay_all=True), Adversarial(generator_steps=0))
     d, g = weights(run)
     figures = run.result["metrics"]
     assert g == 0.5 and abs(d - 0.3) > 0.01
-    assert math.isfinite(figures["valid/forge"]) and figures["valid/loss"] == pytest.approx(figures["valid/judge"], rel=1e-6)
+    assert math.isfinite(figures["valid/generator"]) and figures["valid/loss"] == pytest.approx(figures["valid/discriminator"], rel=1e-6)
 
 
 def test_a_player_with_a_turn_and_nothing_to_train_is_refused(tmp_path):
     model = Game()
     model.generator.requires_grad_(False)
     with pytest.raises(BadInput, match=r"phase 1 of the objective has no weights that train \(Adversarial\); leave the phase out"):
-        played(tmp_path, 2, model=model)
+        play(tmp_path, 2, model=model)
 
 
 def test_a_penalty_around_the_game_keeps_its_turns(tmp_path):
     """The penalty gives the player who waits a gradient too; neither its step nor the norm may know of it."""
     for steps in (1, 2, 5):
-        run = played(tmp_path, steps, objective=Penalized(Adversarial(), l2=0.5), clip_norm=0.05)
+        run = play(tmp_path, steps, objective=Penalized(Adversarial(), l2=0.5), clip_norm=0.05)
         assert weights(run) == pytest.approx(by_hand(steps, clip=0.05, l2=0.5), rel=1e-5)
 
 
 def test_turns_in_parts_of_a_batch_are_those_of_the_whole(tmp_path):
-    assert weights(played(tmp_path, 5, accumulate=2)) == pytest.approx(by_hand(5), rel=1e-5)
+    assert weights(play(tmp_path, 5, accumulate=2)) == pytest.approx(by_hand(5), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +240,11 @@ def test_phases_that_cannot_be_are_refused(phases, phase_of, message, tmp_path):
     if phase_of is not None:
         objective.phase_of = phase_of
     with pytest.raises(BadInput, match=message):
-        played(tmp_path, 1000, objective=objective)
+        play(tmp_path, 1000, objective=objective)
 
 
 def test_rows_tell_of_both_players(tmp_path):
-    run = played(tmp_path, 800)  # a row every 4 steps would always be the forger's
+    run = play(tmp_path, 800)  # a row every 4 steps would always be the forger's
     assert {row["phase"] for row in run.metrics if "phase" in row} == {0, 1}
     assert all((row["step"] - 1) % 2 == row["phase"] for row in run.metrics if "phase" in row)
 
@@ -262,7 +262,7 @@ def test_losses_of_other_sizes_are_no_explosion_of_the_players(tmp_path):
             away = (model.generator.weight if self.phase else model.discriminator.weight).square().sum()
             return Terms(nll=(len(batch) * away * (100 if self.phase else 1), len(batch)))
 
-    run = played(tmp_path, 200, optimizer("sgd", lr=1e-5), Uneven())
+    run = play(tmp_path, 200, optimizer("sgd", lr=1e-5), Uneven())
     assert run.result["steps"] == 200
 
 
@@ -381,8 +381,14 @@ def test_data_that_are_no_numbers_are_refused(objective):
     [
         ({"smoothing": 0.5}, "smoothing must be a number below 0.5, not 0.5 (adversarial); 0.1 calls real examples real with a pro"),
         ({"r1": -1.0}, "r1 must be a number >= 0, not -1.0 (adversarial); 0 leaves the penalty out"),
-        ({"judging": 0}, "judging must be a whole number >= 1, not 0 (adversarial); 1 and 1 is the usual game, forging=0 trains"),
-        ({"forging": 1.5}, "forging must be a whole number >= 0, not 1.5 (adversarial); 1 and 1 is the usual game, forging=0 trains"),
+        (
+            {"discriminator_steps": 0},
+            "discriminator_steps must be a whole number >= 1, not 0 (adversarial); 1 and 1 is usual; generator_steps=0 trains",
+        ),
+        (
+            {"generator_steps": 1.5},
+            "generator_steps must be a whole number >= 0, not 1.5 (adversarial); 1 and 1 is usual; generator_steps=0 trains",
+        ),
         ({"r1": True}, "r1 must be a number >= 0, not True"),
     ],
 )

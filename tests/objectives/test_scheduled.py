@@ -18,7 +18,7 @@ from sonde.models.language_model import LanguageModel
 from sonde.models.seq2seq import Seq2Seq
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.penalized import Penalized
-from sonde.objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mixed
+from sonde.objectives.scheduled import Scheduled, exponential, inverse_sigmoid, linear, mix_inputs
 from sonde.optim.build import optimizer
 
 V, B, S, T = 9, 40, 6, 8
@@ -63,14 +63,14 @@ def test_settings_that_make_no_fraction_are_refused(wrong) -> None:
 
 def test_fraction_0_is_teacher_forcing_exactly(model: Seq2Seq, batch: Batch) -> None:
     plain, ours = Categorical(V), Scheduled(Categorical(V), lambda step: 0.0)
-    assert torch.equal(mixed(model, batch, 0.0), batch.x)
+    assert torch.equal(mix_inputs(model, batch, 0.0), batch.x)
     assert torch.equal(ours(model, batch).loss(), plain(model, batch).loss())
     assert ours.counts(batch) == plain.counts(batch)
 
 
 def test_fraction_1_is_free_running(model: Seq2Seq, batch: Batch) -> None:
     free = generate(model, batch.x[:, :1], T - 1, state=model.begin(batch.source, batch.lengths), temperature=0)
-    assert torch.equal(mixed(model, batch, 1.0, likeliest=True)[:, 1:], free)
+    assert torch.equal(mix_inputs(model, batch, 1.0, likeliest=True)[:, 1:], free)
 
 
 def test_gradient_is_that_of_a_loop_that_feeds_itself(model: Seq2Seq, batch: Batch) -> None:
@@ -104,7 +104,7 @@ def test_the_measured_fraction_is_the_one_asked_for(share: float) -> None:
 
     torch.manual_seed(0)
     x = torch.zeros(400, 51, dtype=torch.long)
-    inputs = mixed(Says9(), Batch(x=x), share)
+    inputs = mix_inputs(Says9(), Batch(x=x), share)
     assert float((inputs[:, 1:] == 9).float().mean()) == pytest.approx(share, abs=0.02)
     assert bool((inputs[:, 0] == 0).all())
 
@@ -115,7 +115,7 @@ def test_own_tokens_are_drawn_from_what_the_model_expects() -> None:
     with torch.no_grad():
         model.head.weight *= 40
         chances = model(torch.zeros(1, 1, dtype=torch.long))[0, 0].softmax(-1)
-        drawn = mixed(model, Batch(x=torch.zeros(6000, 2, dtype=torch.long)), 1.0)[:, 1]
+        drawn = mix_inputs(model, Batch(x=torch.zeros(6000, 2, dtype=torch.long)), 1.0)[:, 1]
     shares = torch.bincount(drawn, minlength=3) / 6000
     torch.testing.assert_close(shares, chances, rtol=0, atol=0.03)  # five standard errors of 6000 draws
 

@@ -73,7 +73,7 @@ def test_mistakes_are_told() -> None:
     model, batch = setting()
     with pytest.raises(BadInput, match="steps must be a whole number >= 1, not 0"):
         Truncated(Categorical(), 0)
-    with pytest.raises(BadInput, match="Linear cannot go on from a state"):
+    with pytest.raises(BadInput, match="Linear cannot continue from a state"):
         Truncated(Categorical())(torch.nn.Linear(2, 2), batch)
     with pytest.raises(BadInput, match="a target for each of its steps"):
         Truncated(Categorical())(model, Batch(x=batch.x, y=batch.y[:, 0]))

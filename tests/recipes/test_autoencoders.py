@@ -19,10 +19,10 @@ from sonde.models.autoencoder import dense
 from sonde.models.mlp import MLP
 from sonde.recipes.stacked import rebuilt
 from sonde.recipes.tools.stacked import denoising, first_layers, greedy, layer
-from sonde.recipes.vae import binarized
+from sonde.recipes.vae import binarize
 
 
-def told(run, name: str) -> str:
+def event_text(run, name: str) -> str:
     return next(row["text"] for row in run.events if row["event"] == name)
 
 
@@ -30,7 +30,7 @@ def told(run, name: str) -> str:
 def test_kinds(kind, tmp_path):
     more: dict = {"sparse": {"code": 32, "network": "tied"}, "contractive": {"code": 32}}.get(kind, {})
     run = sonde.train("autoencoder", run=tmp_path / "run", threads=1, quiet=True, kind=kind, epochs=10, **more)
-    words = told(run, "squared error").split(", ")
+    words = event_text(run, "squared error").split(", ")
     errors = {one.rsplit(" ", 1)[0]: float(one.rsplit(" ", 1)[1]) for one in [word.split(" per")[0] for word in words]}
     assert errors["auto-encoder"] < 0.9 * errors["mean picture"]
     if kind == "denoising":
@@ -45,8 +45,8 @@ def test_sparse_codes(penalty, tmp_path):
     for price in (0.0, 0.3):
         options: dict = {"kind": "sparse", "penalty": penalty, "price": price, "code": 40, "rate": 0.02, "epochs": 6}
         run = sonde.train("autoencoder", run=tmp_path / f"run{price}", threads=1, quiet=True, **options)
-        used.append(float(told(run, "code").split()[0]))
-    assert used[1] < 0.8 * used[0] and f"PCA of {max(round(used[1]), 1)} " in told(run, "squared error")
+        used.append(float(event_text(run, "code").split()[0]))
+    assert used[1] < 0.8 * used[0] and f"PCA of {max(round(used[1]), 1)} " in event_text(run, "squared error")
 
 
 def test_convolutional(tmp_path):
@@ -59,16 +59,16 @@ def test_convolutional(tmp_path):
 @pytest.mark.parametrize("network, hidden", [("dense", (64,)), ("convolutional", (8, 16))])
 def test_vae(network, hidden, tmp_path):
     run = sonde.train("vae", run=tmp_path / "run", threads=1, quiet=True, epochs=8, network=network, hidden=hidden, samples=20)
-    elbo = float(told(run, "ELBO").split()[0])
+    elbo = float(event_text(run, "ELBO").split()[0])
     assert elbo == pytest.approx(-run.result["metrics"]["test/loss"], abs=0.3)  # other noise, and so a little off
-    assert -40 < elbo < float(told(run, "log p(x)").split()[2]) < -20
+    assert -40 < elbo < float(event_text(run, "log p(x)").split()[2]) < -20
     for name in ("samples", "reconstructions", "codes"):
         assert (run.path / "shown" / f"{name}.png").stat().st_size > 5000
 
 
 def test_pixels_are_drawn_with_their_chances():
     batch = Batch(x=torch.tensor([0.0, 0.2, 0.7, 1.0]).expand(50_000, 4))
-    drawn = binarized(batch, generator(0, "pixels")).x
+    drawn = binarize(batch, generator(0, "pixels")).x
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(drawn.mean(0), batch.x[0], rtol=0, atol=0.01)
 
@@ -116,7 +116,7 @@ def test_stacked(tmp_path):
     run = sonde.train("stacked", run=tmp_path / "run", threads=1, quiet=True, widths=(30, 20), passes=4, steps=40, labels=3)
     assert len(run.data.train) == 30 and run.data.train[:].y.bincount().tolist() == [3] * 10
     for name in ("from scratch", "linear model"):
-        assert 0.1 < float(told(run, name).split("right in ")[1].split()[0]) < 0.95
+        assert 0.1 < float(event_text(run, name).split("right in ")[1].split()[0]) < 0.95
     assert (run.path / "shown" / "layers.png").stat().st_size > 5000
 
 

@@ -16,14 +16,14 @@ from sonde.core.seeds import generator
 from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.recipes import cifar_cnn, images
-from sonde.recipes.image_text import distinct, likeness, which
-from sonde.recipes.pixels import in_levels, independent
+from sonde.recipes.image_text import caption_number, distinct, similarity
+from sonde.recipes.pixels import independent, quantize_levels
 from sonde.recipes.segment import iou
 from sonde.recipes.tools.linear import STRENGTHS, linear
 from sonde.recipes.tools.sheets import sheet
 
 
-def told(run, name: str) -> str:
+def event_text(run, name: str) -> str:
     return next(row["text"] for row in run.events if row["event"] == name)
 
 
@@ -45,7 +45,7 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
 
 def test_a_transformer_stands_beside_a_linear_model(tmp_path):
     run = sonde.train("vit_digits", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, seed=2)
-    assert told(run, "linear model") == str(linear(load("digits", seed=2)))
+    assert event_text(run, "linear model") == str(linear(load("digits", seed=2)))
 
 
 def test_overlap_by_hand():
@@ -56,15 +56,15 @@ def test_overlap_by_hand():
 
 def test_outlines(tmp_path):
     run = sonde.train("segment", run=tmp_path / "run", threads=1, quiet=True, images=200, size=16, width=4, depth=2, steps=30)
-    assert 0.2 < float(told(run, "IoU").split()[0]) < 1 and (run.path / "shown" / "outlines.png").stat().st_size > 5000
+    assert 0.2 < float(event_text(run, "IoU").split()[0]) < 1 and (run.path / "shown" / "outlines.png").stat().st_size > 5000
 
 
 def test_pixels(tmp_path):
     run = sonde.train("pixels", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, levels=3)
-    nats, bits = (float(told(run, "log p(x)").split()[place]) for place in (0, 4))
+    nats, bits = (float(event_text(run, "log p(x)").split()[place]) for place in (0, 4))
     assert nats == pytest.approx(-bits * 64 * math.log(2), abs=0.05)
     assert -nats / 64 == pytest.approx(run.result["metrics"]["test/loss"], abs=1e-3)  # the loss is a mean over pixels
-    assert 0.1 <= float(told(run, "labels").split()[0]) <= 1 and (run.path / "shown" / "samples.png").stat().st_size > 5000
+    assert 0.1 <= float(event_text(run, "labels").split()[0]) <= 1 and (run.path / "shown" / "samples.png").stat().st_size > 5000
 
 
 def test_pixels_that_know_only_their_place():
@@ -77,7 +77,7 @@ def test_pixels_that_know_only_their_place():
 
 
 def test_levels_keep_labels():
-    data = in_levels(load("digits", standardize=False), 17)
+    data = quantize_levels(load("digits", standardize=False), 17)
     batch = data.train[:50]
     assert batch.x.shape == (50, 8, 8) and batch.x.max() == 16 and torch.equal(batch.x, batch.y) and batch.label.max() == 9
 
@@ -86,14 +86,14 @@ def test_captions(tmp_path):
     """Captions kept out of training, and their images, are met again in the test part only."""
     run = sonde.train("image_text", run=tmp_path / "run", threads=1, quiet=True, images=1000, size=16, channels=(4, 8), unseen=5, steps=20)
     captions, lengths = distinct(run.data)
-    present = [set(which(part[torch.arange(len(part))], captions).tolist()) for part in (run.data.train, run.data.test)]
+    present = [set(caption_number(part[torch.arange(len(part))], captions).tolist()) for part in (run.data.train, run.data.test)]
     assert len(captions) == 36 and len(present[0]) == 31 and len(present[1]) > 31
-    seen, unseen = (int(told(run, name).split(" of ")[1].split()[0]) for name in ("retrieval", "unseen"))
+    seen, unseen = (int(event_text(run, name).split(" of ")[1].split()[0]) for name in ("retrieval", "unseen"))
     assert seen + unseen == len(run.data.test) == 150 and unseen > 0
     test = run.data.test[torch.arange(150)]
-    right = likeness(run.model(), test, captions, lengths).argmax(1) == which(test, captions)
-    kept = torch.tensor([int(i) in present[0] for i in which(test, captions)])
-    assert told(run, "unseen").startswith(f"{right[~kept].double().mean():.1%} of {int((~kept).sum())} ")
+    right = similarity(run.model(), test, captions, lengths).argmax(1) == caption_number(test, captions)
+    kept = torch.tensor([int(i) in present[0] for i in caption_number(test, captions)])
+    assert event_text(run, "unseen").startswith(f"{right[~kept].double().mean():.1%} of {int((~kept).sum())} ")
     assert (run.path / "shown" / "found.png").stat().st_size > 5000
 
 

@@ -13,7 +13,7 @@ from sonde.core.seeds import generator
 from sonde.data import augment
 from sonde.nn.affine import Affine
 from sonde.recipes import table
-from sonde.recipes.tools.parts import sometimes
+from sonde.recipes.tools.parts import apply_with_chance
 
 
 def figures(name: str, where, seed: int = 0, **options) -> dict[str, float]:
@@ -87,9 +87,9 @@ def test_affine_by_hand():
 
 def test_sometimes_reaches_the_given_share():
     batch = Batch(x=torch.rand(4000, 1, 5, 5), y=torch.zeros(4000))
-    change = sometimes(augment.flip(1.0), 0.3)
+    change = apply_with_chance(augment.flip(1.0), 0.3)
     new = change(batch, generator(0, "a")).x
     flipped, kept = ((new == x).flatten(1).all(1) for x in (batch.x.flip(-1), batch.x))
     assert (flipped | kept).all() and flipped.float().mean().item() == pytest.approx(0.3, abs=0.03)
     assert torch.equal(new, change(batch, generator(0, "a")).x)
-    assert torch.equal(sometimes(augment.flip(1.0), 0.0)(batch, generator(0, "a")).x, batch.x)
+    assert torch.equal(apply_with_chance(augment.flip(1.0), 0.0)(batch, generator(0, "a")).x, batch.x)

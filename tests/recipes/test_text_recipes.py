@@ -52,7 +52,7 @@ def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
     scores = torch.cat([counted.scores(row)[1:] for row in rows])
     model = torch.nn.Linear(1, 1)
     model.advance = lambda tokens, state=None, spans=None: (torch.zeros(*tokens.shape, len(data.classes)), {})
-    baseline = names._made_up(data, 0, model, no_data)["baseline"]
+    baseline = names._sample_names(data, 0, model, no_data)["baseline"]
     assert float(baseline.split()[-1]) == pytest.approx(-float(scores.mean()), abs=1e-4)
 
 
@@ -108,7 +108,7 @@ def test_sentiment_beats_a_bag_of_words_where_the_order_counts(no_data):
 
 
 def test_the_bag_of_words_leaves_the_data_alone():
-    data = _texts.made_up()
+    data = _texts.grammar_sentences()
     before = data.train.rows.values.clone()
     text = [[data.reader.vocabulary.tokens[i] for i in data.train.rows[row]] for row in range(len(data.train))]
     score = sentiment.baseline(data, data.reader.vocabulary.size)
@@ -123,7 +123,7 @@ def test_the_bag_of_words_leaves_the_data_alone():
 
 
 def test_made_up_sentences_hold_no_example_and_both_labels():
-    data = _texts.made_up()
+    data = _texts.grammar_sentences()
     spoken = {data.reader.vocabulary.decode(part.rows[i]) for part in data.splits.values() for i in range(len(part))}
     assert len(spoken) == sum(map(len, data.splits.values())) and not spoken & set(_texts.EXAMPLES)
     assert 0.4 < float(data.train.y.double().mean()) < 0.6
@@ -150,7 +150,7 @@ def test_embeddings_begin_as_word_vectors():
 
 def test_hidden_tokens_are_a_share_and_follow_the_generator():
     batch = Batch(x=torch.full((40, 50), 7))
-    hidden = [sentiment._hide(0.2, 1, batch, torch.Generator().manual_seed(seed)).x for seed in (0, 0, 1)]
+    hidden = [sentiment._mask_tokens(0.2, 1, batch, torch.Generator().manual_seed(seed)).x for seed in (0, 0, 1)]
     assert set(hidden[0].unique().tolist()) == {1, 7} and abs(float((hidden[0] == 1).double().mean()) - 0.2) < 0.03
     assert torch.equal(hidden[0], hidden[1]) and not torch.equal(hidden[0], hidden[2])
 

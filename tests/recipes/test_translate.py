@@ -29,7 +29,7 @@ def test_it_learns_the_toy_grammar_and_says_so(model: str, tmp_path) -> None:
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     (message,) = [event["text"] for event in events if event["event"] == "BLEU"]
     score = float(message.split("translated ")[1].split(",")[0])
-    translations, wanted, sources = translate.translated(run.model(), recipe.data)
+    translations, wanted, sources = translate.translate_test(run.model(), recipe.data)
     assert score == pytest.approx(translate.bleu([t.split() for t in translations], [t.split() for t in wanted]), abs=0.05)
     assert score > 60 and translations != sources
     assert len((tmp_path / "run" / "translations.txt").read_text().splitlines()) == 3 * 720
@@ -39,7 +39,7 @@ def test_every_sentence_of_the_test_is_translated_with_beams_too() -> None:
     data = load("bilingual", n=100)
     torch.manual_seed(0)
     model = Seq2Seq(len(data.classes), 16, mixer="gru")
-    translations = {beams: translate.translated(model, data, beams) for beams in (1, 3)}
+    translations = {beams: translate.translate_test(model, data, beams) for beams in (1, 3)}
     assert len(translations[1][0]) == len(translations[3][0]) == 10 and translations[1][1:] == translations[3][1:]
 
 

@@ -18,7 +18,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Bars, Diagram, Heat, Images, Lines, Plane, Reading, Scatter, Table
 from sonde.report.draw import draw, svg
 from sonde.report.draw.paper import DARK, LIGHT, Sheet, house_style
-from sonde.report.draw.table import _cut
+from sonde.report.draw.table import _shorten
 
 HOSTILE = "$\\frac{1}$ <b>&\x1b[2J\n‮名前"
 MANY = [f"layer{i}" for i in range(90)]
@@ -154,7 +154,7 @@ def ticks(axis) -> list[str]:
     ],
 )
 def test_a_long_cell_loses_its_end_and_no_number_is_cut(cell: str, expected: str) -> None:
-    assert _cut(cell) == expected and len(expected) <= 40
+    assert _shorten(cell) == expected and len(expected) <= 40
 
 
 @pytest.mark.parametrize("low, high", [(2.2, 2.4), (0.3, 3.5), (0.2, 40.0), (1.1, 990.0), (1e-9, 1e5)])

@@ -10,11 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from sonde.core.batch import Batch
 from sonde.kernels.delta import delta
 from sonde.kernels.separable import separable
-from sonde.lenses.cost import _written_out, cost
+from sonde.lenses.cost import _operation_flops, cost
 from sonde.nn.mixers import mixer
 from sonde.nn.recurrence import Steps, choose
 from sonde.nn.recurrence.choose import flops
-from sonde.report.explain import _folded, _folded_forms, _place, explain_model, forms_taken
+from sonde.report.explain import _fold_forms, _fold_rows, _split_name, chosen_forms, explain_model
 
 B, H, L, K, V = 2, 3, 50, 5, 7
 
@@ -33,7 +33,7 @@ class Stack(nn.Module):
 def test_the_form_is_the_one_that_would_run() -> None:
     """`choose` on real tensors of the same sizes says the same, whatever the length."""
     for length in (1, 40, 300):
-        (taken,) = forms_taken(mixer("gla", 24, heads=2), (length, 24))
+        (taken,) = chosen_forms(mixer("gla", 24, heads=2), (length, 24))
         q, v = torch.zeros(1, 2, length, 6), torch.zeros(1, 2, length, 12)
         real = choose(Steps(q, q, v, log_key=q))
         assert (taken.form, taken.steps, taken.layer) == (real.form, length, "model")
@@ -42,12 +42,12 @@ def test_the_form_is_the_one_that_would_run() -> None:
 
 def test_every_mixer_of_a_model_in_the_order_they_run() -> None:
     model = Stack(mixer("gsa", 16, heads=2), mixer("attention", 16, heads=2), mixer("gla", 16, heads=2, form="scan"))
-    rows = forms_taken(model, Batch(x=torch.zeros(2, 30, 16), ids=torch.arange(2)))
+    rows = chosen_forms(model, Batch(x=torch.zeros(2, 30, 16), ids=torch.arange(2)))
     assert [row.layer for row in rows] == ["mixers.0", "mixers.0", "mixers.1", "mixers.2"]
     assert [row.kind for row in rows[:2]] == ["GSA, separable: value decay", "GSA, separable: key decay"]
     assert rows[2].kind == "Attention" and rows[2].steps == 30
     assert (rows[3].form, rows[3].why) == ("scan", "asked for")
-    assert forms_taken(nn.Linear(3, 2), (3,)) == []
+    assert chosen_forms(nn.Linear(3, 2), (3,)) == []
 
 
 def test_told_under_the_table() -> None:
@@ -64,7 +64,7 @@ def meta(*shape: int) -> torch.Tensor:
 
 
 def counted(run) -> int:
-    with FlopCounterMode(display=False, custom_mapping=_written_out()) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_operation_flops()) as counter:
         run()
     return counter.get_total_flops()
 
@@ -112,7 +112,7 @@ def test_equal_blocks_are_folded() -> None:
     sizes = [4, 4, 4, 4, 8, 8, 4]
     model = Stack(*(mixer("attention", 4, heads=2, each=each, positions="none") for each in sizes))
     costs = cost(model, (10, 4))
-    rows = _folded(costs.rows)
+    rows = _fold_rows(costs.rows)
     names = [row.name for row in rows]
     assert names.count("mixers.1–3") == 1 and not any(name.startswith(("mixers.1.", "mixers.2.", "mixers.3.")) for name in names)
     for kept in (0, 4, 5, 6):
@@ -122,10 +122,10 @@ def test_equal_blocks_are_folded() -> None:
     assert folded.weights == 3 * sum(row.weights for row in costs.rows if row.name.startswith("mixers.0"))
     for what in ("weights", "biases", "flops", "memory"):
         assert sum(getattr(row, what) for row in rows) == getattr(costs, what)
-    forms = _folded_forms(forms_taken(model, (10, 4)))
+    forms = _fold_forms(chosen_forms(model, (10, 4)))
     assert [row.layer for row in forms] == ["mixers.0–6"]  # sizes are no part of it
     twice = Stack(*(mixer("gsa", 16, heads=2) for _ in range(3)))
-    assert [row.layer for row in _folded_forms(forms_taken(twice, (30, 16)))] == ["mixers.0–2"] * 2
+    assert [row.layer for row in _fold_forms(chosen_forms(twice, (30, 16)))] == ["mixers.0–2"] * 2
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_equal_blocks_are_folded() -> None:
     ],
 )
 def test_the_number_of_a_block(name: str, place: tuple[str, str, str]) -> None:
-    assert _place(name) == place
+    assert _split_name(name) == place

@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
             raise BadInput(f"--{name} of sonde bench is empty", fix=f"such as {example}, or leave it out")
     import torch
 
-    from ...lenses.tools.mixers import COLUMNS, Row, cells, readings, sweep
+    from ...lenses.tools.mixers import COLUMNS, MixerRow, cells, readings, sweep
     from ...nn.recurrence import FORMS
 
     for form in values["forms"] or ():
@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
         f"threads {torch.get_num_threads()}, {passes}, {forms}"
     )
     print(bold(wide(setting)))
-    rows: list[Row] = []
+    rows: list[MixerRow] = []
     try:
         with _stopping():
             for row in sweep(mixers, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
@@ -105,10 +105,10 @@ def _made(text: str, width: int, length: int) -> Mixer:
 
 def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
     """One line of a table that is printed row by row, so that its columns cannot be fitted to what stands in them."""
-    from ...core.numbers import formatted
+    from ...core.numbers import format_cell
     from ...lenses.tools.mixers import COLUMNS, FORMATS
 
-    texts = [formatted(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
+    texts = [format_cell(cell, FORMATS.get(column, "") if cell != column else "") for column, cell in zip(COLUMNS, cells, strict=True)]
     widths = (max(len("mixer"), *map(len, names)), len("convolution"), *(max(len(column), 11) for column in COLUMNS[2:]))
     return "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(texts, widths))).rstrip()
 
@@ -127,14 +127,16 @@ def _conclude(readings: list[Reading], out: Path | None) -> None:
 
 def _stopping() -> AbstractContextManager[object]:
     """A signal ends the measuring there and then."""
-    from ...engine.signals import Handlers, stopped
+    from ...engine.signals import Handlers, stop_error
 
     @final
     class Stop(Handlers):
         def __enter__(self) -> None:
             self.install()
 
-        def asked(self, number: int, frame: object) -> None:
-            raise stopped(number, "while measuring", "sonde bench", "every row printed", "fewer mixers, forms or --lengths take less time")
+        def requested(self, number: int, frame: object) -> None:
+            raise stop_error(
+                number, "while measuring", "sonde bench", "every row printed", "fewer mixers, forms or --lengths take less time"
+            )
 
     return Stop()

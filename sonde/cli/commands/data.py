@@ -20,7 +20,7 @@ EXAMPLES = (
 
 def options() -> list[Option]:
     return [
-        option("out", Path | None, None, "folder for the shards; give the same command again and it goes on where it stopped"),
+        option("out", Path | None, None, "folder for the shards; give the same command again to continue"),
         option("tokenizer", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
         option("size", int, 8000, "tokens of a tokenizer that is trained", Range(2, 10**9)),
         option("documents", Literal["file", "line", "paragraph"], "file", "what makes a document"),
@@ -42,9 +42,9 @@ def run(words: list[str]) -> int:
         raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")
     import os
 
-    from ...data.text.shards import Asked, prepare
+    from ...data.text.shards import ShardOptions, prepare
 
-    what = Asked(values["tokenizer"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
+    what = ShardOptions(values["tokenizer"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
     processes = values["processes"] or len(os.sched_getaffinity(0))
     with _progress(values["out"].name) as tell:
         info = prepare(files, values["out"], what, processes, tell)
@@ -60,10 +60,10 @@ def _progress(name: str) -> Any:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     @contextmanager
-    def shown() -> Any:
+    def show() -> Any:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
             task = bar.add_task(name, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
-    return shown()
+    return show()

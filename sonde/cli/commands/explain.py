@@ -52,8 +52,8 @@ def run(words: list[str]) -> int:
     names, rest = leading(words, own)
     if not names:
         parse(rest[:1], own, "sonde explain", most=1)  # an option nobody knows in front of the name is the likelier mistake
-    thing = _find(_names.needed(names, "sonde explain", "recipes", "models"))
-    _, flags = parse(rest, _names.merged(own, thing), thing.owner)
+    thing = _find(_names.first_name(names, "sonde explain", "recipes", "models"))
+    _, flags = parse(rest, _names.merge_options(own, thing), thing.owner)
     size = flags.pop("input", None)
     if size is not None and (not size or prod(size) >= 2**48):
         raise BadInput(

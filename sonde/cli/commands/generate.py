@@ -1,4 +1,4 @@
-"""Let a trained language model go on with a text, or answer one."""
+"""Let a trained language model continue a text, or answer one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(words: list[str]) -> int:
     tokenizer = getattr(trained.data.reader, "vocabulary", None)
     model: Any = trained.model()
     if tokenizer is None or not hasattr(model, "advance"):
-        raise BadInput(f"run '{trained.name}' did not learn to go on with a text", fix="train one: sonde train char_lm")
+        raise BadInput(f"run '{trained.name}' did not learn to continue a text", fix="train one: sonde train char_lm")
     from ...data.text.tokenizer import check_fits
 
     check_fits(tokenizer, getattr(model, "vocabulary", tokenizer.size), f"run '{trained.name}'")
@@ -68,9 +68,9 @@ def run(words: list[str]) -> int:
 def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     """The texts asked for; a single one is shown as it comes, and only its rest returned."""
     from ...generate import Sampling, Stop, beam, steps
-    from ...generate.sample import places
+    from ...generate.sample import max_length
     from ...generate.stop import no_text
-    from ...generate.text import begun, read_prompt, spelled, written
+    from ...generate.text import decode_answer, read_prompt, start_decoding, write_texts
 
     tokenizer: Tokenizer = reader.vocabulary
     source: Tokenizer = getattr(reader, "source", tokenizer)
@@ -79,30 +79,30 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     rows = read_prompt(source if answers else tokenizer, text, "--prompt").repeat(1 if beams else values["samples"], 1)
     state, shown = None, text
     if answers:
-        rows, state = begun(model, [text] * len(rows), source, tokenizer)
+        rows, state = start_decoding(model, [text] * len(rows), source, tokenizer)
         shown = ""
     ends = tuple(number for name, number in tokenizer.specials.items() if name == "end")
     texts = tuple(one.replace("\\n", "\n") for one in values["stop"])
     stop = Stop(end=ends, texts=texts, tokenizer=tokenizer, barred=no_text(tokenizer))
-    most = places(model)
+    most = max_length(model)
     _warn_of_length(rows.shape[1], getattr(reader, "length", None), most)
     new = values["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
     if beams is not None:
         hypotheses = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=values["weights"])
-        return [shown + spelled(tokenizer, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
+        return [shown + decode_answer(tokenizer, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
     taken = steps(
         model, rows, new, state=state, stop=stop, weights=values["weights"], **{name: values[name] for name in options_of(Sampling)}
     )
     if len(rows) > 1:
-        return [shown + continuation for continuation in written(taken, rows, tokenizer, stop)]
+        return [shown + continuation for continuation in write_texts(taken, rows, tokenizer, stop)]
     waiting = [shown]  # shown with the first new text, so that an error comes alone
 
-    def tell(row: int, piece: str) -> None:
+    def emit(row: int, piece: str) -> None:
         sys.stdout.write("".join(waiting) + piece)
         sys.stdout.flush()
         waiting.clear()
 
-    written(taken, rows, tokenizer, stop, tell)
+    write_texts(taken, rows, tokenizer, stop, emit)
     return ["".join(waiting)]
 
 

@@ -19,7 +19,7 @@ EXAMPLES = (
 
 def options() -> list[Option]:
     return [
-        option("prompt", str | None, None, "text that a loaded model goes on with, always by the likeliest token"),
+        option("prompt", str | None, None, "text that a loaded model continues, always with the likeliest token"),
         option("length", int, 40, "tokens to add at most", Range(1)),
     ]
 
@@ -51,7 +51,7 @@ def _load(folder: Path, prompt: str | None, length: int) -> int:
         print(f"{folder.name}: {about}")
         return 0
     if tokenizer is None or not hasattr(model, "advance"):
-        raise BadInput(f"this {type(model).__name__} with {words} cannot go on with a text", where="--prompt", fix="leave it out")
+        raise BadInput(f"this {type(model).__name__} with {words} cannot continue a text", where="--prompt", fix="leave it out")
     from ...generate.text import complete, translate
 
     if hasattr(model, "begin"):

@@ -51,7 +51,7 @@ def run(words: list[str]) -> int:
             f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
         )
     batch, names = _examples(trained.data.reader, paths, flags.get("skip_corrupt", False))
-    rows = answers(trained.predict(batch), trained.data, names)
+    rows = prediction_rows(trained.predict(batch), trained.data, names)
     if out is None:  # a terminal would obey what some names of files and classes hold
         rows = ([clean(cell) for cell in row] for row in rows)
     text = io.StringIO()
@@ -83,7 +83,7 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
     return batch, names
 
 
-def answers(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
+def prediction_rows(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
     """Rows of a CSV, head first: class and probability, or the value, behind the example's name, or its number from 0."""
     rows = predicted.reshape(len(predicted), -1)
     first, each = ("file", names) if names else ("row", range(len(rows)))

@@ -26,7 +26,7 @@ def run(words: list[str]) -> int:
     home = flags.get("under") or ROOT
     if "under" in flags and not home.is_dir():
         raise BadInput(f"no folder '{home}'", fix="give the folder that holds the runs")
-    seen = [listing.glance(path) for path in listing.folders(home)]
+    seen = [listing.summarize(path) for path in listing.folders(home)]
     if not seen:
         print(f"no runs under {home}; `sonde train NAME` makes one")
         return 0

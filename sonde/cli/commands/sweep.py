@@ -26,9 +26,7 @@ def options() -> list[Option]:
     return [
         option("method", Literal["grid", "random", "tpe"], "grid", "all combinations; or draws, where two numbers are the ends of a range"),
         option("trials", int | None, None, "how many to draw, for random and tpe", Range(1, 1_000_000)),
-        option(
-            "dir", Path | None, None, "folder of the sweep; the same one again goes on where it stopped; default: runs/NAME-sweep-001, ..."
-        ),
+        option("dir", Path | None, None, "folder of the sweep; the same one again continues; default: runs/NAME-sweep-001, ..."),
         shared["threads"],
         shared["quiet"],
     ]
@@ -45,11 +43,11 @@ def described(words: list[str]) -> _names.Named | None:
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde sweep")
     names, rest = leading(words, own)
-    recipe = _names.recipe(_names.needed(names, "sonde sweep", "recipes"))
+    recipe = _names.recipe(_names.first_name(names, "sonde sweep", "recipes"))
     recipe = replace(recipe, options={**recipe.options, "seed": SEED})
     # An axis is read as plain words first: each word is then one value of the option, `64,64` one list of values.
     raw = {name: replace(option, type=tuple[str, ...], range=None) for name, option in recipe.options.items()}
-    _, flags = parse(rest, _names.merged(own, replace(recipe, options=raw)), recipe.owner)
+    _, flags = parse(rest, _names.merge_options(own, replace(recipe, options=raw)), recipe.owner)
     axes = {name: _values(option, flags[name]) for name, option in recipe.options.items() if name in flags}
     if not axes:
         raise BadInput(

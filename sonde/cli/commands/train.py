@@ -21,7 +21,7 @@ EXAMPLES = (
     "sonde train digits_cnn --lr 3e-3 --run runs/fast",
     "sonde train digits_cnn --help     the options of a recipe",
     "sonde train ./mine.py             a recipe of your own",
-    "sonde train --resume runs/fast    go on with a run; without a name, with the latest",
+    "sonde train --resume runs/fast    continue a run; without a name, with the latest",
 )
 
 
@@ -30,7 +30,7 @@ def options() -> list[Option]:
 
     return [
         option("run", Path | None, None, "directory of the run; an existing one is resumed; default: runs/NAME-001, -002, ..."),
-        option("resume", bool, False, "go on with a run; its recipe and options are read from it"),
+        option("resume", bool, False, "continue a run; its recipe and options are read from it"),
         *options_of(Options).values(),
     ]
 
@@ -47,11 +47,11 @@ def run(words: list[str]) -> int:
     names, rest = leading(words, own)
     if not names:
         parse(rest[:1], own, "sonde train", most=1)  # an option nobody knows in front of the name is the likelier mistake
-    recipe = _names.recipe(_names.needed(names, "sonde train", "recipes"))
-    _, flags = parse(rest, _names.merged(own, recipe), recipe.owner)
+    recipe = _names.recipe(_names.first_name(names, "sonde train", "recipes"))
+    _, flags = parse(rest, _names.merge_options(own, recipe), recipe.owner)
     from ...api.training import train
 
-    return _tell(train(recipe.target, **flags), flags)
+    return _print_summary(train(recipe.target, **flags), flags)
 
 
 def _resume(names: list[str], flags: dict) -> int:
@@ -61,10 +61,10 @@ def _resume(names: list[str], flags: dict) -> int:
     place = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
     from ...api.training import train
 
-    return _tell(train(resume=place, **flags), flags)
+    return _print_summary(train(resume=place, **flags), flags)
 
 
-def _tell(run: Run, flags: dict) -> int:
+def _print_summary(run: Run, flags: dict) -> int:
     """What a person wants to know at the end: what was reached, and where to look."""
     if os.environ.get("RANK", "0") != "0":
         return 0  # one process of several under torchrun; the first one speaks

@@ -59,10 +59,11 @@ def rewrite(source: str) -> str:
     code, only as keywords of `Recipe(...)`, of `.replace(...)` and of calls of a recipe.
     """
     lines = source.split("\n")
-    modules = _modules(ast.parse(source), lines)
+    tree = ast.parse(source)
+    modules = _modules(tree, lines)
     inside = {(line, column) for line, start, stop, _ in modules for column in range(start, stop)}
-    names = [edit for edit in _identifiers(source) if edit[:2] not in inside]
-    edits = [*_keywords(ast.parse(source), lines), *names, *modules]
+    names = [edit for edit in _identifiers(source, _imports(tree)) if edit[:2] not in inside]
+    edits = [*_keywords(tree, lines), *names, *modules]
     for line, start, stop, new in sorted(set(edits), reverse=True):
         lines[line] = lines[line][:start] + new + lines[line][stop:]
     return "\n".join(lines)
@@ -95,9 +96,20 @@ def _callee(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
 
 
-def _identifiers(source: str) -> list[Edit]:
+def _imports(tree: ast.AST) -> dict[str, str]:
+    """Names that the file imports from a module of Sonde's where they have another name now."""
+    return {
+        name.name: renamed.IMPORTS[node.module][name.name]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in renamed.IMPORTS
+        for name in node.names
+        if name.name in renamed.IMPORTS[node.module]
+    }
+
+
+def _identifiers(source: str, imports: dict[str, str]) -> list[Edit]:
     """Names of Sonde's own, wherever they stand outside strings and comments."""
-    table = {**renamed.NAMES, **renamed.PYTHON}
+    table = {**renamed.NAMES, **renamed.PYTHON, **imports}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return [
         (token.start[0] - 1, token.start[1], token.end[1], table[token.string])

@@ -22,7 +22,7 @@ from .pairs import PairSource, pairs
 from .tokenizer import Grain, Tokenizer, special, train
 from .windows import Length, Most, windows
 
-Part = float | int
+SplitSize = float | int
 Longest = Annotated[int, Range(1, 1 << 20)]
 Language = Literal["en", "de", "fr"]
 MARKS = ("pad", "unknown", "cls", "sep", "mask")
@@ -46,9 +46,9 @@ class LinesReader:
     def rows(self, lines: Sequence[str]) -> Batch:
         rows = Ragged(*self.vocabulary.encode_all(lines)).cut(self.most)
         if self.field == "source":
-            rows = rows.wrapped(end=special(self.vocabulary, "end"))
+            rows = rows.wrap(end=special(self.vocabulary, "end"))
         which = torch.arange(len(rows))
-        return Batch(**{self.field: rows.padded(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
+        return Batch(**{self.field: rows.pad(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
 
 
 def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Data:
@@ -58,11 +58,11 @@ def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Lo
     most: most words or sub-words
     longest: tokens of a sentence; the rest is cut off
     """
-    parts = [_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
+    parts = [_read_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
     return _reviews("sst2", parts, level, most, longest)
 
 
-def imdb(seed: int = 0, valid: Part = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
+def imdb(seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
     """IMDB: 50,000 film reviews, negative or positive.
 
     valid: fraction or count of the 25,000 training reviews held out for validation
@@ -70,13 +70,13 @@ def imdb(seed: int = 0, valid: Part = 0.1, level: Grain = "words", most: Most = 
     most: most words or sub-words
     longest: tokens of a review; the rest is cut off
     """
-    whole, test = (_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
-    rest, held, _ = (_taken(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
+    whole, test = (_read_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
+    rest, held, _ = (_take(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
     return _reviews("imdb", [rest, held, test], level, most, longest)
 
 
 def sentence_polarity(
-    seed: int = 0, valid: Part = 0.1, test: Part = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 128
+    seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 128
 ) -> Data:
     """10,662 sentences of film reviews, negative or positive.
 
@@ -90,7 +90,7 @@ def sentence_polarity(
     with reading(path, "is a damaged zip file"), zipfile.ZipFile(io.BytesIO(contents(path))) as box:
         poles = [box.read(f"sentence_polarity/rt-polarity.{end}").decode("latin-1").splitlines() for end in ("neg", "pos")]
     whole = [*poles[0], *poles[1]], [0] * len(poles[0]) + [1] * len(poles[1])
-    parts = [_taken(whole, part) for part in split(len(whole[0]), valid, test, seed, torch.tensor(whole[1]))]
+    parts = [_take(whole, part) for part in split(len(whole[0]), valid, test, seed, torch.tensor(whole[1]))]
     return _reviews("sentence_polarity", parts, level, most, longest)
 
 
@@ -120,23 +120,23 @@ def multi30k(
 PARTS = ("train", "val", "test_2016_flickr")
 
 
-def given_names(seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+def given_names(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) -> Data:
     """29,494 given names, to predict letter by letter.
 
     valid: fraction or count of names held out for validation
     test: fraction or count of names held out for the test
     """
-    return spelled("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
+    return letter_data("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
 
 
-def spelled(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, test: Part = 0.1) -> Data:
+def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) -> Data:
     """Names in small letters, to predict letter by letter; one that comes twice is there once, so that no part knows of another."""
     lines = sorted({line.strip().lower() for line in lines} - {""})
     if len(lines) < 20:
         raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
     tokenizer = train("char", lines, specials=("pad", "start", "end"))
     start, end, pad = (special(tokenizer, mark) for mark in ("start", "end", "pad"))
-    whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrapped(start, end), pad)
+    whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrap(start, end), pad)
     parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
     assert parts[0] is not None
     report: dict[str, int | str] = {"names": len(lines), "letters": tokenizer.size - 4}
@@ -147,8 +147,8 @@ def spelled(name: str, lines: Sequence[str], seed: int = 0, valid: Part = 0.1, t
 
 def nottingham(
     seed: int = 0,
-    valid: Part = 0.05,
-    test: Part = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     level: Grain = "char",
@@ -171,8 +171,8 @@ def nottingham(
 
 def novels(
     seed: int = 0,
-    valid: Part = 0.05,
-    test: Part = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     level: Grain = "char",
@@ -195,8 +195,8 @@ def novels(
 
 def kjv(
     seed: int = 0,
-    valid: Part = 0.05,
-    test: Part = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     level: Grain = "char",
@@ -221,8 +221,8 @@ def kjv(
 
 def wikitext2(
     seed: int = 0,
-    valid: Part = 0.1,
-    test: Part = 0.1,
+    valid: SplitSize = 0.1,
+    test: SplitSize = 0.1,
     length: Length = 128,
     stride: Length | None = None,
     level: Grain = "words",
@@ -264,7 +264,7 @@ def find(name: str) -> Path:
 
 def reviews(most: int) -> list[str]:
     """The first reviews of IMDB's training part, without their labels."""
-    return [text.replace("<br />", " ") for text in _labeled(find(IMDB), text=3, label=0, head=True)[0][:most]]
+    return [text.replace("<br />", " ") for text in _read_labeled(find(IMDB), text=3, label=0, head=True)[0][:most]]
 
 
 def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:
@@ -280,13 +280,13 @@ def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Gra
     return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
 
 
-def _labeled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
+def _read_labeled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
     with reading(path, "is not a table of texts and labels"):
         rows = [line.split("\t") for line in decode(path).split("\n")[int(head) :] if line]
         return [row[text] for row in rows], [int(row[label]) for row in rows]
 
 
-def _taken(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list[str], list[int]]:
+def _take(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list[str], list[int]]:
     return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
 
 
@@ -294,7 +294,7 @@ def _pairs(sides: Sequence[list[str]], tokenizer: Tokenizer, longest: int) -> Pa
     return pairs(sides[0], sides[1], tokenizer, tokenizer, longest)
 
 
-def _thirds(texts: Sequence[str], valid: Part, test: Part, between: str) -> tuple[str, str, str]:
+def _thirds(texts: Sequence[str], valid: SplitSize, test: SplitSize, between: str) -> tuple[str, str, str]:
     """The texts of train, valid and test, in their order."""
     n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
     n = len(texts) - n_valid - n_test

@@ -172,7 +172,9 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokenizer
     """The shards of a folder and their tokenizer; anything missing, cut short or changed is an error that names it."""
     path = Path(path)
     if (path / "plan.json").is_file() and not (path / "manifest.json").exists():
-        raise _damaged(path, "the folder is not finished", "give the `sonde data tokens` command that began it again, or remove the folder")
+        raise _damage_error(
+            path, "the folder is not finished", "give the `sonde data tokens` command that began it again, or remove the folder"
+        )
     try:
         manifest = read_json(path / "manifest.json", 1 << 30)
         records, kind = manifest["shards"], manifest["dtype"]
@@ -190,12 +192,12 @@ def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokenizer
                     raise DataUnusable(f"{file.name} is damaged: its checksum is another")
         sizes = tuple(int(record["tokens"]) for record in records)
     except SondeError as error:
-        raise _damaged(path, error.what) from error
+        raise _damage_error(path, error.what) from error
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise _damaged(path, f"manifest.json is no manifest of shards: {error}") from error
+        raise _damage_error(path, f"manifest.json is not a manifest of shards: {error}") from error
     names = tuple(f"{number:05d}" for number in range(len(records)))
     return Shards(path, kind, names, sizes, hashlib.sha256(dump_json(manifest)).hexdigest()), tokenizer
 
 
-def _damaged(path: Path, what: str, fix: str = "make them again: sonde data tokens") -> DataUnusable:
+def _damage_error(path: Path, what: str, fix: str = "make them again: sonde data tokens") -> DataUnusable:
     return DataUnusable(f"the token shards of '{path.name}' cannot be used: {what}", where=str(path), fix=fix)

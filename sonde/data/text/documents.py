@@ -45,7 +45,7 @@ class Ragged:
     def lengths(self) -> Tensor:
         return self.bounds.diff()
 
-    def padded(self, rows: Tensor, fill: int, width: int | None = None) -> Tensor:
+    def pad(self, rows: Tensor, fill: int, width: int | None = None) -> Tensor:
         """Some rows as (B, longest of them) or (B, width), filled up on the right; one gather for all."""
         start, length = self.bounds[rows], self.lengths[rows]
         places = torch.arange(int(length.max()) if width is None else width)
@@ -58,14 +58,14 @@ class Ragged:
         """Some rows as a set of their own."""
         start, length = self.bounds[rows], self.lengths[rows]
         bounds = torch.cat([torch.zeros(1, dtype=torch.long), length.cumsum(0)])
-        return Ragged(self.values[_laid(start, length)], bounds)
+        return Ragged(self.values[_ranges(start, length)], bounds)
 
     def cut(self, most: int) -> Ragged:
         """The same rows, each only up to `most` values."""
         length = self.lengths.clamp_max(most)
-        return Ragged(self.values[_laid(self.bounds[:-1], length)], torch.cat([self.bounds[:1], length.cumsum(0)]))
+        return Ragged(self.values[_ranges(self.bounds[:-1], length)], torch.cat([self.bounds[:1], length.cumsum(0)]))
 
-    def wrapped(self, start: int | None = None, end: int | None = None) -> Ragged:
+    def wrap(self, start: int | None = None, end: int | None = None) -> Ragged:
         """Every row with one more value before it, after it, or both."""
         before, more = int(start is not None), int(start is not None) + int(end is not None)
         bounds = self.bounds + more * torch.arange(len(self.bounds))
@@ -74,7 +74,7 @@ class Ragged:
             values[bounds[:-1]] = start
         if end is not None:
             values[bounds[1:] - 1] = end
-        values[_laid(bounds[:-1] + before, self.lengths)] = self.values.long()
+        values[_ranges(bounds[:-1] + before, self.lengths)] = self.values.long()
         return Ragged(values, bounds)
 
     def fingerprint(self) -> str:
@@ -112,9 +112,9 @@ class DocumentSource:
 
     def __getitem__(self, indices: Any) -> Batch:
         which = as_indices(indices, len(self))
-        fields = {"x": self.rows.padded(which, self.pad), "lengths": self.rows.lengths[which], "ids": self.ids[which]}
+        fields = {"x": self.rows.pad(which, self.pad), "lengths": self.rows.lengths[which], "ids": self.ids[which]}
         if isinstance(self._y, Ragged):
-            fields |= {"y": self._y.padded(which, 0), "mask": inside(fields["lengths"])}
+            fields |= {"y": self._y.pad(which, 0), "mask": inside(fields["lengths"])}
         elif self._y is not None:
             fields["y"] = self._y[which]
         return Batch(**fields)
@@ -149,7 +149,7 @@ class LineSource:
 
     def __getitem__(self, indices: Any) -> Batch:
         which = as_indices(indices, len(self))
-        return Batch(**moved_on(self.rows, which, self.pad), ids=self.ids[which])
+        return Batch(**shift_targets(self.rows, which, self.pad), ids=self.ids[which])
 
     def subset(self, indices: Tensor) -> LineSource:
         return LineSource(self.rows.select(indices), self.pad, self.ids[indices])
@@ -158,10 +158,10 @@ class LineSource:
         return fingerprint({"values": self.rows.values, "bounds": self.rows.bounds, "ids": self.ids})
 
 
-def moved_on(rows: Ragged, which: Tensor, pad: int) -> dict[str, Tensor]:
+def shift_targets(rows: Ragged, which: Tensor, pad: int) -> dict[str, Tensor]:
     """x without each row's last token, y without its first, the mask where y counts, and lengths of x."""
     lengths = rows.lengths[which] - 1
-    whole, mask = rows.padded(which, pad), inside(lengths)
+    whole, mask = rows.pad(which, pad), inside(lengths)
     x = torch.where(mask, whole[:, :-1], pad)  # the last token of a shorter row is only a target
     return {"x": x, "y": whole[:, 1:].contiguous(), "mask": mask, "lengths": lengths}
 
@@ -171,7 +171,7 @@ def inside(lengths: Tensor, width: int | None = None) -> Tensor:
     return torch.arange(int(lengths.max()) if width is None else width) < lengths.unsqueeze(1)
 
 
-def packed(rows: Ragged, length: int, pad: int) -> TensorSource:
+def pack(rows: Ragged, length: int, pad: int) -> TensorSource:
     """Whole documents laid side by side in rows of one length, filled up at the end: as little padding as best fit gives.
 
     x, y (R', T), the mask where y counts (never across documents), and `documents` (R', T): which of the row's documents a
@@ -184,7 +184,7 @@ def packed(rows: Ragged, length: int, pad: int) -> TensorSource:
     home, place = _best_fit(sizes - 1, length)
     n = int(home.max()) + 1
     x, y, documents = torch.full((n, length), pad), torch.full((n, length), pad), torch.full((n, length), -1)
-    token, at = _laid(starts, sizes - 1), _laid(torch.from_numpy(home * length + place), sizes - 1)
+    token, at = _ranges(starts, sizes - 1), _ranges(torch.from_numpy(home * length + place), sizes - 1)
     x.view(-1)[at], y.view(-1)[at] = rows.values[token].long(), rows.values[token + 1].long()
     order = np.lexsort((place, home))
     number = np.empty(len(home), np.int64)
@@ -235,7 +235,7 @@ def _best_fit(sizes: Tensor, length: int) -> tuple[np.ndarray, np.ndarray]:
     return home, place
 
 
-def _laid(start: Tensor, length: Tensor) -> Tensor:
+def _ranges(start: Tensor, length: Tensor) -> Tensor:
     """start[0], start[0] + 1, ... (length[0] of them), start[1], ...: the places of stretches, one after another."""
     before = length.cumsum(0) - length
     return torch.arange(int(length.sum())) + (start - before).repeat_interleave(length)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...core.batch import Batch
 from ...core.errors import BadInput
 from ..tensors import fingerprint
-from .documents import Ragged, as_indices, check_rows, moved_on
+from .documents import Ragged, as_indices, check_rows, shift_targets
 from .tokenizer import Tokenizer, special
 
 
@@ -40,9 +40,9 @@ class PairSource:
 
     def __getitem__(self, indices: Any) -> Batch:
         which = as_indices(indices, len(self))
-        decoder = moved_on(self.target, which, self.pad)
+        decoder = shift_targets(self.target, which, self.pad)
         decoder["lengths"] = self.source.lengths[which]
-        return Batch(source=self.source.padded(which, self.pad), **decoder, ids=self.ids[which])
+        return Batch(source=self.source.pad(which, self.pad), **decoder, ids=self.ids[which])
 
     def subset(self, indices: Tensor) -> PairSource:
         """The chosen pairs; their ids stay those of the whole set."""
@@ -63,8 +63,8 @@ def pairs(sources: list[str], targets: list[str], theirs: Tokenizer, ours: Token
     if len(sources) != len(targets):
         raise BadInput(f"{len(sources)} texts and {len(targets)} others are no pairs", fix="give as many of each")
     start, end, pad = (special(ours, name) for name in ("start", "end", "pad"))
-    source = Ragged(*theirs.encode_all(sources)).cut(most).wrapped(end=special(theirs, "end"))
-    target = Ragged(*ours.encode_all(targets)).cut(most).wrapped(start, end)
+    source = Ragged(*theirs.encode_all(sources)).cut(most).wrap(end=special(theirs, "end"))
+    target = Ragged(*ours.encode_all(targets)).cut(most).wrap(start, end)
     if special(theirs, "pad") != pad:
         raise BadInput("the two tokenizers have different numbers for the pad token", fix="train both with the same special tokens")
     return PairSource(source, target, pad)

@@ -43,7 +43,7 @@ CUTS = {"file": re.compile(rb"[^\s](?= [^\s])"), "line": re.compile(rb"\n"), "pa
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShardOptions:
     """What is made of the text; the same for every shard."""
 
     tokenizer: str = "bpe"
@@ -69,7 +69,9 @@ class Stretch:
     """the file ends with it, and so does a document"""
 
 
-def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1, tell: Callable[[int, int], None] | None = None) -> dict:
+def prepare(
+    files: Sequence[Path], out: Path, options: ShardOptions, processes: int = 1, tell: Callable[[int, int], None] | None = None
+) -> dict:
     """Make the shards that are not there yet and return the manifest; `tell(done, all)` hears of bytes of text."""
     plan = _plan(files, options)
     lock = _claim(out, plan)
@@ -77,12 +79,12 @@ def prepare(files: Sequence[Path], out: Path, options: Asked, processes: int = 1
         tokenizer = _tokenizer(files, out, options)
         jobs = [stretch for file in files for stretch in _stretches(file, options)]
         sizes = [_bytes(job) for job in jobs]
-        records: list[Any] = [_whole(out, number) for number in range(len(jobs))]
+        records: list[Any] = [_complete_record(out, number) for number in range(len(jobs))]
         done = sum(size for size, record in zip(sizes, records) if record)
         if tell:
             tell(done, sum(sizes))
         left = [number for number, record in enumerate(records) if record is None]
-        for number, record in _made(left, jobs, out, options, processes):
+        for number, record in _make_shards(left, jobs, out, options, processes):
             records[number], done = record, done + sizes[number]
             if tell:
                 tell(done, sum(sizes))
@@ -105,7 +107,7 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
             yield text
 
 
-def _plan(files: Sequence[Path], options: Asked) -> dict:
+def _plan(files: Sequence[Path], options: ShardOptions) -> dict:
     if not files:
         raise BadInput("there is no file to make tokens of", fix="give one or more text files")
     entries = []
@@ -138,7 +140,7 @@ def _claim(out: Path, plan: dict) -> Lock:
     return lock
 
 
-def _tokenizer(files: Sequence[Path], out: Path, options: Asked) -> Tokenizer:
+def _tokenizer(files: Sequence[Path], out: Path, options: ShardOptions) -> Tokenizer:
     """The tokenizer of the folder: the one there, else the one named, else one trained on the text."""
     path = out / "tokenizer.json"
     if not path.is_file():
@@ -151,7 +153,7 @@ def _tokenizer(files: Sequence[Path], out: Path, options: Asked) -> Tokenizer:
     return load(path)
 
 
-def _stretches(file: Path, options: Asked) -> Iterator[Stretch]:
+def _stretches(file: Path, options: ShardOptions) -> Iterator[Stretch]:
     """The parts of a file that make a shard each; where they begin depends on the text around that place alone."""
     size = file.stat().st_size
     if file.suffix.lower() in PACKED or size <= options.shard:
@@ -182,7 +184,9 @@ def _bytes(job: Stretch) -> int:
     return (job.stop or Path(job.path).stat().st_size) - job.start
 
 
-def _made(left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: Asked, processes: int) -> Iterator[tuple[int, dict]]:
+def _make_shards(
+    left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: ShardOptions, processes: int
+) -> Iterator[tuple[int, dict]]:
     make = partial(_shard, out=out, how=options.documents)
     if processes < 2 or len(left) < 2:
         tokenizer = load(out / "tokenizer.json")
@@ -242,14 +246,14 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokenizer: T
         ends.append((tokens, int.from_bytes(digest.digest(), "little")))
 
     record: dict[str, Any] = {"file": job.name, "start": job.start, "stop": job.stop}
-    record["tokens.sha256"] = _put(out / f"{number:05d}.tokens", _gathered(chunks()))
+    record["tokens.sha256"] = _put(out / f"{number:05d}.tokens", _gather(chunks()))
     record["documents.sha256"] = _put(out / f"{number:05d}.documents", [np.array(ends, "<u8").reshape(-1, 2).tobytes()])
     record |= {"tokens": tokens, "documents": len(ends)}
     replace_file(out / f"{number:05d}.json", dump_json(record))
     return record
 
 
-def _gathered(chunks: Iterable[bytes], least: int = 1 << 20) -> Iterator[bytes]:
+def _gather(chunks: Iterable[bytes], least: int = 1 << 20) -> Iterator[bytes]:
     """Small chunks joined, so that a short line costs no write of its own."""
     kept, size = [], 0
     for chunk in chunks:
@@ -274,7 +278,7 @@ def _put(path: Path, chunks: Iterable[bytes]) -> str:
     return sha256
 
 
-def _whole(out: Path, number: int) -> dict | None:
+def _complete_record(out: Path, number: int) -> dict | None:
     """The record of a shard if it is there and both its files are the ones it speaks of."""
     name = f"{number:05d}"
     try:
@@ -317,10 +321,10 @@ def _blocks(job: Stretch, how: Documents) -> Iterator[tuple[str, list[str]]]:
             if len(rest) > LONGEST:
                 raise BadInput(f"'{job.name}' has a {how} of more than {LONGEST >> 30} GiB at byte {place}", fix="cut it into smaller ones")
             continue
-        yield _told(rest[:cut], how, job, place)
+        yield _decode_documents(rest[:cut], how, job, place)
         place, rest = place + cut, rest[cut:]
     if rest:
-        yield _told(rest, how, job, place)
+        yield _decode_documents(rest, how, job, place)
 
 
 def _last(cut: re.Pattern[bytes], text: bytes, near: int) -> int | None:
@@ -331,7 +335,7 @@ def _last(cut: re.Pattern[bytes], text: bytes, near: int) -> int | None:
     return None
 
 
-def _told(data: bytes, how: Documents, job: Stretch, place: int) -> tuple[str, list[str]]:
+def _decode_documents(data: bytes, how: Documents, job: Stretch, place: int) -> tuple[str, list[str]]:
     try:
         text = data.decode("utf-8-sig" if place == 0 else "utf-8")
     except UnicodeDecodeError as error:

@@ -4,7 +4,7 @@
     tokenizer.decode(tokenizer.encode("some text")) == "some text"
 
 All of them are saved as the tokenizer.json of the `tokenizers` package, which other programs read.  Text never turns
-into a special token, whatever it says: `<pad>` in a text is five characters; `marked` reads it as a token on purpose.
+into a special token, whatever it says: `<pad>` in a text is five characters; `encode_marked` reads it as a token on purpose.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Vocabulary:
 
     def decode(self, tokens: Tensor) -> str:
         """Text of a row of tokens; bytes that are no UTF-8 become the replacement character."""
-        tokens = _heard(self, tokens)
+        tokens = _drop_specials(self, tokens)
         if self.level == "byte" and not self.named:
             return bytes(tokens.tolist()).decode("utf-8", "replace")
         if self.level == "byte":
@@ -240,7 +240,7 @@ class Subwords:
             yield group, ends
 
     def decode(self, tokens: Tensor) -> str:
-        return self.tokenizer.decode(_heard(self, tokens).tolist(), skip_special_tokens=False)
+        return self.tokenizer.decode(_drop_specials(self, tokens).tolist(), skip_special_tokens=False)
 
     def to_json(self) -> str:
         return self.tokenizer.to_str(pretty=True)
@@ -316,7 +316,7 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Back
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     tokenizer.train_from_iterator((" ".join([word] * many) for word, many in words.items()), trainer)
-    return _dressed(
+    return _with_marks(
         models.WordPiece(tokenizer.get_vocab(with_added_tokens=True), unk_token=marks[0]),
         marks,
         normalizer=normal,
@@ -343,7 +343,7 @@ def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backen
     pieces |= dict(zip(rare, sorted((pieces[piece] for piece in rare), reverse=True)))
     ranked = sorted(((piece, round(score, 4)) for piece, score in pieces.items()), key=lambda one: (-one[1], one[0]))
     model = models.Unigram([(marks[0], 0.0), *ranked], 0, False)  # the other marks come after: a piece would be found in text
-    return _dressed(model, marks, pre_tokenizer=split, decoder=decoders.Metaspace(prepend_scheme="never"))
+    return _with_marks(model, marks, pre_tokenizer=split, decoder=decoders.Metaspace(prepend_scheme="never"))
 
 
 _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
@@ -354,7 +354,7 @@ _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
 }
 
 
-def _dressed(model: Any, marks: Sequence[str], **parts: Any) -> Backend:
+def _with_marks(model: Any, marks: Sequence[str], **parts: Any) -> Backend:
     from tokenizers import Tokenizer as Backend
 
     tokenizer = Backend(model)
@@ -394,7 +394,7 @@ def from_json(text: str) -> Tokenizer:
         raise ValueError("it is nested too deep") from None
     except Exception as error:  # the package raises a bare Exception, and a JSON of another shape anything
         raise ValueError(str(error).split("\n")[0][:120] or type(error).__name__) from error
-    names = tuple(_named(token) for token in sorted(added, key=lambda token: added[token]))
+    names = tuple(_special_name(token) for token in sorted(added, key=lambda token: added[token]))
     if split.get("type") == "Split" and split.get("pattern") == {"Regex": ANY} and model["type"] == "WordLevel":
         return Vocabulary((*sorted(model["vocab"], key=lambda token: model["vocab"][token]), *map(_spell, names)), "char", names)
     if model["type"] == "BPE" and not model["merges"] and list(model["vocab"]) == _byte_letters():
@@ -431,7 +431,7 @@ def sentinels(tokenizer: Tokenizer) -> Tensor:
     return torch.tensor(ids)
 
 
-def marked(tokenizer: Tokenizer, text: str) -> Tensor:
+def encode_marked(tokenizer: Tokenizer, text: str) -> Tensor:
     """Tokens of a text in which special tokens are spelled out, as in 'Paris is the [MASK] of France'."""
     special_ids = {tokenizer.tokens[number]: number for name, number in tokenizer.specials.items() if name != "unknown"}
     if not special_ids:
@@ -441,7 +441,7 @@ def marked(tokenizer: Tokenizer, text: str) -> Tensor:
     return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
 
 
-def _heard(tokenizer: Tokenizer, tokens: Tensor) -> Tensor:
+def _drop_specials(tokenizer: Tokenizer, tokens: Tensor) -> Tensor:
     """A row without the special tokens that are no text."""
     tokens = tokens.flatten()
     silent = [tokenizer.specials[name] for name in SILENT if name in tokenizer.specials]
@@ -459,7 +459,7 @@ def _spell(name: str, brackets: bool = False) -> str:
     return SPELLED[name][1 if brackets else 0]
 
 
-def _named(token: str) -> str:
+def _special_name(token: str) -> str:
     """Name of a special token by its spelling; ValueError where it has none."""
     match = re.fullmatch(r"<extra_id_(\d+)>", token)
     if match:
@@ -516,7 +516,7 @@ def _characters() -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise BadInput(f"the text holds {error.object[error.start]!r}, which is no character", fix="give text in UTF-8") from error
+        raise BadInput(f"the text holds {error.object[error.start]!r}, which is not a character", fix="give text in UTF-8") from error
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def tiny_shakespeare(  # noqa: PLR0913  the options of a set
     """
 
     def check(path: Path) -> bytes:
-        return fetch.checked(contents(path), SHAKESPEARE_SHA256, path)
+        return fetch.check_hash(contents(path), SHAKESPEARE_SHA256, path)
 
     path = fetch.find(*SHAKESPEARE)
     if path is None:

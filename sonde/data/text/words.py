@@ -23,7 +23,7 @@ SIMILARITY = {
 }
 
 
-class Judged(NamedTuple):
+class WordPair(NamedTuple):
     """Two words and how alike people find them."""
 
     first: str
@@ -31,14 +31,14 @@ class Judged(NamedTuple):
     score: float
 
 
-def similarity(which: str | Path) -> list[Judged]:
+def similarity(which: str | Path) -> list[WordPair]:
     """Pairs of words with scores: a known set by its name, or a file with two words and a number in each line."""
     if isinstance(which, str) and which not in SIMILARITY and not Path(which).is_file():
         raise BadInput(f"no word-similarity set '{which}'", fix=nearest(which, SIMILARITY) + " (or give the path of a file)")
     path = find(f"word-vectors/{SIMILARITY[which]}") if isinstance(which, str) and which in SIMILARITY else Path(which)
     with reading(path, "is not a list of two words and a number"):
         rows = [line.split() for line in decode(path).splitlines() if line.strip()]
-        pairs = [Judged(first.lower(), second.lower(), float(score)) for first, second, score in rows]
+        pairs = [WordPair(first.lower(), second.lower(), float(score)) for first, second, score in rows]
     if not pairs:
         raise BadInput(f"'{path.name}' holds no pairs", fix="give two words and a number in each line")
     return pairs

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.reading import Subject
 from .pictures import flat
-from .readonly import no_model, untouched
+from .readonly import no_model, preserve_state
 
 
 def no_codes(subject: Subject) -> str:
@@ -36,7 +36,7 @@ def codes(subject: Subject, x: Any) -> Any:
     return encoding[0] if isinstance(encoding, tuple) else encoding
 
 
-def decoded(subject: Subject, h: Any) -> Any:
+def decode_codes(subject: Subject, h: Any) -> Any:
     """The examples that codes stand for: the mean of what the model says of them."""
     if callable(getattr(subject.model, "mean", None)):
         return subject.model.mean(h)
@@ -44,7 +44,7 @@ def decoded(subject: Subject, h: Any) -> Any:
     return subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
 
 
-def drawn(subject: Subject, images: Any) -> list[Any]:
+def to_pictures(subject: Subject, images: Any) -> list[Any]:
     """Examples as pictures, all on the scale of the batch, so that they can be compared."""
     x = subject.batch.x
     low, high = x.min(), x.max()
@@ -61,7 +61,7 @@ def small() -> Subject:
     from .tiny import METRICS, _Rows, images
 
     subject = images()
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         model = vae.dense((1, 8, 6), hidden=(12,), code=3)
     batch = Batch(x=subject.batch.x.sigmoid())

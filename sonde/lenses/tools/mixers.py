@@ -20,7 +20,7 @@ from ..cost import attention_on_cpu
 PARTS = ("aten.mm", "aten.addmm")  # products with weights: the same for every mixer, so not counted as mixing
 
 
-class Row(NamedTuple):
+class MixerRow(NamedTuple):
     """One mixer in one form at one length."""
 
     mixer: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """bytes of the state after the sequence, per sequence; 0 where there is none"""
 
 
-def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1, backward: bool = False, budget: float = 1.0) -> Row:
+def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1, backward: bool = False, budget: float = 1.0) -> MixerRow:
     """Best of several passes within `budget` seconds, two at least."""
     mixer.use(form)
     x = torch.randn(batch_size, length, mixer.width, generator=torch.Generator().manual_seed(length))
@@ -51,7 +51,7 @@ def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1
         call()
         seconds = min(seconds, time.perf_counter() - pass_start)
     kept = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
-    return Row(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
+    return MixerRow(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
 
 
 def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Tensor]]:
@@ -84,7 +84,7 @@ def mixing(mixer: Mixer, x: Tensor) -> float:
 
 def sweep(
     mixers: dict[str, Mixer], forms: Sequence[str], lengths: Sequence[int], batch_size: int = 1, backward: bool = False, limit: float = 2.0
-) -> Iterator[Row]:
+) -> Iterator[MixerRow]:
     """Every member in each of its forms at growing length; a form that takes longer than `limit` seconds goes no further."""
     for name, mixer in mixers.items():
         for form in mixer.forms():
@@ -101,13 +101,13 @@ COLUMNS = ("mixer", "form", "length", "ms", "tokens/s", "peak memory", "FLOPs of
 FORMATS = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
 
 
-def cells(row: Row, batch_size: int = 1) -> tuple[str | float, ...]:
+def cells(row: MixerRow, batch_size: int = 1) -> tuple[str | float, ...]:
     """A row as it stands in the table."""
     speed = round(batch_size * row.length / row.seconds)
     return row.mixer, row.form, row.length, round(1e3 * row.seconds, 2), speed, row.peak, row.flops, row.state
 
 
-def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> list[Reading]:
+def readings(rows: Sequence[MixerRow], batch_size: int = 1, setting: str = "") -> list[Reading]:
     """The rows as a table, and time and memory against length as curves of each member's best form.
 
     setting: how it was measured, told in the notes
@@ -137,7 +137,7 @@ def readings(rows: Sequence[Row], batch_size: int = 1, setting: str = "") -> lis
     return panels
 
 
-def _winners(members: dict[str, list[Row]], value: Callable[[Row], float]) -> str:
+def _winners(members: dict[str, list[MixerRow]], value: Callable[[MixerRow], float]) -> str:
     """Which form was the best for each member, at the greatest length it was measured at."""
     by_form: dict[tuple[int, str], list[str]] = {}
     for name, own in members.items():

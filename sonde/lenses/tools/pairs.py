@@ -7,14 +7,14 @@ import torch
 from ...core.batch import Batch, Data
 from ...core.reading import Subject
 from ...models.seq2seq import Seq2Seq
-from .readonly import untouched
+from .readonly import preserve_state
 from .tiny import METRICS, _Rows
 
 
 def reverse() -> Subject:
     """Five words of up to six letters; token 0 begins and ends a target."""
     lengths = torch.tensor([6, 2, 4, 5, 3])
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         model = Seq2Seq(5, width=8, mixer="gla heads=2", attention="additive")
         source = torch.randint(1, 5, (5, 6))

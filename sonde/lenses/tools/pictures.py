@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.errors import BadInput, nearest
 from ...core.reading import Subject
-from .readonly import hooked, no_model
+from .readonly import hook_outputs, no_model
 
 MORE = 960
 """pixels by which an image grows: a multiple of most products of strides, and large against the squares of the others"""
@@ -42,7 +42,7 @@ def _mapping(model: Any) -> bool:
     return hasattr(model, "patch") or any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in model.modules())
 
 
-def stretched(images: Any) -> Any:
+def stretch(images: Any) -> Any:
     """Images of any shape as numbers from 0 to 1, all by the same scale."""
     images = images.detach().float()
     low, high = images.min(), images.max()
@@ -51,7 +51,7 @@ def stretched(images: Any) -> Any:
 
 def picture(image: Any) -> Any:
     """One image (C, H, W) as (H, W) or (H, W, 3), stretched to 0..1 for the eye; other numbers of channels as their mean."""
-    return flat(stretched(image if len(image) in (1, 3) else image.mean(0, keepdim=True)))
+    return flat(stretch(image if len(image) in (1, 3) else image.mean(0, keepdim=True)))
 
 
 def flat(image: Any) -> Any:
@@ -65,7 +65,7 @@ def check(what: str, value: int, count: int) -> None:
         raise BadInput(f"there is no {what} {value}", where="the batch" if what == "example" else "", fix=f"choose 0 to {count - 1}")
 
 
-def spaced(items: Sequence[Any], most: int) -> list[Any]:
+def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
     """At most so many, from the first to the last."""
     n = min(most, len(items))
     return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
@@ -77,7 +77,7 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     The tokens of a transformer's blocks are laid out as the patches they stand for.  A layer that changed nothing, such as
     dropout outside training, or only put the channels last is left out.  With gradients on, the maps are those through which
     the output depends on x.
-    Called inside `untouched`, which must last until the gradients are taken.
+    Called inside `preserve_state`, which must last until the gradients are taken.
     """
     from ...core.batch import ask
 
@@ -96,7 +96,7 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
     from ...core.batch import ask
 
     best: dict[str, Any] = {}
-    for part in _given_images(model, batch):
+    for part in _image_inputs(model, batch):
         fmaps: dict[str, Any] = {}
         try:
             with gathering(model, x, fmaps):
@@ -108,7 +108,7 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
     return best
 
 
-def _given_images(model: Any, batch: Any) -> list[Any]:
+def _image_inputs(model: Any, batch: Any) -> list[Any]:
     """The parts of a network that get the image itself, the outermost first."""
     import torch
 
@@ -145,14 +145,14 @@ def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
         runs[name] += 1
         block = isinstance(module, Block)
         own = output[0] if block else output
-        shown = laid_out(own, x.shape[-2:], side) if block and side else own
+        shown = to_map(own, x.shape[-2:], side) if block and side else own
         if not torch.is_tensor(shown) or shown.dim() != 4 or any(torch.equal(same, shown) for same in (last, last.movedim(1, 3))):
             return None
         fmaps[f"{name} ({runs[name]})" if runs[name] > 1 else name] = last = shown
         # What comes after depends on what was noted, and layers that work in place do not change it.
         return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
 
-    with hooked(_outside_blocks(model), note):
+    with hook_outputs(_outside_blocks(model), note):
         yield
 
 
@@ -164,7 +164,7 @@ def _outside_blocks(model: Any) -> dict[str, Any]:
     return {name: part for name, part in model.named_modules() if part not in inside}
 
 
-def laid_out(tokens: Any, size: Sequence[int], side: Any) -> Any:
+def to_map(tokens: Any, size: Sequence[int], side: Any) -> Any:
     """Tokens (B, T, D) as a map (B, D, h, w) of patches with a side, row by row; None where there are fewer.
 
     What stands before the patches, such as a class token, is no part of the image.
@@ -191,20 +191,22 @@ def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[floa
 
     height, width = batch.x.shape[-2:]
 
-    def along(axis: int) -> dict[str, float]:
+    def along_axis(axis: int) -> dict[str, float]:
         size = (height + MORE, width) if axis == -2 else (height, width + MORE)
         # Not zeros, of which a network without biases makes nothing else, so that no layer seems to do anything.
         x = torch.randn(1, batch.x.shape[1], *size, generator=torch.Generator().manual_seed(0), dtype=batch.x.dtype)
         with torch.no_grad():
             larger = maps_of(model, batch, x)
         more = {name: larger[name].shape[axis] - own.shape[axis] for name, own in fmaps.items() if name in larger}
-        return {name: _apart(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis] for name, own in fmaps.items()}
+        return {
+            name: _stride(more[name]) if more.get(name, 0) > 0 else batch.x.shape[axis] / own.shape[axis] for name, own in fmaps.items()
+        }
 
-    down, across = along(-2), along(-1)
+    down, across = along_axis(-2), along_axis(-1)
     return {name: (down[name], across[name]) for name in fmaps}
 
 
-def _apart(more: int) -> float:
+def _stride(more: int) -> float:
     """Pixels between places if MORE pixels give so many more places, to one that is cut off: the simplest fraction that fits."""
     fractions = ((max(1, round(MORE / more * places)), places) for places in itertools.count(1))
     return next(pixels / places for pixels, places in fractions if abs(MORE * places / pixels - more) < 1)
@@ -222,7 +224,7 @@ def chosen(name: str, fmaps: dict[str, Any], default: str) -> str:
     return name or default
 
 
-def convolved(model: Any, fmaps: dict[str, Any]) -> str:
+def last_convolution(model: Any, fmaps: dict[str, Any]) -> str:
     """The last convolution among the maps; of a network without any, its last map."""
     from torch import nn
 
@@ -231,7 +233,7 @@ def convolved(model: Any, fmaps: dict[str, Any]) -> str:
 
 
 @contextmanager
-def sloped() -> Iterator[None]:
+def enable_gradients() -> Iterator[None]:
     """Gradients are on, wherever this is called from."""
     import torch
 

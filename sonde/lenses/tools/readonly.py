@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 @contextmanager
-def untouched(model: Any = None) -> Iterator[None]:
+def preserve_state(model: Any = None) -> Iterator[None]:
     """Whatever happens inside, random states come back bit for bit, and so do the model's buffers, gradients and modes.
 
     Inside, the model is in evaluation mode: what a lens shows must not depend on a dropout mask.
@@ -56,7 +56,7 @@ def untouched(model: Any = None) -> Iterator[None]:
 
 
 @contextmanager
-def written_out(model: Any) -> Iterator[None]:
+def without_kernels(model: Any) -> Iterator[None]:
     """While it lasts, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
     from ...nn.mixers import Mixer
 
@@ -71,7 +71,7 @@ def written_out(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def hooked(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
+def hook_outputs(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
     """While it lasts, `seen(name, module, inputs, output)` is called after every run of a module; what it returns replaces the output."""
     handles = [module.register_forward_hook(partial(seen, name)) for name, module in modules.items()]
     try:
@@ -81,7 +81,7 @@ def hooked(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]
             handle.remove()
 
 
-def leaves(model: Any) -> dict[str, Any]:
+def leaf_modules(model: Any) -> dict[str, Any]:
     """Modules without modules inside, by name."""
     return {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
 
@@ -96,19 +96,19 @@ def outputs(subject: Subject) -> Any:
     from ...core.batch import ask
 
     batch = subject.batch
-    with untouched(subject.model), torch.no_grad():
+    with preserve_state(subject.model), torch.no_grad():
         parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
     if not isinstance(parts[0], Mapping):
-        return _joined(parts, "the model's output", len(batch))
-    return {name: _joined([part[name] for part in parts], f"the model's output '{name}'", len(batch)) for name in parts[0]}
+        return _join(parts, "the model's output", len(batch))
+    return {name: _join([part[name] for part in parts], f"the model's output '{name}'", len(batch)) for name in parts[0]}
 
 
-def _joined(parts: list[Any], what: str, rows: int) -> Any:
+def _join(parts: list[Any], what: str, rows: int) -> Any:
     import torch
 
     if not all(isinstance(part, torch.Tensor) and part.ndim for part in parts) or sum(map(len, parts)) != rows:
         raise BadInput(
-            f"{what} is no tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
+            f"{what} is not a tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
         )
     return torch.cat([part.detach() for part in parts])
 
@@ -136,7 +136,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
         for option, value in list(call.arguments.items())[1:]:
             known[option].check(value)
         if reason := sys.modules[read.__module__].why_not(subject):
-            others = fitting(subject)
+            others = applicable(subject)
             fix = f"try {', '.join(others)}" if others else "no lens fits this subject"
             raise BadInput(f"lens '{name}' does not apply: {reason}", fix=fix)
         return read(*arguments, **options)
@@ -144,7 +144,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
     return guarded
 
 
-def fitting(subject: Subject) -> list[str]:
+def applicable(subject: Subject) -> list[str]:
     """Names of the lenses that apply to a subject.  A lens says so itself by an empty `why_not(subject)`."""
     return [name for name in registry.names("lenses") if not registry.load("lenses", name).why_not(subject)]
 
@@ -174,7 +174,7 @@ def _no_loss(subject: Subject) -> str:
     import torch
 
     try:
-        with untouched(subject.model), torch.inference_mode(False), torch.enable_grad():
+        with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
             subject.objective(subject.model, subject.batch[:2]).loss()
     except Exception as error:  # whatever stops it here would stop the lens too
         message = " ".join(str(error).split())
@@ -222,17 +222,17 @@ def real(batch: Any, y: Any) -> Any:
     return mask.bool().reshape(*mask.shape, *[1] * (y.dim() - mask.dim())).expand_as(y)
 
 
-class Answers(NamedTuple):
+class Predictions(NamedTuple):
     """True and predicted labels, the confidence in the prediction, where they stand among all labels, and class names."""
 
     true: Any
-    said: Any
+    predicted: Any
     confidence: Any
     where: Any
     names: list[str]
 
 
-def answers(subject: Subject) -> Answers:
+def predict_labels(subject: Subject) -> Predictions:
     """What a classifier says to every label that counts.
 
     A last axis of class scores gives the largest; a single probability counts as class 1 above one half.
@@ -257,4 +257,4 @@ def answers(subject: Subject) -> Answers:
     known = list(getattr(subject.data, "classes", ()))
     highest = max(int(guess.shape[-1]), int(y.max()) + 1 if y.numel() else 0)
     names = known + [str(label) for label in range(len(known), highest)]
-    return Answers(y[keep], y_pred[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)
+    return Predictions(y[keep], y_pred[keep], confidence[keep], keep.flatten().nonzero().flatten(), names)

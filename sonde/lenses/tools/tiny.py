@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...core.batch import Batch, Data, ask
 from ...core.reading import Subject
 from ...core.terms import Terms
-from .readonly import untouched
+from .readonly import preserve_state
 
 
 class _Nll:
@@ -51,7 +51,7 @@ METRICS = tuple(
 
 def images() -> Subject:
     """Five classes of 8 x 6 images."""
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         net = nn.Sequential(
             nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(), nn.Linear(36, 5)
@@ -63,7 +63,7 @@ def images() -> Subject:
 
 def values() -> Subject:
     """Three numbers in, one out."""
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
         x = torch.randn(31, 3)

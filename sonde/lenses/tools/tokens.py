@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.reading import Subject
-from .readonly import no_model, real, untouched
+from .readonly import no_model, preserve_state, real
 
 BLANK, BREAK = "\u2423", "\u21b5"
 """how a space and the end of a line are shown"""
@@ -34,7 +34,7 @@ def ends(batch: Any) -> Any:
     return (batch.mask.bool() * torch.arange(1, x.shape[1] + 1)).amax(1)
 
 
-def one(batch: Any, row: int, most: int | None = None) -> Any:
+def select_row(batch: Any, row: int, most: int | None = None) -> Any:
     """One row of a batch without its padding, of each sequence at most the first `most` places."""
     end = int(ends(batch)[row])
     here = batch[row : row + 1]
@@ -50,27 +50,27 @@ def one(batch: Any, row: int, most: int | None = None) -> Any:
     return type(batch)(**fields)
 
 
-def spelled(subject: Subject) -> list[str]:
+def spell_tokens(subject: Subject) -> list[str]:
     """Every token as a reader should see it; [] where tokens have no names."""
     tokenizer = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
     if tokenizer is None:
         known = getattr(subject.data, "classes", ()) if getattr(subject.data, "task", "") != "classes" else ()
-        return [_seen(token) for token in known]
+        return [_printable(token) for token in known]
     if tokenizer.level in ("char", "byte"):
-        return [_seen(token) for token in tokenizer.tokens]
-    return [_seen(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in tokenizer.tokens]
+        return [_printable(token) for token in tokenizer.tokens]
+    return [_printable(token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")) for token in tokenizer.tokens]
 
 
-def _seen(token: str) -> str:
+def _printable(token: str) -> str:
     return token.replace(" ", BLANK).replace("\n", BREAK) or "''"
 
 
-def named(tokens: Any, names: list[str]) -> list[str]:
+def token_names(tokens: Any, names: list[str]) -> list[str]:
     """Tokens by name, and by number where they have none."""
     return [names[token] if 0 <= token < len(names) else str(token) for token in tokens.tolist()]
 
 
-def moved(batch: Any) -> bool:
+def is_next_token(batch: Any) -> bool:
     """Whether every target is the token after its place."""
     x, y = batch.x, batch.get("y")
     if y is None or y.shape != x.shape:
@@ -85,7 +85,7 @@ def original(batch: Any) -> Any:
     import torch
 
     y = batch.get("y")
-    if moved(batch) or y is None or y.shape != batch.x.shape or y.is_floating_point():
+    if is_next_token(batch) or y is None or y.shape != batch.x.shape or y.is_floating_point():
         return batch.x
     return torch.where(real(batch, y), y, batch.x)
 
@@ -118,10 +118,10 @@ def no_logits(subject: Subject) -> str:
     y = subject.batch.get("y")
     if y is None or y.shape != subject.batch.x.shape or y.is_floating_point():
         return "the batch has no token to say at each place"
-    if not getattr(subject.model, "causal", True) and moved(subject.batch):
+    if not getattr(subject.model, "causal", True) and is_next_token(subject.batch):
         return "the model looks at later tokens and the batch hides none of them"
-    with untouched(subject.model), torch.no_grad():
-        scores = logits(subject.model, one(subject.batch, 0))
+    with preserve_state(subject.model), torch.no_grad():
+        scores = logits(subject.model, select_row(subject.batch, 0))
     if scores is None or scores.shape[-1] <= int(y.max()):
         return "the model gives no score for each token at each place"
     return ""
@@ -162,7 +162,7 @@ def letters(mixer: str = "attention heads=2") -> Subject:
     text = "the cat sat on the mat\nand the dog ate the oat cake at ten"
     known = sorted(set(text))
     tokens = torch.tensor([known.index(letter) for letter in text])
-    with untouched():
+    with preserve_state():
         torch.manual_seed(0)
         model = LanguageModel(len(known), width=8, depth=2, mixer=mixer, ffn=1.0)
     windows = tokens.unfold(0, 13, 7)

@@ -14,11 +14,11 @@ from torch.func import functional_call
 from ...core.reading import Subject
 from ...core.seeds import key
 from ...data.order import Order
-from .readonly import untouched
+from .readonly import preserve_state
 
 Start = Literal["fresh", "here"]
-JUDGED = 128
-"""examples of the training part on which a trial is judged"""
+EVALUATED = 128
+"""training examples on which a trial is evaluated"""
 
 
 @final
@@ -42,7 +42,7 @@ class Trial:
         train = getattr(subject.data, "train", None)
         self.source = train if train is not None and len(train) else subject.batch
         self.order = Order(len(self.source), min(batch_size, len(self.source)), seed, sizes=getattr(self.source, "sizes", None))
-        self.judged = self.source[torch.arange(min(JUDGED, len(self.source)))]
+        self.examples = self.source[torch.arange(min(EVALUATED, len(self.source)))]
         self.seed = seed
 
     @property
@@ -56,11 +56,11 @@ class Trial:
         torch.manual_seed(key(self.seed, "forward", step))
         return functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.source[self.order.at(step)],))
 
-    def judge(self, weights: Sequence[Tensor]) -> float:
+    def evaluate(self, weights: Sequence[Tensor]) -> float:
         """Mean loss of the same examples every time, in evaluation mode."""
         self.whole.eval()
         with torch.no_grad():
-            return float(functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.judged,)))
+            return float(functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.examples,)))
 
     def note(self) -> str:
         """What a reader must know of the start."""
@@ -93,5 +93,5 @@ def _redraw(model: nn.Module) -> list[str]:
 @contextmanager
 def on_a_copy() -> Iterator[None]:
     """Gradients on, wherever the caller is, and no random state disturbed."""
-    with untouched(), torch.inference_mode(False), torch.enable_grad():
+    with preserve_state(), torch.inference_mode(False), torch.enable_grad():
         yield

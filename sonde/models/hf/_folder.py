@@ -27,7 +27,7 @@ from ...core.tensors import Stored, encode, encoded_size
 from ...data.text import tokenizer as tokenizers
 from ...data.text.tokenizer import Tokenizer
 from ...nn.mixers import Mixer
-from ._layout import Fields, Row, owner
+from ._layout import Fields, TensorRow, owner
 
 REGISTRY = "models.hf"
 CONFIG, WEIGHTS, INDEX, WORDS = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -48,7 +48,7 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
         raise BadInput(f"there is no folder '{folder.name}'", where=str(folder.parent), fix="give one with a config.json")
     if not (folder / CONFIG).exists():
         lacks = " and no ".join([CONFIG, *([] if any((folder / name).exists() for name in (WEIGHTS, INDEX)) else [WEIGHTS])])
-        message = f"'{folder.name}' is no checkpoint in Hugging Face layout: it has no {lacks}"
+        message = f"'{folder.name}' is not a checkpoint in Hugging Face layout: it has no {lacks}"
         raise BadInput(message, where=str(folder.parent), fix="give a folder with both; `sonde hf save RUN FOLDER` writes one")
     config = read_config(folder / CONFIG)
     family = _family(config)
@@ -59,12 +59,12 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
     if words is not None:
         tokenizers.check_fits(words, model.vocabulary, str(folder / WORDS))  # type: ignore[arg-type]
         _belongs(words, config, folder / WORDS)
-    rows = _fitting(family, model, stored, fresh)
+    rows = _match_rows(family, model, stored, fresh)
     for row in rows:
         module, leaf = owner(model, row.ours)
         values = row.take({name: stored.read(name) for name in row.theirs}, dtype)
         if not bool(values.isfinite().all()):
-            raise _strange(stored, row, dtype)
+            raise _bad_numbers(stored, row, dtype)
         setattr(module, leaf, nn.Parameter(values))
     return model.to(dtype).eval(), words
 
@@ -88,7 +88,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
         marks = {f"{MARKS[name]}_token": tokenizer.tokens[n] for name, n in tokenizer.specials.items() if name in MARKS}
         written["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **marks}
     own = dict(model.named_parameters())
-    rows: list[Row] = family.table(model)
+    rows: list[TensorRow] = family.table(model)
     extra = own.keys() - {row.ours for row in rows}
     if extra:
         detail = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
@@ -164,7 +164,7 @@ class _Files:
         self.folder = folder
         self.parts: dict[str, Stored] = {}
         self.home: dict[str, str] = {}
-        for name in self._listed():
+        for name in self._read_index():
             self.parts[name] = self._open(folder / name)
             for tensor in self.parts[name]:
                 if tensor in self.home:
@@ -188,7 +188,7 @@ class _Files:
     def read(self, name: str) -> torch.Tensor:
         return self.parts[self.home[self.alias[name]]][self.alias[name]]
 
-    def _listed(self) -> list[str]:
+    def _read_index(self) -> list[str]:
         if (self.folder / WEIGHTS).exists():
             return [WEIGHTS]
         if not (self.folder / INDEX).exists():
@@ -199,7 +199,7 @@ class _Files:
         shards = table.get("weight_map") if isinstance(table, dict) else None
         names = sorted(set(shards.values())) if isinstance(shards, dict) and all(isinstance(x, str) for x in shards.values()) else []
         if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
-            raise DataUnusable(f"{INDEX} is no list of files", where=str(self.folder / INDEX), fix="restore the file")
+            raise DataUnusable(f"{INDEX} is not a list of files", where=str(self.folder / INDEX), fix="restore the file")
         return names
 
     @staticmethod
@@ -212,10 +212,10 @@ class _Files:
             raise DataUnusable(message, where=str(path), fix="fetch the file again") from error
 
 
-def _fitting(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequence[str]) -> list[Row]:
+def _match_rows(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequence[str]) -> list[TensorRow]:
     """Rows whose tensors are there; an error names the first that is missing, unknown, misshapen or a copy of something else."""
     own = dict(model.named_parameters())
-    rows: list[Row] = family.table(model)
+    rows: list[TensorRow] = family.table(model)
     wanted = {name: part for row in rows for name, part in row.give(own[row.ours].detach().to("meta")).items()}
     _rename(family, stored)
     repeated = family.copies(model)
@@ -257,7 +257,7 @@ def _unfit(what: str, where: str, more: str = "") -> DataUnusable:
     return DataUnusable(f"the checkpoint {what}", where=where, fix="use the config.json and the tensors of one model" + more)
 
 
-def _strange(stored: _Files, row: Row, dtype: torch.dtype) -> DataUnusable:
+def _bad_numbers(stored: _Files, row: TensorRow, dtype: torch.dtype) -> DataUnusable:
     """Numbers that are not finite, or not any more in this dtype."""
     name = next((name for name in row.theirs if not stored.read(name).to(dtype).isfinite().all()), row.theirs[0])
     message = f"the checkpoint has numbers in '{stored.alias[name]}' that are not finite as {str(dtype).removeprefix('torch.')}"
@@ -280,7 +280,9 @@ def _belongs(words: Tokenizer, config: Fields, path: Path) -> None:
             continue  # of what neither program uses, files hold any number
         # A model may end with another of its special tokens, such as that of a turn in a dialogue, but not with plain text.
         if number >= words.size or not re.fullmatch(r"<.+>|\[.+\]", words.tokens[number]):
-            text = f"config.json has {field} = {number}, which is no special token of tokenizer.json, where '{words.tokens[own]}' is {own}"
+            text = (
+                f"config.json has {field} = {number}, which is not a special token of tokenizer.json, where '{words.tokens[own]}' is {own}"
+            )
             raise DataUnusable(text, where=str(path), fix=f"use the files of one model, or set {field} to {own}")
 
 

@@ -40,7 +40,7 @@ class Fields:
     def whole(self, name: str, default: int | None = None) -> int:
         value = self._value(name, default)
         if type(value) is not int or not 1 <= value < SIZE_LIMIT:
-            raise self._wrong(name, "a whole number above 0")
+            raise self._error(name, "a whole number above 0")
         return value
 
     def depth(self, name: str) -> int:
@@ -54,23 +54,23 @@ class Fields:
     def number(self, name: str, default: float | None = None) -> float:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
-            raise self._wrong(name, "a number")
+            raise self._error(name, "a number")
         return float(value)
 
     def unsigned(self, name: str, default: float | None = None) -> float:
         if (value := self.number(name, default)) < 0:
-            raise self._wrong(name, "a number of at least 0")
+            raise self._error(name, "a number of at least 0")
         return value
 
     def share(self, name: str, default: float) -> float:
         if not 0 <= (value := self.number(name, default)) <= 1:
-            raise self._wrong(name, "a number from 0 to 1")
+            raise self._error(name, "a number from 0 to 1")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._value(name, default)
         if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
+            raise self._error(name, "true or false")
         return value
 
     def choice(self, name: str, known: Mapping[str, T], default: str | None = None) -> T:
@@ -93,7 +93,7 @@ class Fields:
             raise DataUnusable(f"config.json has no '{name}'", where=self.where, fix="restore the file")
         return default if value is None else value
 
-    def _wrong(self, name: str, kind: str) -> DataUnusable:
+    def _error(self, name: str, kind: str) -> DataUnusable:
         return DataUnusable(f"'{name}' of config.json must be {kind}, not {str(self.values[name])[:60]!r}", where=self.where)
 
 
@@ -110,7 +110,7 @@ in the other order, 'taps' is (channels, 1, taps) for our (taps, channels), 'alo
 
 @final
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """One of our tensors and where it stands in a file."""
 
     ours: str
@@ -136,17 +136,17 @@ class Row:
         return whole if self.factor == 1 else whole / self.factor
 
 
-def pair(ours: str, theirs: str, bias: bool = False, **how: Any) -> Iterator[Row]:
+def pair(ours: str, theirs: str, bias: bool = False, **how: Any) -> Iterator[TensorRow]:
     """Rows of one module: its weight, and its bias if it has one."""
-    yield from joined(ours, (theirs,), (), bias, **how)
+    yield from joined_rows(ours, (theirs,), (), bias, **how)
 
 
-def joined(ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = False, **how: Any) -> Iterator[Row]:
+def joined_rows(ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = False, **how: Any) -> Iterator[TensorRow]:
     """Rows of one module of ours that is several of theirs, one below the other."""
-    yield Row(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), sizes, **how)
+    yield TensorRow(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), sizes, **how)
     if bias:
         plain = {name: value for name, value in how.items() if name != "form"}  # a bias has no other way to lie
-        yield Row(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes, **plain)
+        yield TensorRow(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes, **plain)
 
 
 def qkv_sizes(mixer: Attention) -> tuple[int, int, int]:
@@ -171,7 +171,7 @@ def refuse(family: str, faults: Mapping[str, bool]) -> None:
             raise BadInput(f"a {family} checkpoint has no place for {what}", where="save", fix="build the model in another style")
 
 
-def named(table: Mapping[str, str], ours: str) -> str:
+def their_name(table: Mapping[str, str], ours: str) -> str:
     """Their name of one of our choices."""
     return next(theirs for theirs, mine in table.items() if mine == ours)
 

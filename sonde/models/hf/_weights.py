@@ -23,7 +23,9 @@ def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()
     """
     path = Path(path)
     if path.suffix != ".safetensors":
-        raise BadInput(f"'{path.name}' is no safetensors file", where=str(path.parent), fix="other formats can run code when they are read")
+        raise BadInput(
+            f"'{path.name}' is not a safetensors file", where=str(path.parent), fix="other formats can run code when they are read"
+        )
     stored = _Files._open(path)
     own = {name: part for name, part in model.state_dict().items() if not name.startswith(fresh)}
     tensors: dict[str, Tensor] = {}

@@ -9,7 +9,7 @@ from torch import nn
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..bert import Bert
-from ._layout import ACTIVATIONS, Fields, Row, first, hidden, joined, named, pair, qkv_sizes, refuse
+from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "BertForPreTraining"
 PREFIX = "bert."
@@ -82,7 +82,7 @@ def describe(model: Bert) -> dict[str, Any]:
         "intermediate_size": hidden(model.stack),
         "max_position_embeddings": model.positions.places,
         "type_vocab_size": model.kinds.num_embeddings,
-        "hidden_act": named(ACTIVATIONS, style.activation),
+        "hidden_act": their_name(ACTIVATIONS, style.activation),
         "layer_norm_eps": style.eps,
         "hidden_dropout_prob": model.dropout.p,
         "attention_probs_dropout_prob": 0.0,
@@ -90,22 +90,22 @@ def describe(model: Bert) -> dict[str, Any]:
     }
 
 
-def table(model: Bert) -> list[Row]:
+def table(model: Bert) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
     tables = {"embedding": "word", "positions": "position", "kinds": "token_type"}
-    rows = [Row(f"{ours}.weight", (f"bert.embeddings.{theirs}_embeddings.weight",)) for ours, theirs in tables.items()]
+    rows = [TensorRow(f"{ours}.weight", (f"bert.embeddings.{theirs}_embeddings.weight",)) for ours, theirs in tables.items()]
     for ours, theirs in ENDS.items():
         rows += pair(ours, theirs, bias=True)
     for i in range(len(model.stack.blocks)):
         ours, theirs = f"stack.blocks.{i}", f"bert.encoder.layer.{i}"
         names = tuple(f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
-        rows += joined(f"{ours}.mixer.qkv", names, qkv_sizes(mixer), bias=True)
+        rows += joined_rows(f"{ours}.mixer.qkv", names, qkv_sizes(mixer), bias=True)
         for mine, other in BLOCK.items():
             rows += pair(f"{ours}.{mine}", f"{theirs}.{other}", bias=True)
-    rows.append(Row("token_bias", ("cls.predictions.bias",)))
+    rows.append(TensorRow("token_bias", ("cls.predictions.bias",)))
     # Their first class is 'next', ours 'not next'.
-    rows += [Row(f"pair_head.{leaf}", (f"cls.seq_relationship.{leaf}",), form="flipped") for leaf in ("weight", "bias")]
+    rows += [TensorRow(f"pair_head.{leaf}", (f"cls.seq_relationship.{leaf}",), form="flipped") for leaf in ("weight", "bias")]
     return rows
 
 

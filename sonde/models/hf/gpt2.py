@@ -9,7 +9,7 @@ from torch import nn
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..language_model import LanguageModel
-from ._layout import ACTIVATIONS, Fields, Row, first, hidden, named, pair, refuse
+from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, pair, refuse, their_name
 
 ARCHITECTURE = "GPT2LMHeadModel"
 PREFIX = "transformer."
@@ -77,7 +77,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
         "n_head": mixer.heads,
         "n_inner": hidden(model.stack),
         "n_positions": places.places,
-        "activation_function": named(ACTIVATIONS, style.activation),
+        "activation_function": their_name(ACTIVATIONS, style.activation),
         "layer_norm_epsilon": style.eps,
         "resid_pdrop": model.dropout.p,
         "embd_pdrop": model.dropout.p,
@@ -86,11 +86,11 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def table(model: LanguageModel) -> list[Row]:
+def table(model: LanguageModel) -> list[TensorRow]:
     assert model.positions is not None
     tied = model.head is None
-    rows = [Row("embedding.weight", ("transformer.wte.weight",), factor=model.scale)]
-    rows.append(Row("positions.weight", ("transformer.wpe.weight",), factor=model.positions.scale))
+    rows = [TensorRow("embedding.weight", ("transformer.wte.weight",), factor=model.scale)]
+    rows.append(TensorRow("positions.weight", ("transformer.wpe.weight",), factor=model.positions.scale))
     for i in range(len(model.stack.blocks)):
         for ours, theirs in BLOCK.items():
             form = "same" if theirs.startswith("ln_") else "turned"

@@ -10,7 +10,7 @@ from ...core.errors import BadInput
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..language_model import LanguageModel
-from ._layout import Fields, Row, first, hidden, joined, pair, qkv_sizes, refuse
+from ._layout import Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse
 
 ARCHITECTURE = "LlamaForCausalLM"
 PREFIX = "model."
@@ -90,14 +90,14 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def table(model: LanguageModel) -> list[Row]:
+def table(model: LanguageModel) -> list[TensorRow]:
     mixer, tied = first(model.stack), model.head is None
     assert isinstance(mixer, Attention)
-    rows, bias = [Row("embedding.weight", ("model.embed_tokens.weight",), factor=model.scale)], mixer.qkv.bias is not None
+    rows, bias = [TensorRow("embedding.weight", ("model.embed_tokens.weight",), factor=model.scale)], mixer.qkv.bias is not None
     for i in range(len(model.stack.blocks)):
         ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
         rows += pair(f"{ours}.norm", f"{theirs}.input_layernorm")
-        rows += joined(f"{ours}.mixer.qkv", tuple(f"{theirs}.self_attn.{x}_proj" for x in "qkv"), qkv_sizes(mixer), bias)
+        rows += joined_rows(f"{ours}.mixer.qkv", tuple(f"{theirs}.self_attn.{x}_proj" for x in "qkv"), qkv_sizes(mixer), bias)
         rows += pair(f"{ours}.mixer.out", f"{theirs}.self_attn.o_proj", bias)
         rows += pair(f"{ours}.ffn_norm", f"{theirs}.post_attention_layernorm")
         for name in ("gate", "up", "down"):

@@ -10,7 +10,7 @@ from ...core.errors import DataUnusable
 from ...nn.block import Style
 from ...nn.mixers.mamba2 import Mamba2
 from ..language_model import LanguageModel
-from ._layout import Fields, Row, first, pair, refuse
+from ._layout import Fields, TensorRow, first, pair, refuse
 
 ARCHITECTURE = "Mamba2ForCausalLM"
 PREFIX = "backbone."
@@ -99,14 +99,14 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def table(model: LanguageModel) -> list[Row]:
+def table(model: LanguageModel) -> list[TensorRow]:
     tied = model.head is None
-    rows = [Row("embedding.weight", ("backbone.embeddings.weight",), factor=model.scale)]
+    rows = [TensorRow("embedding.weight", ("backbone.embeddings.weight",), factor=model.scale)]
     for i in range(len(model.stack.blocks)):
         ours, theirs = f"stack.blocks.{i}", f"backbone.layers.{i}"
         rows += pair(f"{ours}.norm", f"{theirs}.norm")
-        rows += [Row(f"{ours}.mixer.{mine}", (f"{theirs}.mixer.{other}",)) for mine, other in MIXER.items()]
-        rows.append(Row(f"{ours}.mixer.conv.weight", (f"{theirs}.mixer.conv1d.weight",), form="taps"))
+        rows += [TensorRow(f"{ours}.mixer.{mine}", (f"{theirs}.mixer.{other}",)) for mine, other in MIXER.items()]
+        rows.append(TensorRow(f"{ours}.mixer.conv.weight", (f"{theirs}.mixer.conv1d.weight",), form="taps"))
         for mine, other in LINEAR.items():
             rows += pair(f"{ours}.mixer.{mine}", f"{theirs}.mixer.{other}")
     # What multiplies the embeddings would multiply the logits too where one matrix serves both, so the last norm takes it back.

@@ -11,7 +11,7 @@ from ...nn.block import GATED, STYLES, Style
 from ...nn.mixers.attention import Attention
 from ...nn.positions import RelativeBias
 from ..encoder_decoder import EncoderDecoder
-from ._layout import ACTIVATIONS, Fields, Row, first, hidden, joined, named, pair, qkv_sizes, refuse
+from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "T5ForConditionalGeneration"
 PREFIX = ""
@@ -93,7 +93,7 @@ def describe(model: EncoderDecoder) -> dict[str, Any]:
         "num_heads": writer.heads,
         "relative_attention_num_buckets": distance.buckets,
         "relative_attention_max_distance": distance.furthest,
-        "feed_forward_proj": named(NETWORKS, style.activation),
+        "feed_forward_proj": their_name(NETWORKS, style.activation),
         "layer_norm_epsilon": style.eps,
         "dropout_rate": model.dropout.p,
         "is_encoder_decoder": True,
@@ -101,8 +101,8 @@ def describe(model: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def table(model: EncoderDecoder) -> list[Row]:
-    rows = [Row("embedding.weight", ("shared.weight",))]
+def table(model: EncoderDecoder) -> list[TensorRow]:
+    rows = [TensorRow("embedding.weight", ("shared.weight",))]
     network = {"up": "wi_1", "gate": "wi_0", "down": "wo"} if model.style.activation in GATED else {"up": "wi", "down": "wo"}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         mixer, last = first(stack), 2 if side == "decoder" else 1
@@ -111,7 +111,7 @@ def table(model: EncoderDecoder) -> list[Row]:
         rows += pair(f"{side}.blocks.0.mixer.distance", distance)
         for i in range(len(stack.blocks)):
             ours, theirs = f"{side}.blocks.{i}", f"{side}.block.{i}.layer"
-            rows += joined(f"{ours}.mixer.qkv", tuple(f"{theirs}.0.SelfAttention.{x}" for x in "qkv"), qkv_sizes(mixer))
+            rows += joined_rows(f"{ours}.mixer.qkv", tuple(f"{theirs}.0.SelfAttention.{x}" for x in "qkv"), qkv_sizes(mixer))
             rows += pair(f"{ours}.mixer.out", f"{theirs}.0.SelfAttention.o")
             rows += pair(f"{ours}.norm", f"{theirs}.0.layer_norm")
             if side == "decoder":

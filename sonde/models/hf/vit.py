@@ -10,7 +10,7 @@ from ...core.errors import DataUnusable
 from ...nn.block import Style
 from ...nn.mixers.attention import Attention
 from ..vit import ViT
-from ._layout import ACTIVATIONS, SIZE_LIMIT, Fields, Row, first, hidden, joined, named, pair, qkv_sizes, refuse
+from ._layout import ACTIVATIONS, SIZE_LIMIT, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "ViTForImageClassification"
 PREFIX = "vit."
@@ -98,7 +98,7 @@ def describe(model: ViT) -> dict[str, Any]:
         "num_hidden_layers": len(model.stack.blocks),
         "num_attention_heads": mixer.heads,
         "intermediate_size": hidden(model.stack),
-        "hidden_act": named(ACTIVATIONS, style.activation),
+        "hidden_act": their_name(ACTIVATIONS, style.activation),
         "layer_norm_eps": style.eps,
         "hidden_dropout_prob": model.dropout.p,
         "attention_probs_dropout_prob": 0.0,
@@ -108,19 +108,19 @@ def describe(model: ViT) -> dict[str, Any]:
     }
 
 
-def table(model: ViT) -> list[Row]:
+def table(model: ViT) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
     rows = [
-        Row("token", ("vit.embeddings.cls_token",)),
-        Row("positions.weight", ("vit.embeddings.position_embeddings",), form="alone"),
+        TensorRow("token", ("vit.embeddings.cls_token",)),
+        TensorRow("positions.weight", ("vit.embeddings.position_embeddings",), form="alone"),
     ]
     for ours, theirs in ENDS.items():
         rows += pair(ours, theirs, bias=True)
     for i in range(len(model.stack.blocks)):
         ours, theirs = f"stack.blocks.{i}", f"vit.encoder.layer.{i}"
         names = tuple(f"{theirs}.attention.attention.{name}" for name in ("query", "key", "value"))
-        rows += joined(f"{ours}.mixer.qkv", names, qkv_sizes(mixer), bias=True)
+        rows += joined_rows(f"{ours}.mixer.qkv", names, qkv_sizes(mixer), bias=True)
         for mine, other in BLOCK.items():
             rows += pair(f"{ours}.{mine}", f"{theirs}.{other}", bias=True)
     return rows

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...core.options import Range
-from ..precision import unrounded
+from ..precision import full_precision
 from ..recurrence import State
 from ._gates import full
 from ._mixer import Mixer
 
-Memory = Annotated[int, Range(3)]
+MemoryLength = Annotated[int, Range(3)]
 
 
 def keeping(units: int, memory: int | None) -> Tensor:
@@ -29,7 +29,7 @@ def keeping(units: int, memory: int | None) -> Tensor:
 
 
 class Cell(Mixer, ABC):
-    """A mixer that runs a cell along the sequence.  A member writes one step (`turn`) and, with a kernel, all of them (`through`)."""
+    """A mixer that runs a cell over a sequence.  A subclass writes one step, `step_cell`, and with a kernel all of them, `run_kernel`."""
 
     hidden: int
     keeps: tuple[str, ...] = ("h",)
@@ -50,11 +50,11 @@ class Cell(Mixer, ABC):
                 nn.init.orthogonal_(part)
 
     @abstractmethod
-    def turn(self, p: Tensor, state: State) -> State:
+    def step_cell(self, p: Tensor, state: State) -> State:
         """The definition: one step, from what the input gives (B, gates H) and the old state."""
 
     @abstractmethod
-    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """All steps by the compiled kernel: p (B, T, gates H) -> all h (B, T, H) and the state after them."""
 
     def forms(self) -> tuple[str, ...]:
@@ -74,15 +74,15 @@ class Cell(Mixer, ABC):
         old = state or {name: p.new_zeros(len(x), self.hidden) for name in self.keeps}
         old = {name: s.to(p.dtype) for name, s in old.items()}
         form = self.auto(x.shape[1])[0] if self.form == "auto" else self.form
-        with unrounded(x):  # a state rounded at every step would drift
-            out, new = self.through(p, old, lengths) if form == "fused" else self._steps(p, old, lengths)
+        with full_precision(x):  # a state rounded at every step would drift
+            out, new = self.run_kernel(p, old, lengths) if form == "fused" else self._steps(p, old, lengths)
         out = out.to(projection.dtype)
         return out if self.out is None else self.out(out), new
 
     def _steps(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         outs = []
         for t, now in enumerate(p.unbind(1)):
-            new = self.turn(now, state)
+            new = self.step_cell(now, state)
             if lengths is not None:
                 live = (t < lengths).unsqueeze(1)
                 new = {name: torch.where(live, s, state[name]) for name, s in new.items()}

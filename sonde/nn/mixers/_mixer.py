@@ -16,7 +16,7 @@ from ...core.errors import BadInput, nearest
 from ...core.options import resolve
 from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
 from ..spans import Spans
-from ._states import Marks, marks, mistaken
+from ._states import Marks, marks, state_error
 
 
 class Mixer(nn.Module, ABC):
@@ -77,7 +77,7 @@ class Mixer(nn.Module, ABC):
         if x.shape[1] == 0:
             raise BadInput("x has no tokens", where="axis 1 (time)", fix="give at least one")
         weight = next((part.weight for part in self._modules.values() if isinstance(part, nn.Linear)), x)
-        if x.dtype != weight.dtype and not _made_equal(x, weight):
+        if x.dtype != weight.dtype and not _autocast_unifies(x, weight):
             actual, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weight.dtype))
             raise BadInput(f"x is {actual}, the weights are {wanted}", where=type(self).__name__, fix=f"give x.to(torch.{wanted})")
 
@@ -88,7 +88,7 @@ class Mixer(nn.Module, ABC):
                 self._kept = marks(self.mix(torch.zeros_like(x[:1, :1]), None, None)[1], self.grows)
         actual = marks(state, self.grows)
         if actual != self._kept:
-            raise mistaken(actual, self._kept, type(self).__name__)
+            raise state_error(actual, self._kept, type(self).__name__)
 
     @abstractmethod
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -139,7 +139,7 @@ class Recurrent(Mixer, ABC):
         return [steps for steps, _ in watch.seen]
 
 
-def _made_equal(x: Tensor, weight: Tensor) -> bool:
+def _autocast_unifies(x: Tensor, weight: Tensor) -> bool:
     """Autocast is on and will give both one precision; it leaves float64 alone."""
     floats = x.is_floating_point() and torch.float64 not in (x.dtype, weight.dtype)
     return floats and torch.is_autocast_enabled(x.device.type)

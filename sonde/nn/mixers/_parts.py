@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.errors import BadInput
 from ...core.options import Range
 
-Width = Annotated[int, Range(1)]
+PositiveWidth = Annotated[int, Range(1)]
 Heads = Annotated[int, Range(1, 4096)]
 
 
@@ -37,20 +37,22 @@ def divides(width: int, heads: int, owner: str) -> int:
     return width // heads
 
 
-def advanced(position: Tensor | None, x: Tensor, lengths: Tensor | None) -> Tensor:
+def advance_position(position: Tensor | None, x: Tensor, lengths: Tensor | None) -> Tensor:
     """(B,) how many tokens each sequence has seen after x (B, T, D)."""
     seen = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
     return seen if position is None else position + seen
 
 
-def rotated(x: Tensor, position: Tensor | None, base: float = 10000.0, interleaved: bool = False) -> Tensor:
+def rotate(x: Tensor, position: Tensor | None, base: float = 10000.0, interleaved: bool = False) -> Tensor:
     """x (B, H, T, d) with pairs of channels turned by an angle that grows with time; position (B,) is where x begins.
 
     interleaved: pairs are neighbors (0, 1), (2, 3), ..; otherwise channel i goes with channel i + d/2
     """
     T, d = x.shape[-2:]
     if position is None:
-        cos, sin = _turns(T, d, base, x.dtype, x.device) if torch.compiler.is_compiling() else _kept_turns(T, d, base, x.dtype, x.device)
+        cos, sin = (
+            _rotation_angles(T, d, base, x.dtype, x.device) if torch.compiler.is_compiling() else _kept_turns(T, d, base, x.dtype, x.device)
+        )
     else:
         angle = _angles(position.unsqueeze(1) + torch.arange(T, device=x.device), d, base)  # (B, 1, T, d/2)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
@@ -65,10 +67,10 @@ def _angles(time: Tensor, d: int, base: float) -> Tensor:
     return (time.double().unsqueeze(-1) * speed).unsqueeze(1)
 
 
-def _turns(T: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _rotation_angles(T: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     angle = _angles(torch.arange(T, device=device).unsqueeze(0), d, base)
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-_kept_turns = lru_cache(maxsize=16)(torch.inference_mode(False)(torch.no_grad()(_turns)))
+_kept_turns = lru_cache(maxsize=16)(torch.inference_mode(False)(torch.no_grad()(_rotation_angles)))
 """the same for all layers and steps of a training run, so made once"""

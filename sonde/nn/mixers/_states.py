@@ -19,10 +19,10 @@ def marks(state: State, grows: Collection[str] = ()) -> Marks:
     }
 
 
-def mistaken(actual: Marks, kept: Marks, owner: str) -> BadInput:
+def state_error(actual: Marks, kept: Marks, owner: str) -> BadInput:
     """The error for a state with other marks than those kept by its new owner: which tensor, which axis, which sizes."""
     if actual.keys() != kept.keys():
-        message = f"state holds {listed(actual)}; {owner} keeps {listed(kept)}"
+        message = f"state holds {list_names(actual)}; {owner} keeps {list_names(kept)}"
     else:
         name = next(name for name in kept if actual[name] != kept[name])
         (of_pairs, sizes), (wants_pairs, wanted) = actual[name], kept[name]
@@ -36,7 +36,7 @@ def mistaken(actual: Marks, kept: Marks, owner: str) -> BadInput:
     return BadInput(message, where="state", fix="begin with state=None")
 
 
-def listed(names: Mapping[str, object]) -> str:
+def list_names(names: Mapping[str, object]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "nothing"
 
 

@@ -23,7 +23,7 @@ from ..recurrence import Rule, State
 from . import gsa
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, advanced, divides, merge, rotated, split
+from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rotate, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
@@ -31,7 +31,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
     return (yield from gsa.rule(q, k, v, phi, None))
 
 
-def averaged(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None = None) -> Rule:
+def average_rule(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None = None) -> Rule:
     """The same with phi = exp(s) and both memories divided by the sum of phi; s (B, H, L, slots).
 
     The state carries the log of that sum, z (B, H slots).
@@ -54,7 +54,7 @@ class ABC(Recurrent):
     """
 
     def __init__(
-        self, width: Width = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
+        self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
     ) -> None:
         super().__init__()
         self.width, self.heads, self.average = width, heads, average
@@ -69,11 +69,11 @@ class ABC(Recurrent):
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         position = None if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        q, k = (rotated(one, position) for one in (q * q.shape[-1] ** -0.5, k))
+        q, k = (rotate(one, position) for one in (q * q.shape[-1] ** -0.5, k))
         s = split(full(self.slot(x)), self.heads).clamp(-32, 32)
-        written = averaged(q, k, v, s, state) if self.average else rule(q, k, v, s.exp())
+        written = average_rule(q, k, v, s, state) if self.average else rule(q, k, v, s.exp())
         o, after = self.recur(written, state, lengths)
-        after["position"] = advanced(position, x, lengths)
+        after["position"] = advance_position(position, x, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), after
 
 

@@ -27,7 +27,7 @@ from ...kernels.states import Memory, Rooms, linear, unfit
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, Width, divides, merge, rotated, split
+from ._parts import Heads, PositiveWidth, divides, merge, rotate, split
 
 CHUNK = 128
 
@@ -58,7 +58,7 @@ def attend(
         last = torch.arange(q.shape[2], device=q.device) if causal else q.new_full((q.shape[2],), k.shape[2] - 1, dtype=torch.long)
         last = last.unsqueeze(0)
     if parallel:
-        return attend_where(_seen(last, k), q, k, v, scale, bias)
+        return attend_where(_visible_keys(last, k), q, k, v, scale, bias)
     wide = torch.promote_types(q.dtype, torch.float32)  # half precision is summed in float32, as in torch's own kernel
     bias = None if bias is None else bias.to(wide)
     return (_steps if form == "step" else _blocks)(q.to(wide) * scale, k.to(wide), v.to(wide), last, bias).to(q.dtype)
@@ -79,7 +79,7 @@ def _queries(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(1, (groups, -1)).flatten(2, 3)
 
 
-def _seen(last: Tensor, k: Tensor) -> Tensor:
+def _visible_keys(last: Tensor, k: Tensor) -> Tensor:
     """(B, 1, T, N) which keys each query sees."""
     return (torch.arange(k.shape[2], device=k.device) <= last.unsqueeze(-1)).unsqueeze(1)
 
@@ -90,7 +90,7 @@ def _steps(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) -
     for t, (now, end) in enumerate(zip(q.unflatten(1, (G, -1)).unbind(3), last.unbind(1))):  # (B, G, R, K) and (B,)
         scores = now @ k.mT
         scores = scores if bias is None else scores + bias[:, :, t].unflatten(1, (G, -1))
-        outs.append(scores.masked_fill(~_seen(end.unsqueeze(1), k), float("-inf")).softmax(-1) @ v)
+        outs.append(scores.masked_fill(~_visible_keys(end.unsqueeze(1), k), float("-inf")).softmax(-1) @ v)
     return torch.stack(outs, 3).flatten(1, 2)
 
 
@@ -104,18 +104,18 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) 
     outs = []
     for block, end, added in zip(blocks, last.split(CHUNK, 1), biases):
         n = int(end.max()) // CHUNK + 1
-        outs.append(checkpoint(_merged, block, end, added, *keys[:n], *values[:n], use_reentrant=False, preserve_rng_state=False))
+        outs.append(checkpoint(_merge_blocks, block, end, added, *keys[:n], *values[:n], use_reentrant=False, preserve_rng_state=False))
     return torch.cat(outs, 2).unflatten(2, (-1, T)).flatten(1, 2)
 
 
-def _merged(q: Tensor, last: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
+def _merge_blocks(q: Tensor, last: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
     """Attention of one block of queries, from blocks of keys and then as many of values, one at a time."""
     half = len(blocks) // 2
     top, total, out = q.new_full((*q.shape[:-1], 1), float("-inf")), q.new_zeros(*q.shape[:-1], 1), torch.zeros_like(blocks[-1][:, :, :1])
     for i, (k, v) in enumerate(zip(blocks[:half], blocks[half:])):
         scores = q @ k.mT
         scores = scores if bias is None else scores + bias[..., i * CHUNK : (i + 1) * CHUNK]
-        scores = scores.masked_fill(~_seen(last - i * CHUNK, k), float("-inf"))
+        scores = scores.masked_fill(~_visible_keys(last - i * CHUNK, k), float("-inf"))
         # every query sees key 0, so `higher` is finite from the first block on; the result does not depend on it
         higher = torch.maximum(top, scores.detach().amax(-1, keepdim=True))
         shrink, weights, top = (top - higher).exp(), (scores - higher).exp(), higher
@@ -139,10 +139,10 @@ def append(state: State | None, new: State, lengths: Tensor | None) -> State:
     count = torch.full((B,), T, device=like.device) if lengths is None else lengths
     if state is None:
         return {**new, "length": count, "used": torch.full_like(count, T)}
-    start, need = state["length"], held(state) + T
+    start, need = state["length"], state_length(state) + T
     place = (start.unsqueeze(1) + time)[:, None, :, None]
     after, learning = start + count, torch.is_grad_enabled()
-    if not learning and need <= _room(state, new) and torch.equal(state["used"], start):
+    if not learning and need <= _capacity(state, new) and torch.equal(state["used"], start):
         for name, x in new.items():
             state[name].scatter_(2, place.expand_as(x), x.to(state[name].dtype))
         return {**state, "length": after, "used": state["used"].copy_(after)}
@@ -152,12 +152,12 @@ def append(state: State | None, new: State, lengths: Tensor | None) -> State:
     return {**kept, "length": after, "used": torch.full_like(after, room) if learning else after.clone()}
 
 
-def held(state: State | None) -> int:
+def state_length(state: State | None) -> int:
     """Tokens of the longest sequence."""
     return 0 if state is None else int(state["length"].max())
 
 
-def _room(state: State, new: State) -> int:
+def _capacity(state: State, new: State) -> int:
     return min(state[name].shape[2] for name in new)
 
 
@@ -185,7 +185,7 @@ class Attention(Mixer):
 
     def __init__(  # noqa: PLR0913  the choices in which published attention layers differ
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         groups: Heads | None = None,
         causal: bool = True,
@@ -193,7 +193,7 @@ class Attention(Mixer):
         base: Annotated[float, Range(above=1)] = 10000.0,
         scale: float | None = None,
         bias: bool = False,
-        each: Width | None = None,
+        each: PositiveWidth | None = None,
     ) -> None:
         super().__init__()
         rotary = positions == "rotary"
@@ -215,10 +215,10 @@ class Attention(Mixer):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         if not self.causal:
-            whole(state, "Attention(causal=False)")
+            refuse_state(state, "Attention(causal=False)")
         start = None if state is None else state["length"]
         q, k, v = self._heads(x, start)
-        n = held(state) + x.shape[1]
+        n = state_length(state) + x.shape[1]
         kept = append(state, {"k": k, "v": v}, lengths)
         last = None
         if start is not None:
@@ -226,14 +226,14 @@ class Attention(Mixer):
         elif not self.causal and lengths is not None:
             last = _ends(lengths, x)
         # a fresh causal row needs no lengths: what counts comes before the padding
-        bias = None if self.distance is None else self.distance(self._places(start, x), n).to(q.dtype)
+        bias = None if self.distance is None else self.distance(self._positions(start, x), n).to(q.dtype)
         o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, bias=bias, form=self.form)
         return self.out(merge(o)), kept if self.causal else {}
 
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(B, H, T, T) how much each token takes of each value, for fresh sequences x (B, T, D); a look inside, not the way it runs."""
         q, k, _ = self._heads(x, None)
-        places = self._places(None, x)
+        places = self._positions(None, x)
         ends = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
         last = torch.minimum(places, _ends(ends, x)) if self.causal else _ends(ends, x)
         bias = None if self.distance is None else self.distance(places, x.shape[1]).to(q.dtype)
@@ -244,7 +244,7 @@ class Attention(Mixer):
         H, G = self.heads, self.groups
         qk, v = split(self.qkv(x), H + 2 * G).split((H + G, G), 1)
         if self.positions == "rotary":
-            qk = rotated(qk, start, self.base)
+            qk = rotate(qk, start, self.base)
         q, k = qk.split((H, G), 1)
         return q, k, v
 
@@ -253,7 +253,7 @@ class Attention(Mixer):
         if not self.causal or self.positions == "relative":
             raise unfit("attention looks at later tokens" if not self.causal else "attention has learned numbers for distances")
         H, G, d = self.heads, self.groups, self.each
-        qkv, mixed = program.shared("qkv", (H + 2 * G) * d), program.shared("mixed", H * d)
+        qkv, mixed = program.add_shared("qkv", (H + 2 * G) * d), program.add_shared("mixed", H * d)
         turns = program.angles(d, self.base) if self.positions == "rotary" else None
         slopes = self.distance.get_buffer("slopes").to(program.dtype) if isinstance(self.distance, Alibi) else None
         program.linear(x, qkv, *linear(self.qkv))
@@ -263,7 +263,7 @@ class Attention(Mixer):
         return memory
 
     @staticmethod
-    def _places(start: Tensor | None, x: Tensor) -> Tensor:
+    def _positions(start: Tensor | None, x: Tensor) -> Tensor:
         time = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
         return time if start is None else start.unsqueeze(1) + time
 
@@ -285,13 +285,13 @@ class CrossAttention(nn.Module):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
-        keys: Width | None = None,
-        values: Width | None = None,
+        keys: PositiveWidth | None = None,
+        values: PositiveWidth | None = None,
         scale: float | None = None,
         bias: bool = False,
-        each: Width | None = None,
+        each: PositiveWidth | None = None,
     ) -> None:
         super().__init__()
         d = head_width(width if each is None else each * heads, heads, False, "CrossAttention")
@@ -324,7 +324,7 @@ def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bi
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     G = k.shape[1]
     logits = (_queries(q, G) @ k.mT * scale).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
-    return (logits if bias is None else logits + bias).masked_fill(~_seen(last, k), float("-inf"))
+    return (logits if bias is None else logits + bias).masked_fill(~_visible_keys(last, k), float("-inf"))
 
 
 def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
@@ -337,10 +337,10 @@ def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
     return d
 
 
-def whole(state: State | None, owner: str) -> None:
+def refuse_state(state: State | None, owner: str) -> None:
     """Refuse to go on from a state where every token sees the whole sequence."""
     if state is not None:
-        raise BadInput(f"{owner} sees the whole sequence at once and cannot go on from a state", where="state", fix="give it all of x")
+        raise BadInput(f"{owner} sees the whole sequence at once and cannot continue from a state", where="state", fix="give it all of x")
 
 
 def _ends(lengths: Tensor, x: Tensor) -> Tensor:

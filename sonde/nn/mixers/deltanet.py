@@ -20,7 +20,7 @@ from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, unit
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Rule:
@@ -40,7 +40,12 @@ class DeltaNet(Recurrent):
     """
 
     def __init__(
-        self, width: Width = 64, heads: Heads = 4, taps: Annotated[int, Range(least=1)] = 4, negative: bool = False, gate: bool = False
+        self,
+        width: PositiveWidth = 64,
+        heads: Heads = 4,
+        taps: Annotated[int, Range(least=1)] = 4,
+        negative: bool = False,
+        gate: bool = False,
     ) -> None:
         super().__init__()
         self.width, self.heads, self.most = width, heads, 2.0 if negative else 1.0

@@ -15,7 +15,7 @@ from ...core.options import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, log_b: Tensor) -> Rule:
@@ -32,7 +32,7 @@ class DFW(Recurrent):
     keys: numbers per key of each head; none takes as many as a value has
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
         head = divides(width, heads, "DFW")
         self.width, self.heads = width, heads

@@ -19,7 +19,7 @@ from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias, unit
 from ._mixer import Recurrent
-from ._parts import Heads, Width, merge, split
+from ._parts import Heads, PositiveWidth, merge, split
 
 Count = Annotated[int, Range(least=1)]
 
@@ -45,7 +45,7 @@ class GatedDeltaNet(Recurrent):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         value_heads: Count | None = None,
         key: Count | None = None,

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from ...core.options import Range
 from ..features import Fourier
-from ..recurrence import Rule, State, Steps, normalized, with_ones
+from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) -> Rule:
@@ -29,7 +29,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) ->
     floor: the least denominator, in size
     """
     written = -torch.expm1(log_g).unsqueeze(-1) * k
-    return normalized((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
+    return normalize((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
 
 
 @final
@@ -41,7 +41,7 @@ class GatedRFA(Recurrent):
     features: random directions for each head; there are twice as many features
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))

@@ -14,7 +14,7 @@ from ...core.options import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
@@ -31,7 +31,7 @@ class GLA(Recurrent):
     rank: width of the bottleneck that makes the forget gate
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         value = divides(width, heads, "GLA")

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrence import State
-from ._cell import Cell, Memory, keeping
+from ._cell import Cell, MemoryLength, keeping
 from ._gates import full
-from ._parts import Width
+from ._parts import PositiveWidth
 
 
 @final
@@ -33,11 +33,11 @@ class GRU(Cell):
 
     def __init__(
         self,
-        width: Width = 64,
-        hidden: Width | None = None,
+        width: PositiveWidth = 64,
+        hidden: PositiveWidth | None = None,
         update: Literal["keep_old", "take_new"] = "keep_old",
         reset_after: bool = False,
-        memory: Memory | None = None,
+        memory: MemoryLength | None = None,
     ) -> None:
         super().__init__(width, hidden, gates=3)
         self.update = update
@@ -46,7 +46,7 @@ class GRU(Cell):
             keep = keeping(self.hidden, memory)
             self.x.bias[self.hidden : 2 * self.hidden] = keep if update == "keep_old" else -keep
 
-    def turn(self, p: Tensor, state: State) -> State:
+    def step_cell(self, p: Tensor, state: State) -> State:
         h = state["h"]
         from_x, weights = p.chunk(3, -1), full(self.h.weight).chunk(3)
         r, z = (torch.sigmoid(projection + h @ w.mT) for projection, w in zip(from_x[:2], weights))
@@ -54,7 +54,7 @@ class GRU(Cell):
         n = torch.tanh(from_x[2] + inner)
         return {"h": z * h + (1 - z) * n if self.update == "keep_old" else (1 - z) * h + z * n}
 
-    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         from ...kernels.gates import gru
 
         weight = self.h.weight

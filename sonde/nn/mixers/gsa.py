@@ -21,7 +21,7 @@ from ...core.options import Range
 from ..recurrence import State, Steps
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor, log_a: Tensor | None) -> Generator[Steps, Tensor, Tensor]:
@@ -39,7 +39,7 @@ class GSA(Recurrent):
     slots: of each memory; none takes as many as a key has numbers
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
         head = divides(width, heads, "GSA")
         self.width, self.heads = width, heads

@@ -19,7 +19,7 @@ from ..recurrence import Rule, State
 from . import gla
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, v: Tensor, log_a: Tensor) -> Rule:
@@ -36,7 +36,7 @@ class HGRN2(Recurrent):
     bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:
         super().__init__()
         divides(width, heads, "HGRN2")
         self.width, self.heads, self.bound = width, heads, bound

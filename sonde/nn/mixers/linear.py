@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor) -> Rule:
@@ -29,7 +29,7 @@ class Linear(Recurrent):
     heads: independent states
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))

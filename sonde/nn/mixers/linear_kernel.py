@@ -11,11 +11,11 @@ from typing import final
 
 from torch import Tensor, nn
 
-from ..features import Feature, Name, feature
+from ..features import Feature, FeatureName, feature
 from ..recurrence import Rule, State
 from . import linear
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature) -> Rule:
@@ -32,7 +32,7 @@ class LinearKernel(Recurrent):
     feature_map: what queries and keys are mapped to
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads
         head = divides(width, heads, "LinearKernel")

@@ -12,10 +12,10 @@ from typing import final
 
 from torch import Tensor, nn
 
-from ..features import Feature, Name, feature
-from ..recurrence import Rule, State, Steps, normalized, with_ones
+from ..features import Feature, FeatureName, feature
+from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> Rule:
@@ -23,7 +23,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> 
 
     floor: the least denominator, in size
     """
-    return normalized((yield Steps(phi(q), phi(k), with_ones(v))), floor)
+    return normalize((yield Steps(phi(q), phi(k), with_ones(v))), floor)
 
 
 @final
@@ -35,7 +35,7 @@ class LinearNorm(Recurrent):
     feature_map: what queries and keys are mapped to
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, feature_map: Name = "elu") -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))

@@ -18,8 +18,8 @@ from ...core.errors import BadInput
 from ...core.options import Range
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, Width, divides, merge, split
-from .attention import attend, whole
+from ._parts import Heads, PositiveWidth, divides, merge, split
+from .attention import attend, refuse_state
 
 
 @final
@@ -40,7 +40,7 @@ class Linformer(Mixer):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         rows: Annotated[int, Range(1)] = 64,
         max_len: Annotated[int, Range(1)] = 1024,
@@ -64,7 +64,7 @@ class Linformer(Mixer):
         return "parallel", "the only one it has"
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        whole(state, "Linformer")
+        refuse_state(state, "Linformer")
         T = x.shape[1]
         if self.max_len < T:
             raise BadInput(

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ..recurrence import State
-from ._cell import Cell, Memory, keeping
+from ._cell import Cell, MemoryLength, keeping
 from ._gates import full
-from ._parts import Width
+from ._parts import PositiveWidth
 
 
 @final
@@ -35,10 +35,10 @@ class LSTM(Cell):
 
     def __init__(
         self,
-        width: Width = 64,
-        hidden: Width | None = None,
+        width: PositiveWidth = 64,
+        hidden: PositiveWidth | None = None,
         output_gate: Literal["standard", "cell_only", "peephole"] = "standard",
-        memory: Memory | None = None,
+        memory: MemoryLength | None = None,
     ) -> None:
         super().__init__(width, hidden, gates=4, given=3 if output_gate == "cell_only" else 4)
         H = self.hidden
@@ -53,7 +53,7 @@ class LSTM(Cell):
                 nn.init.xavier_uniform_(self.cell.weight)
                 self.cell.bias.zero_()
 
-    def turn(self, p: Tensor, state: State) -> State:
+    def step_cell(self, p: Tensor, state: State) -> State:
         i, f, g, *o = p.chunk(3 if self.cell is not None else 4, -1)
         hi, hf, hg, ho = (state["h"] @ full(self.h.weight).mT).chunk(4, -1)
         c = torch.sigmoid(f + hf) * state["c"] + torch.sigmoid(i + hi) * torch.tanh(g + hg)
@@ -63,7 +63,7 @@ class LSTM(Cell):
             seen = o[0] + ho if self.peephole is None else o[0] + ho + self.peephole * c
         return {"h": torch.sigmoid(seen) * torch.tanh(c), "c": c}
 
-    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         from ...kernels.gates import lstm
 
         inner, vector = (None, self.peephole) if self.cell is None else (self.cell.weight, self.cell.bias)

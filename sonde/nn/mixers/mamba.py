@@ -19,7 +19,7 @@ from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
 from ._mixer import Recurrent
-from ._parts import Width
+from ._parts import PositiveWidth
 
 Count = Annotated[int, Range(least=1)]
 
@@ -46,7 +46,9 @@ class Mamba(Recurrent):
 
     no_decay = ("log_rate", "skip")
 
-    def __init__(self, width: Width = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4) -> None:
+    def __init__(
+        self, width: PositiveWidth = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4
+    ) -> None:
         super().__init__()
         inner = width * expand
         self.width, self.sizes = width, (rank or math.ceil(width / 16), states, states)

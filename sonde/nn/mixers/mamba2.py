@@ -21,7 +21,7 @@ from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 Count = Annotated[int, Range(least=1)]
 
@@ -54,7 +54,7 @@ class Mamba2(Recurrent):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         states: Count = 64,
         groups: Count = 1,
@@ -92,8 +92,8 @@ class Mamba2(Recurrent):
         H, G, (inner, keys, _) = self.heads, self.groups, self.sizes
         channels, sizes = sum(self.sizes), (H, G, keys // G, inner // H)
         into, vkq, mixed, gated = (
-            *(program.shared(name, n) for name, n in (("into", inner + channels + H), ("vkq", channels), ("mixed", inner))),
-            program.own("gated", inner),
+            *(program.add_shared(name, n) for name, n in (("into", inner + channels + H), ("vkq", channels), ("mixed", inner))),
+            program.add_per_thread("gated", inner),
         )
         program.linear(x, into, *linear(self.into))
         conv = program.convolve(program.later(into, inner), vkq, self.conv.weight, self.conv.bias)

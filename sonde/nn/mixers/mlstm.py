@@ -18,7 +18,7 @@ from ...core.options import Range
 from ..recurrence import Rule, State, Steps, divide, with_ones
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
 LEAST = -1e5
 """log of a forget gate so small that the running maximum need not know how small"""
@@ -61,7 +61,7 @@ class MLSTM(Recurrent):
     """
 
     def __init__(
-        self, width: Width = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
+        self, width: PositiveWidth = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
     ) -> None:
         super().__init__()
         divides(width, heads, "MLSTM")
@@ -85,12 +85,12 @@ class MLSTM(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_i, forget = (self._capped(full(gate(x))).transpose(1, 2) for gate in (self.input, self.forget))
+        log_i, forget = (self._cap(full(gate(x))).transpose(1, 2) for gate in (self.input, self.forget))
         o, after = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_i, F.logsigmoid(forget), state), state, lengths)
         o = merge(F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=1e-6)) * self.norm
         return self.out(o * torch.sigmoid(self.gate(x))), after
 
-    def _capped(self, x: Tensor) -> Tensor:
+    def _cap(self, x: Tensor) -> Tensor:
         return x if self.cap is None else self.cap * torch.tanh(x / self.cap)
 
 

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.options import Range
-from ..precision import unrounded
-from ..recurrence import Rule, State, Steps, normalized, with_ones
+from ..precision import full_precision
+from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._mixer import Recurrent
-from ._parts import Heads, Width, advanced, merge, rotated, split
-from .attention import head_width, whole
+from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split
+from .attention import head_width, refuse_state
 
 
 def rule(log_q: Tensor, log_k: Tensor, v: Tensor, state: State | None = None) -> Rule:
@@ -40,11 +40,11 @@ def rule(log_q: Tensor, log_k: Tensor, v: Tensor, state: State | None = None) ->
         old = state["m"].view(-1, H, 1, M)
         m = torch.cat([old.detach(), log_k.detach()], 2).cummax(2).values[:, :, 1:]
         before = torch.cat([old, m[:, :, :-1]], 2)
-    out = yield Steps(_read(log_q, m), torch.exp(log_k - m), with_ones(v), log_key=before - m)
-    return normalized(out), {"m": m.mT.flatten(1, 2)}
+    out = yield Steps(_query_features(log_q, m), torch.exp(log_k - m), with_ones(v), log_key=before - m)
+    return normalize(out), {"m": m.mT.flatten(1, 2)}
 
 
-def _read(log_q: Tensor, m: Tensor) -> Tensor:
+def _query_features(log_q: Tensor, m: Tensor) -> Tensor:
     """phi(q) for a state relative to m, the largest feature one: what all have in common cancels in the output."""
     log = log_q + m
     return torch.exp(log - log.detach().amax(-1, keepdim=True))
@@ -52,7 +52,7 @@ def _read(log_q: Tensor, m: Tensor) -> Tensor:
 
 def log_features(x: Tensor, W: Tensor) -> Tensor:
     """log phi(x) of x (.., K) by directions W (M, K) -> (.., M); in float32 or better, for it is the argument of exp."""
-    with unrounded(x):
+    with full_precision(x):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return x @ W.to(x.dtype).mT - (x.square().sum(-1, keepdim=True) + math.log(len(W))) / 2
 
@@ -77,7 +77,7 @@ class Performer(Recurrent):
     W: Tensor
 
     def __init__(
-        self, width: Width = 64, heads: Heads = 4, features: Annotated[int, Range(1)] = 64, causal: bool = True, rotary: bool = True
+        self, width: PositiveWidth = 64, heads: Heads = 4, features: Annotated[int, Range(1)] = 64, causal: bool = True, rotary: bool = True
     ) -> None:
         super().__init__()
         d = head_width(width, heads, rotary, "Performer")
@@ -87,18 +87,18 @@ class Performer(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         if not self.causal:
-            whole(state, "Performer(causal=False)")
+            refuse_state(state, "Performer(causal=False)")
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         position = None if state is None else state["position"]
         if self.rotary:
-            q, k = rotated(q, position), rotated(k, position)
+            q, k = rotate(q, position), rotate(k, position)
         log_q, log_k = (log_features(one * one.shape[-1] ** -0.25, self.W) for one in (q, k))
         o, after = self.recur(rule(log_q, log_k, v.to(log_k.dtype), state), state, lengths)
         if not self.causal:  # the same recurrence, but all read what it has gathered in the end
             m = after["m"].unflatten(1, (self.heads, -1)).unsqueeze(2).nan_to_num(neginf=0.0)  # -inf: an empty row
-            o, after = normalized(_read(log_q, m) @ after["S0"]), {}
+            o, after = normalize(_query_features(log_q, m) @ after["S0"]), {}
         else:
-            after["position"] = advanced(position, x, lengths)
+            after["position"] = advance_position(position, x, lengths)
         return self.out(merge(o).to(x.dtype)), after
 
 

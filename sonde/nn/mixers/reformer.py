@@ -22,25 +22,25 @@ from torch.nn import functional as F
 
 from ...core.errors import BadInput
 from ...core.options import Range
-from ..precision import unrounded
+from ..precision import full_precision
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, Width, merge, rotated, split
-from .attention import append, attend_where, head_width, held
+from ._parts import Heads, PositiveWidth, merge, rotate, split
+from .attention import append, attend_where, head_width, state_length
 
 ALONE = -1e4
 """score of a token with itself: nothing beside any other, everything where there is no other"""
 
 
-def hashed(x: Tensor, rotations: Tensor) -> Tensor:
+def hash_buckets(x: Tensor, rotations: Tensor) -> Tensor:
     """x (B, H, T, K), rotations (H, R, K, buckets / 2) -> (B, H, T, R) the bucket in each round; the length of x is no matter."""
-    with unrounded(x):  # a rounded product would send tokens to other buckets
+    with full_precision(x):  # a rounded product would send tokens to other buckets
         wide = torch.promote_types(x.dtype, torch.float32)
         turned = torch.einsum("bhtk,hrkn->bhtrn", x.to(wide), rotations.to(wide))
         return torch.cat([turned, -turned], -1).argmax(-1)
 
 
-def seen(buckets: Tensor, others: Tensor, place: Tensor) -> Tensor:
+def visible_keys(buckets: Tensor, others: Tensor, place: Tensor) -> Tensor:
     """(B, H, T, N) which keys count for queries in `buckets` (B, H, T, R) at `place` (B, T), of keys in `others` (B, H, N, R)."""
     same = torch.zeros(1, dtype=torch.bool, device=place.device)
     for one, other in zip(buckets.unbind(-1), others.unbind(-1)):
@@ -69,7 +69,7 @@ class Reformer(Mixer):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         buckets: Annotated[int, Range(2)] = 8,
         rounds: Annotated[int, Range(1)] = 2,
@@ -99,22 +99,22 @@ class Reformer(Mixer):
                 fix="give it all of x, or make it with capacity=None",
             )
         q, v = split(self.qk(x), self.heads), split(self.v(x), self.heads)
-        buckets, k = hashed(q, self.rotations), F.normalize(q, dim=-1)
+        buckets, k = hash_buckets(q, self.rotations), F.normalize(q, dim=-1)
         start = None if state is None else state["length"]
         if self.rotary:
-            q, k = rotated(q, start), rotated(k, start)
+            q, k = rotate(q, start), rotate(k, start)
         if self.capacity is not None:
-            return self.out(merge(self._sorted(q, append(None, {"k": k, "v": v, "buckets": buckets}, lengths)))), {}
-        time, n = torch.arange(x.shape[1], device=x.device), held(state) + x.shape[1]
+            return self.out(merge(self._sorted_attention(q, append(None, {"k": k, "v": v, "buckets": buckets}, lengths)))), {}
+        time, n = torch.arange(x.shape[1], device=x.device), state_length(state) + x.shape[1]
         place = (time if start is None else start.unsqueeze(1) + time).expand(len(x), -1)
         kept = append(state, {"k": k, "v": v, "buckets": buckets}, lengths)
         k, v, others = (kept[name][:, :, :n] for name in ("k", "v", "buckets"))
         size = 1 if self.form == "step" else x.shape[1]
         parts = zip(q.split(size, 2), buckets.split(size, 2), place.split(size, 1))
-        o = [attend_where(seen(mine, others, at), now, k, v, self.scale) for now, mine, at in parts]
+        o = [attend_where(visible_keys(mine, others, at), now, k, v, self.scale) for now, mine, at in parts]
         return self.out(merge(torch.cat(o, 2))), kept
 
-    def _sorted(self, q: Tensor, kept: State) -> Tensor:
+    def _sorted_attention(self, q: Tensor, kept: State) -> Tensor:
         """Each round on its own, joined by the sums of their weights; a pair met in several rounds is shared among them."""
         assert self.capacity is not None
         T, C, pad = q.shape[2], self.capacity, -q.shape[2] % self.capacity

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, Width, advanced, divides, merge, rotated, split
+from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rotate, split
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor) -> Rule:
@@ -38,7 +38,7 @@ class RetNet(Recurrent):
     heads: independent states
     """
 
-    def __init__(self, width: Width = 64, heads: Heads = 4) -> None:
+    def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads
         key = divides(width, heads, "RetNet")
@@ -52,10 +52,10 @@ class RetNet(Recurrent):
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         position = None if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        q, k = (rotated(one, position, interleaved=True) for one in (q, k * k.shape[-1] ** -0.5))
+        q, k = (rotate(one, position, interleaved=True) for one in (q, k * k.shape[-1] ** -0.5))
         log_gamma = log_gammas(self.heads).to(x.device, torch.promote_types(v.dtype, torch.float32))
         o, after = self.recur(rule(q, k, v, log_gamma), state, lengths)
-        after["position"] = advanced(position, x, lengths)
+        after["position"] = advance_position(position, x, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), after
 
 

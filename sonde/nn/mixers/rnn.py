@@ -13,7 +13,7 @@ from torch import Tensor
 from ..recurrence import State
 from ._cell import Cell
 from ._gates import full
-from ._parts import Width
+from ._parts import PositiveWidth
 
 
 @final
@@ -25,15 +25,17 @@ class RNN(Cell):
     activation: what bends the sum
     """
 
-    def __init__(self, width: Width = 64, hidden: Width | None = None, activation: Literal["tanh", "relu"] = "tanh") -> None:
+    def __init__(
+        self, width: PositiveWidth = 64, hidden: PositiveWidth | None = None, activation: Literal["tanh", "relu"] = "tanh"
+    ) -> None:
         super().__init__(width, hidden, gates=1)
         self.activation = activation
 
-    def turn(self, p: Tensor, state: State) -> State:
+    def step_cell(self, p: Tensor, state: State) -> State:
         pre = p + state["h"] @ full(self.h.weight).mT
         return {"h": torch.tanh(pre) if self.activation == "tanh" else torch.relu(pre)}
 
-    def through(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         from ...kernels.gates import rnn
 
         out, h = rnn(p, self.h.weight, state["h"], lengths, relu=self.activation == "relu")

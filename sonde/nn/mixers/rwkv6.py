@@ -20,13 +20,13 @@ from ..recurrence import Rule, State, Steps
 from ..short_conv import tail_of
 from ._gates import full
 from ._mixer import Recurrent
-from ._parts import Heads, Width, divides, merge, split
+from ._parts import Heads, PositiveWidth, divides, merge, split
 
-Side = Literal["value", "key"]
+BonusSide = Literal["value", "key"]
 Count = Annotated[int, Range(least=1)]
 
 
-def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: Side = "value") -> Rule:
+def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: BonusSide = "value") -> Rule:
     """S = Diag(a) S + k (x) v, read before it is written: o = (S_{t-1} + bonus)^T q.
 
     q, k, log_a (B, H, L, K), v (B, H, L, V); d (H, V) weighs the values of the present token, or (H, K) its keys
@@ -48,7 +48,9 @@ class RWKV6(Recurrent):
 
     no_decay = ("share", "now")
 
-    def __init__(self, width: Width = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: Side = "key") -> None:
+    def __init__(
+        self, width: PositiveWidth = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: BonusSide = "key"
+    ) -> None:
         super().__init__()
         self.width, self.heads, self.bonus = width, heads, bonus
         place = torch.arange(width) / width

@@ -20,7 +20,7 @@ from ...core.options import Range
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_sizes
 from ._mixer import Recurrent
-from ._parts import Width
+from ._parts import PositiveWidth
 
 
 def rule(v: Tensor, a: Tensor, rate: Tensor, B: Tensor, C: Tensor, d: Tensor | None = None) -> Rule:
@@ -46,7 +46,7 @@ class S4(Recurrent):
     no_decay = ("log_step", "log_rate", "turn", "skip")
 
     def __init__(
-        self, width: Width = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex"
+        self, width: PositiveWidth = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex"
     ) -> None:
         super().__init__()
         if kind == "complex" and states % 2:

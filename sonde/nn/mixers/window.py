@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from ...core.options import Range
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, Width, advanced, merge, rotated, split
+from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split
 from .attention import attend_where, head_width
 
 BLOCK = 32
@@ -47,7 +47,7 @@ class Window(Mixer):
 
     def __init__(
         self,
-        width: Width = 64,
+        width: PositiveWidth = 64,
         heads: Heads = 4,
         window: Annotated[int, Range(1)] = 64,
         dilation: Annotated[int, Range(1)] = 1,
@@ -75,13 +75,13 @@ class Window(Mixer):
         position = torch.zeros(B, dtype=torch.long, device=x.device) if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         if self.rotary:
-            q, k = rotated(q, position), rotated(k, position)
+            q, k = rotate(q, position), rotate(k, position)
         new = torch.cat([k, v], -1)
         whole = new if state is None else torch.cat([state["tail"].to(new.dtype), new], 2)
         first = self._first(None if state is None else state["first"], new, position)
         form = self.form if self.form != "auto" else self.auto(T)[0]
         o = {"step": self._steps, "parallel": self._parallel, "chunk": self._blocks}[form](q, whole, first, position)
-        after = advanced(position, x, lengths)
+        after = advance_position(position, x, lengths)
         # a copy, so that it does not hold on to the whole; entries before the beginning are never looked at
         kept = whole.shape[2] - T + (after - position).unsqueeze(1) + torch.arange(-self.window * self.dilation, 0, device=x.device)
         return self.out(merge(o)), {"tail": _take(whole, kept.clamp_min(0)), "first": first, "position": after}
@@ -92,7 +92,7 @@ class Window(Mixer):
         entries = _take(new, place.clamp(0, new.shape[2] - 1))
         return entries if old is None else torch.where((place < 0)[:, None, :, None], old.to(new.dtype), entries)
 
-    def _seen(self, query: Tensor, key: Tensor, past: int, position: Tensor) -> Tensor:
+    def _visible_keys(self, query: Tensor, key: Tensor, past: int, position: Tensor) -> Tensor:
         """(B, .., C, global tokens + keys) which pairs count, of queries (.., C, 1) and keys (.., 1, keys) by their place in `whole`.
 
         A global token inside the window is left to the global ones, so that no pair counts twice.
@@ -105,14 +105,14 @@ class Window(Mixer):
     def _parallel(self, q: Tensor, whole: Tensor, first: Tensor, position: Tensor) -> Tensor:
         places = torch.arange(whole.shape[2], device=q.device)
         past = whole.shape[2] - q.shape[2]
-        seen = self._seen(places[past:].unsqueeze(1), places, past, position)
+        seen = self._visible_keys(places[past:].unsqueeze(1), places, past, position)
         return self._attend(seen.unsqueeze(1), q, torch.cat([first, whole], 2))
 
     def _steps(self, q: Tensor, whole: Tensor, first: Tensor, position: Tensor) -> Tensor:
         tokens, past, outs = whole.unbind(2), whole.shape[2] - q.shape[2], []
         for t, now in enumerate(q.split(1, 2), past):
             near = range(t, -1, -self.dilation)[: self.window]
-            seen = self._seen(position.new_tensor([[t]]), position.new_tensor([list(near)]), past, position)
+            seen = self._visible_keys(position.new_tensor([[t]]), position.new_tensor([list(near)]), past, position)
             outs.append(self._attend(seen.unsqueeze(1), now, torch.cat([first, torch.stack([tokens[i] for i in near], 2)], 2)))
         return torch.cat(outs, 2)
 
@@ -128,7 +128,7 @@ class Window(Mixer):
         places = torch.arange(past + end, device=q.device)
         key_places = places.unflatten(0, (-1, R)).unfold(0, W + C, C).transpose(0, 1)  # (R, N, W + C)
         query_places = places[past:].unflatten(0, (N, C, R)).permute(2, 0, 1)  # (R, N, C)
-        seen = self._seen(query_places.unsqueeze(-1), key_places.unsqueeze(-2), past, position)
+        seen = self._visible_keys(query_places.unsqueeze(-1), key_places.unsqueeze(-2), past, position)
         keys = torch.cat([first[:, None, None].expand(-1, R, N, -1, -1, -1), keys], -2)
         out = self._attend(seen.flatten(0, 2).unsqueeze(1), queries.flatten(0, 2), keys.flatten(0, 2))
         return out.unflatten(0, (B, R, N)).permute(0, 3, 2, 4, 1, 5).flatten(2, 4)[:, :, :T]

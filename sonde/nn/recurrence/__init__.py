@@ -1,7 +1,7 @@
 """One engine for linear recurrences: a rule says what each step does, the engine supplies every way to compute it."""
 
 from .choose import Choice, choose
-from .run import FORMS, Rule, State, Watch, compute, divide, normalized, run, watching, with_ones
+from .run import FORMS, Rule, State, Watch, compute, divide, normalize, run, watching, with_ones
 from .scan import scan
 from .steps import Steps
 
@@ -15,7 +15,7 @@ __all__ = [
     "choose",
     "compute",
     "divide",
-    "normalized",
+    "normalize",
     "run",
     "scan",
     "watching",

@@ -50,7 +50,7 @@ class Choice:
 def choose(s: Steps) -> Choice:
     """The form with the lowest estimate among those that can run here."""
     problem = fused.why_not(s)
-    estimates = {form: estimate(s, form) for form in fused.able(s)}
+    estimates = {form: estimate(s, form) for form in fused.available_forms(s)}
     best = min(estimates, key=lambda form: estimates[form])
     if best == "fused":
         others = {form: seconds for form, seconds in estimates.items() if form != "fused"}
@@ -72,7 +72,7 @@ def estimate(s: Steps, form: str) -> float:
     """Expected seconds of a forward pass."""
     price = PRICES[form]
     work = flops(s, form) / price.rate * (2 if s.kind == "delta" and form in ("chunk", "parallel") else 1)  # triangular solves
-    return price.call + rounds(s, form) * price.round + work + touched(s, form) * TOUCH
+    return price.call + rounds(s, form) * price.round + work + elementwise_count(s, form) * TOUCH
 
 
 def rounds(s: Steps, form: str) -> int:
@@ -89,7 +89,7 @@ def rounds(s: Steps, form: str) -> int:
     return 1
 
 
-def touched(s: Steps, form: str) -> float:
+def elementwise_count(s: Steps, form: str) -> float:
     """Numbers that go through elementwise operations, once for each time they do."""
     B, H, L, K, V = s.sizes
     if s.kind == "hadamard":

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan import joined, scan
+from .scan import combine_rule, scan
 from .steps import Steps
 
 CHUNK = 64
@@ -33,7 +33,7 @@ FIRST, SECOND = (..., 0, slice(None), slice(None)), (..., 1, slice(None), slice(
 
 def step(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence as it is written, one step after the other."""
-    s = s.ungrouped().by_step()
+    s = s.ungroup().by_step()
     B, H, L, K, V = s.sizes
     # unbind once: an index inside the loop would make the gradient of each step as long as the sequence
     times = {
@@ -43,16 +43,16 @@ def step(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     for t in range(L):
         now = {name: x[t] for name, x in times.items()}
         before = S
-        S = _kept(S, now, s.rate)
+        S = _decay(S, now, s.rate)
         v = now["v"].to(S.dtype)
         if s.beta is not None:
             v = now["beta"].unsqueeze(-1) * (v - torch.einsum("bhkv,bhk->bhv", S, now["k"]))
         S = S + (v.unsqueeze(-2) if s.k is None else now["k"].unsqueeze(-1) * v.unsqueeze(-2))
-        outs.append(_read(before if s.read == "before" else S, now.get("q"), s.weight))
+        outs.append(_read_out(before if s.read == "before" else S, now.get("q"), s.weight))
     return torch.stack(outs, 2) if outs else s.v.new_zeros(B, H, 0, V), S
 
 
-def _kept(S: Tensor, now: dict[str, Tensor], rate: Tensor | None) -> Tensor:
+def _decay(S: Tensor, now: dict[str, Tensor], rate: Tensor | None) -> Tensor:
     """What one step keeps of the state."""
     if rate is not None:
         return S * torch.exp(now["log_value"].unsqueeze(-2) * rate)
@@ -63,7 +63,7 @@ def _kept(S: Tensor, now: dict[str, Tensor], rate: Tensor | None) -> Tensor:
     return S * now["log_value"].exp().unsqueeze(-2) if "log_value" in now else S
 
 
-def _read(S: Tensor, q: Tensor | None, weight: Tensor | None) -> Tensor:
+def _read_out(S: Tensor, q: Tensor | None, weight: Tensor | None) -> Tensor:
     """o = sum over keys of q weight S."""
     S = S if weight is None else S * weight
     out = S.sum(-2) if q is None else torch.einsum("...kv,...k->...v", S, q.to(S.dtype))
@@ -82,7 +82,7 @@ def chunk(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     return _chunks(s, state, CHUNK, tree=False)
 
 
-def scanned(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
+def scan_form(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     """Summaries of chunks joined in a tree; a Hadamard recurrence has no cheaper summary than each step itself."""
     if s.kind == "hadamard":
         return _pieces(s, state, max(s.v.shape[2], 1))
@@ -93,7 +93,7 @@ def scanned(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor]:
-    s = s.ungrouped().by_step()
+    s = s.ungroup().by_step()
     L = s.v.shape[2]
     if L == 0:
         return s.v.new_zeros(s.v.shape), state
@@ -109,25 +109,25 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
     q, k, v, key, value = (fold(x) for x in (s.q, s.k, s.v, row, s.log_value))
     assert q is not None and k is not None and v is not None
     before = s.read == "before"
-    q_in, k_out, v_out = _times(q, _up_to(key, before)), _times(k, _after(key)), _times(v, _after(value))
+    q_in, k_out, v_out = _times(q, _decay_up_to(key, before)), _times(k, _after(key)), _times(v, _after(value))
     end = _end(key, value, state, len(v))
     if s.beta is None:
         inside = _inside(q, k, v, key, value, before)
         H = k_out.mT @ v_out
         end = end.expand_as(H)
-        states, state = _in_tree(torch.mul, end, H, state) if tree else _in_turn(end, H, state)
-        out = inside + _times(q_in @ states, _up_to(value, before))
+        states, state = _states_by_scan(torch.mul, end, H, state) if tree else _states_in_order(end, H, state)
+        out = inside + _times(q_in @ states, _decay_up_to(value, before))
     else:
         beta = fold(s.beta.unsqueeze(-1))
         assert beta is not None
         # (I + M) u = beta (v - k_in S): what is written must not depend on what the chunk itself wrote before
         M = beta * _scores(k, k, key, before=False).tril(-1)
         A = _scores(q, k, key, before)
-        both = torch.cat([beta * v, beta * _times(k, _up_to(key, False))], -1)
+        both = torch.cat([beta * v, beta * _times(k, _decay_up_to(key, False))], -1)
         U, W = torch.linalg.solve_triangular(M, both, upper=False, unitriangular=True).split([v.shape[-1], k.shape[-1]], -1)
         if tree:
             P = torch.diag_embed(end.squeeze(-1).expand(*end.shape[:-2], k.shape[-1])) - k_out.mT @ W
-            states, state = _in_tree(torch.matmul, P, k_out.mT @ U, state)
+            states, state = _states_by_scan(torch.matmul, P, k_out.mT @ U, state)
             out = q_in @ states + A @ (U - W @ states)
         else:
             outs = []
@@ -139,13 +139,13 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
     return out.movedim(0, 2).flatten(2, 3)[:, :, :L], state
 
 
-def _in_tree(apply: Callable[[Tensor, Tensor], Tensor], P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _states_by_scan(apply: Callable[[Tensor, Tensor], Tensor], P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """States before each chunk (n, B, H, K, V) and the one after the last, S' = P S + H for each, by a scan."""
-    _, after = scan(joined(apply), (P, torch.cat([(apply(P[0], state) + H[0]).unsqueeze(0), H[1:]])))
+    _, after = scan(combine_rule(apply), (P, torch.cat([(apply(P[0], state) + H[0]).unsqueeze(0), H[1:]])))
     return torch.cat([state.unsqueeze(0), after[:-1]]), after[-1]
 
 
-def _in_turn(P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _states_in_order(P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The same, one chunk after the other."""
     states = [state]
     for p, h in zip(P, H):
@@ -167,10 +167,10 @@ def _inside(q: Tensor, k: Tensor, v: Tensor, key: Tensor | None, value: Tensor |
     q, k, v, value = (x.unflatten(-2, (2, -1)) for x in (q, k, v, value))
     key = None if key is None else key.unflatten(-2, (2, -1))
     inner = _inside(q, k, v, key, value, before)
-    reads = _times(q[SECOND], None if key is None else _up_to(key[SECOND], before))
+    reads = _times(q[SECOND], None if key is None else _decay_up_to(key[SECOND], before))
     writes = _times(k[FIRST], None if key is None else _after(key[FIRST]))
     cross = reads @ writes.mT @ _times(v[FIRST], _after(value[FIRST]))
-    return torch.cat([inner[FIRST], inner[SECOND] + _times(cross, _up_to(value[SECOND], before))], -2)
+    return torch.cat([inner[FIRST], inner[SECOND] + _times(cross, _decay_up_to(value[SECOND], before))], -2)
 
 
 def _scores(q: Tensor, k: Tensor, key: Tensor | None, before: bool) -> Tensor:
@@ -183,7 +183,7 @@ def _scores(q: Tensor, k: Tensor, key: Tensor | None, before: bool) -> Tensor:
         return torch.zeros_like(q[..., :1]) if before else (q * k).sum(-1, keepdim=True)
     q, k, key = (x.unflatten(-2, (2, -1)) for x in (q, k, key))
     inner = _scores(q, k, key, before)
-    cross = _times(q[SECOND], _up_to(key[SECOND], before)) @ _times(k[FIRST], _after(key[FIRST])).mT
+    cross = _times(q[SECOND], _decay_up_to(key[SECOND], before)) @ _times(k[FIRST], _after(key[FIRST])).mT
     return torch.cat([F.pad(inner[FIRST], (0, C // 2)), torch.cat([cross, inner[SECOND]], -1)], -2)
 
 
@@ -196,7 +196,7 @@ def _sums(g: Tensor, before: bool) -> Tensor:
     return torch.where(below, g.unsqueeze(-1), 0).cumsum(-2)
 
 
-def _up_to(g: Tensor | None, before: bool) -> Tensor | None:
+def _decay_up_to(g: Tensor | None, before: bool) -> Tensor | None:
     """Decay from the start of the chunk up to each step, this one included or not."""
     if g is None:
         return None
@@ -233,15 +233,15 @@ def _pieces(s: Steps, state: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _scan_steps(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
-    s = s.ungrouped()
+    s = s.ungroup()
     assert s.rate is not None and s.log_value is not None
     P = torch.exp(s.log_value.unsqueeze(-2) * s.rate.unsqueeze(1)).movedim(2, 0)
     H = s.v.unsqueeze(-2).to(state.dtype)
     H = (H.expand(*H.shape[:3], s.rate.shape[1], -1) if s.k is None else s.k.unsqueeze(-1) * H).movedim(2, 0)
     H = torch.cat([(H[0] + P[0] * state).unsqueeze(0), H[1:]])
-    _, after = scan(joined(torch.mul), (P, H))
+    _, after = scan(combine_rule(torch.mul), (P, H))
     weight = None if s.weight is None else s.weight.unsqueeze(1)
-    return _read(after.movedim(0, 2), s.q, weight), after[-1]
+    return _read_out(after.movedim(0, 2), s.q, weight), after[-1]
 
 
 def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ def why_not(s: Steps) -> str:
     return f"there is no fused kernel for the device '{s.v.device.type}'"
 
 
-def able(s: Steps) -> tuple[str, ...]:
+def available_forms(s: Steps) -> tuple[str, ...]:
     """Forms of these steps that can run here."""
     problem = why_not(s)
     return tuple(form for form in s.forms if form != "fused" or not problem)
@@ -43,7 +43,7 @@ def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
     s = s.by_step()
     if s.rate is not None and s.log_value is not None:
-        s = s.ungrouped()
+        s = s.ungroup()
         assert s.rate is not None and s.log_value is not None
         return hadamard(s.q, s.k, s.v, s.log_value, s.rate, s.weight, state)
     assert s.q is not None and s.k is not None

@@ -74,7 +74,7 @@ def _recurrent(s: Steps) -> bool:
 
 def _arguments(s: Steps) -> dict[str, Any]:
     """What the op is given beside scale and state, by the names it has for them."""
-    s = s.ungrouped().by_step()
+    s = s.ungroup().by_step()
     q, k, v = (x.to(s.v.dtype).transpose(1, 2).contiguous() for x in (s.q, s.k, s.v) if x is not None)
     head, key, beta = (None if x is None else x.float().transpose(1, 2).contiguous() for x in (s.log_head, s.log_key, s.beta))
     head, key = (None if x is None else x.clamp_min(FORGOTTEN) for x in (head, key))

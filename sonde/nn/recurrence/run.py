@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import BadInput, nearest
-from ..precision import unrounded
+from ..precision import full_precision
 from ..spans import State
 from . import forms
 from .choose import fastest
@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
     "fused": fused,
     "parallel": forms.parallel,
     "chunk": forms.chunk,
-    "scan": forms.scanned,
+    "scan": forms.scan_form,
     "convolution": forms.convolution,
 }
 
@@ -65,7 +65,7 @@ def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: 
 
 def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One recurrence: (out (B, H, L, V), state (B, H, K, V)).  The state is float32 or float64, whatever the inputs are."""
-    state = _fitting(s, state)
+    state = _check_state(s, state)
     taken = fastest(s) if form == "auto" else form
     if taken not in s.forms:
         if taken not in FORMS:
@@ -76,21 +76,21 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
     for watch in _WATCHING:
         watch.seen.append((s, taken))
     if taken == "fused":
-        out, state = fused(s if lengths is None else s.ended(lengths), state)
+        out, state = fused(s if lengths is None else s.end_at(lengths), state)
     else:
-        wide = _widened(s)
+        wide = _widen(s)
         # Autocast would round products to half precision again, and what is summed up here is not to be rounded.
-        with unrounded(s.v):
+        with full_precision(s.v):
             if taken == "convolution":
                 out, state = forms.convolution(wide, state, lengths)
             else:
-                out, state = FORMS[taken](wide if lengths is None else wide.ended(lengths), state)
+                out, state = FORMS[taken](wide if lengths is None else wide.end_at(lengths), state)
     bonus = s.bonus()
     out = out if bonus is None else out + bonus
     return out if out.dtype is s.v.dtype else out.to(s.v.dtype), state
 
 
-def _fitting(s: Steps, state: Tensor | None) -> Tensor:
+def _check_state(s: Steps, state: Tensor | None) -> Tensor:
     """The state to begin with; one of another size is refused by the axis that does not fit."""
     B, H, _, K, V = s.sizes
     if state is None:
@@ -105,7 +105,7 @@ def _fitting(s: Steps, state: Tensor | None) -> Tensor:
     return state if state.dtype is s.state_dtype else state.to(s.state_dtype)
 
 
-def _widened(s: Steps) -> Steps:
+def _widen(s: Steps) -> Steps:
     """Half-precision inputs as float32, in which they are summed; a time of -inf as one that is finite and long enough."""
     real = torch.float64 if s.v.dtype == torch.float64 else torch.float32
     tensors = {f.name: x for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point()}
@@ -163,6 +163,6 @@ def with_ones(v: Tensor) -> Tensor:
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], -1)
 
 
-def normalized(out: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
+def normalize(out: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
     """The output of `with_ones` values divided by its last column."""
     return divide(out[..., :-1], out[..., -1:], floor)

@@ -33,10 +33,10 @@ def _tree(combine: Combine, x: Element) -> Element:
     n = len(x[0])
     if n <= 1:
         return x
-    odd = _tree(combine, combine(_cut(x, slice(0, n - 1, 2)), _cut(x, slice(1, n, 2))))
+    odd = _tree(combine, combine(_slice(x, slice(0, n - 1, 2)), _slice(x, slice(1, n, 2))))
     if n == 2:
         return tuple(torch.cat([first[:1], last]) for first, last in zip(x, odd))
-    even = combine(_cut(odd, slice(0, (n - 1) // 2)), _cut(x, slice(2, n, 2)))
+    even = combine(_slice(odd, slice(0, (n - 1) // 2)), _slice(x, slice(2, n, 2)))
     return tuple(_weave(torch.cat([first[:1], rest]), between) for first, rest, between in zip(x, even, odd))
 
 
@@ -44,13 +44,13 @@ def _shallow(combine: Combine, x: Element) -> Element:
     """In each round every place takes in the prefix that ends a power of two before it."""
     reach = 1
     while reach < len(x[0]):
-        joined = combine(_cut(x, slice(None, -reach)), _cut(x, slice(reach, None)))
+        joined = combine(_slice(x, slice(None, -reach)), _slice(x, slice(reach, None)))
         x = tuple(torch.cat([old[:reach], new]) for old, new in zip(x, joined))
         reach *= 2
     return x
 
 
-def _cut(x: Element, part: slice) -> Element:
+def _slice(x: Element, part: slice) -> Element:
     return tuple(one[part] for one in x)
 
 
@@ -60,7 +60,7 @@ def _weave(even: Tensor, odd: Tensor) -> Tensor:
     return both if len(even) == len(odd) else torch.cat([both, even[-1:]])
 
 
-def joined(apply: Callable[[Tensor, Tensor], Tensor]) -> Combine:
+def combine_rule(apply: Callable[[Tensor, Tensor], Tensor]) -> Combine:
     """How two stretches become one, `apply` being how a transition acts: torch.mul on each entry, torch.matmul as a matrix."""
 
     def combine(first: Element, second: Element) -> Element:

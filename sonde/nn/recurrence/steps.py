@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...core.errors import BadInput
 
-Kind = Literal["separable", "hadamard", "delta"]
+RecurrenceKind = Literal["separable", "hadamard", "delta"]
 
 
 @final
@@ -60,7 +60,7 @@ class Steps:
         _check(self)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RecurrenceKind:
         return "hadamard" if self.rate is not None else "delta" if self.beta is not None else "separable"
 
     @property
@@ -122,7 +122,7 @@ class Steps:
 
         return replace(self, log_head=spread(self.log_head, 3), log_key=spread(self.log_key, 4), log_value=spread(self.log_value, 4))
 
-    def ungrouped(self) -> Steps:
+    def ungroup(self) -> Steps:
         """The same with one key per head instead of one per group."""
         H = self.v.shape[1]
         if all(x is None or x.shape[1] == H for x in (self.q, self.k)):
@@ -135,7 +135,7 @@ class Steps:
 
         return replace(self, q=spread(self.q), k=spread(self.k))
 
-    def ended(self, lengths: Tensor) -> Steps:
+    def end_at(self, lengths: Tensor) -> Steps:
         """The same with steps from `lengths` (B,) on that change nothing: no decay, no write."""
         steps = self.by_step()
         B, H, L, K, _ = self.sizes
@@ -162,7 +162,7 @@ class Steps:
         """(B, H, L, V) what the present step adds to its own output beside the state; None without a bonus."""
         if self.bonus_key is None and self.bonus_value is None:
             return None
-        steps = self.ungrouped()
+        steps = self.ungroup()
         q, k, v = _like(steps.q), _like(steps.k), steps.v
         if self.bonus_key is not None:
             k = k * self.bonus_key.unsqueeze(1)

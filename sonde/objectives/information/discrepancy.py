@@ -25,7 +25,7 @@ def discrepancy(x: Tensor, y: Tensor, width: float) -> float:
         raise BadInput(f"width must be a number > 0, not {width!r}", where="discrepancy")
     x, y = (each.detach().reshape(len(each), -1).double() for each in (x, y))
 
-    def near(a: Tensor, b: Tensor) -> float:
+    def kernel(a: Tensor, b: Tensor) -> float:
         return float(torch.cdist(a, b).square().mul(-0.5 / width**2).exp().mean())
 
-    return max(near(x, x) + near(y, y) - 2 * near(x, y), 0.0)
+    return max(kernel(x, x) + kernel(y, y) - 2 * kernel(x, y), 0.0)

@@ -18,18 +18,18 @@ from torch import distributions as D
 from ...core.errors import BadInput, nearest
 
 Base = Literal["nats", "bits"] | float
-Table = Any
+ProbabilityTable = Any
 """numbers >= 0 whose sum over the last axis is 1: a tensor, an array, or nested lists"""
 
 
-def entropy(p: Table | D.Distribution, base: Base = "nats") -> Tensor:
+def entropy(p: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p): the mean surprise of p, and the shortest mean code for it."""
     if isinstance(p, D.Distribution):
         return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / per(base)
     return cross_entropy(p, p, base)
 
 
-def cross_entropy(p: Table | D.Distribution, q: Table | D.Distribution, base: Base = "nats") -> Tensor:
+def cross_entropy(p: ProbabilityTable | D.Distribution, q: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p, q): the mean surprise at outcomes of p for one who believes q; the mean length of q's code under p."""
     if isinstance(p, D.Distribution) or isinstance(q, D.Distribution):
         return entropy(p, base) + kl(p, q, base)
@@ -39,7 +39,10 @@ def cross_entropy(p: Table | D.Distribution, q: Table | D.Distribution, base: Ba
 
 
 def kl(
-    p: Table | D.Distribution, q: Table | D.Distribution, base: Base = "nats", direction: Literal["forward", "reverse"] = "forward"
+    p: ProbabilityTable | D.Distribution,
+    q: ProbabilityTable | D.Distribution,
+    base: Base = "nats",
+    direction: Literal["forward", "reverse"] = "forward",
 ) -> Tensor:
     """KL(p, q), the mean over p of log p/q; 'reverse' is KL(q, p), the mean over q of log q/p."""
     if direction not in ("forward", "reverse"):
@@ -59,7 +62,7 @@ def kl(
     return torch.where(close, p * (t - t.log1p()), apart).sum(-1) / per(base)
 
 
-def surprise(p: Table, base: Base = "nats") -> Tensor:
+def surprise(p: ProbabilityTable, base: Base = "nats") -> Tensor:
     """-log p of every outcome: the length of its word in an ideal code."""
     return -probabilities(p, positive=True).log() / per(base)
 
@@ -76,7 +79,7 @@ def empirical(outcomes: Any, size: int | None = None) -> Tensor:
     return torch.bincount(seen, minlength=size).double() / len(seen)
 
 
-def probabilities(table: Table, positive: bool = False, within: float | None = None) -> Tensor:
+def probabilities(table: ProbabilityTable, positive: bool = False, within: float | None = None) -> Tensor:
     """A table of probabilities as a tensor, checked: finite, not negative (or `positive`), with a sum of 1 along the last axis.
 
     within: how far a sum may be from 1; by default what rounding can do to numbers of this kind
@@ -119,7 +122,7 @@ def _floats(table: Any) -> Tensor:
     return p if p.is_floating_point() else p.double()
 
 
-def _pair(p: Table, q: Table) -> tuple[Tensor, Tensor]:
+def _pair(p: ProbabilityTable, q: ProbabilityTable) -> tuple[Tensor, Tensor]:
     p, q = probabilities(p), probabilities(q)
     if p.shape[-1] != q.shape[-1]:
         raise BadInput(f"{p.shape[-1]} outcomes against {q.shape[-1]}", fix="give both tables the same outcomes")

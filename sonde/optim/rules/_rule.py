@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def asked(closure: Callable[[], Any] | None) -> Any:
+def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
     """The loss by a closure, where a step is given one, with its gradients."""
     if closure is None:
         return None
@@ -18,7 +18,7 @@ def asked(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-class Rule(torch.optim.Optimizer, ABC):
+class OptimizerRule(torch.optim.Optimizer, ABC):
     """An elementwise rule; a file of this folder says in `update` what one step does to a group of parameters."""
 
     elementwise = True
@@ -29,7 +29,7 @@ class Rule(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure=None):
-        loss = asked(closure)
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:

@@ -14,11 +14,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ._rule import Rule
+from ._rule import OptimizerRule
 
 
 @final
-class EmaSGD(Rule):
+class EmaSGD(OptimizerRule):
     """Also `optimizer("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
 
     linear_in_lr = True

@@ -12,11 +12,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ._rule import Rule
+from ._rule import OptimizerRule
 
 
 @final
-class Lion(Rule):
+class Lion(OptimizerRule):
     """One state tensor per parameter, half of Adam's; ask for a third to a tenth of Adam's learning rate."""
 
     linear_in_lr = True

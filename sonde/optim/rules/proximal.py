@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...core.errors import BadInput
-from ._rule import asked
+from ._rule import evaluate_closure
 
 
 @final
@@ -38,7 +38,7 @@ class Proximal(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        loss = asked(closure)
+        loss = evaluate_closure(closure)
         self.inner.param_groups = [{**group, "weight_decay": 0.0} for group in self.param_groups]
         self.inner.state = self.state
         self.inner.step()

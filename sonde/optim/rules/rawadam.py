@@ -14,11 +14,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ._rule import Rule
+from ._rule import OptimizerRule
 
 
 @final
-class RawAdam(Rule):
+class RawAdam(OptimizerRule):
     """Also `optimizer("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
 
     linear_in_lr = True

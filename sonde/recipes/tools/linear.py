@@ -14,7 +14,7 @@ MOST = 5000
 """training examples that are read"""
 
 
-class Linear(NamedTuple):
+class LinearModel(NamedTuple):
     """A linear model that was chosen: shares of right answers, and its strength."""
 
     valid: float
@@ -29,7 +29,7 @@ class Linear(NamedTuple):
         )
 
 
-def linear(data: Data) -> Linear:
+def linear(data: Data) -> LinearModel:
     """Logistic regression of the strength that does best on the validation part; the least of equally good ones."""
     from sklearn.linear_model import LogisticRegression
 
@@ -41,4 +41,4 @@ def linear(data: Data) -> Linear:
     train, valid = part(data.train, MOST), part(data.valid)
     models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in STRENGTHS]
     score, best = max(((model.score(*valid), -i) for i, model in enumerate(models)))
-    return Linear(float(score), float(models[-best].score(*part(data.test))), STRENGTHS[-best], len(train[0]))
+    return LinearModel(float(score), float(models[-best].score(*part(data.test))), STRENGTHS[-best], len(train[0]))

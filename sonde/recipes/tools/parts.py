@@ -33,14 +33,14 @@ def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Call
     if data.task == "counts":
         return network, Poisson()
     spread = float(y.std()) or 1.0
-    return partial(_in_units, network, float(y.mean()), spread), Gaussian(variance=spread**2)
+    return partial(_in_target_units, network, float(y.mean()), spread), Gaussian(variance=spread**2)
 
 
-def _in_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
+def _in_target_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
     return nn.Sequential(network(), Affine(mean, spread))
 
 
-def sometimes(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:
+def apply_with_chance(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:
     """An augmentation of images that reaches each of them with the given chance."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:

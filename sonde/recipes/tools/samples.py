@@ -17,7 +17,7 @@ from ...data.tensors import TensorSource
 from ...objectives.information.discrepancy import discrepancy
 from .sheets import ACROSS, leave, sheet
 
-Name = Literal["moons", "rings", "spirals", "digits", "mnist", "fashion_mnist"]
+SampleName = Literal["moons", "rings", "spirals", "digits", "mnist", "fashion_mnist"]
 PLANES = ("moons", "rings", "spirals")
 MOST = 1000
 """points or pictures that are compared"""
@@ -25,7 +25,7 @@ BELL = 0.25
 """width of the bells that points are compared through, in deviations of the data"""
 
 
-def unlabeled(name: Name, seed: int) -> Data:
+def unlabeled(name: SampleName, seed: int) -> Data:
     """Points with mean 0 and deviation 1 in each coordinate, or pictures with values in 0..1."""
     if name not in PLANES:
         return replace(load(name, seed=seed, standardize=False), task="examples", classes=())  # labels are no target
@@ -40,7 +40,7 @@ def shape_of(data: Data) -> tuple[int, ...]:
     return tuple(data.train[:1].x.shape[1:])
 
 
-def levels_of(name: Name) -> int:
+def levels_of(name: SampleName) -> int:
     """Levels of a pixel; 0 for points."""
     return 0 if name in PLANES else 17 if name == "digits" else 256
 

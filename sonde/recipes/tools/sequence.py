@@ -20,19 +20,19 @@ from ...data.catalog import load
 from ...data.tensors import WindowSource
 from ...data.text.windows import SHAKESPEARE
 from ...models.language_model import LanguageModel, mixer_of
-from ...nn.positions import Kind
+from ...nn.positions import PositionKind
 from ...objectives.categorical import Categorical
 from ...optim.build import optimizer
 from ...optim.schedules import warmup_cosine
 
-Width = Annotated[int, Range(1, 8192)]
+ModelWidth = Annotated[int, Range(1, 8192)]
 Depth = Annotated[int, Range(1, 256)]
 BatchSize = Annotated[int, Range(least=1)]
-Rate = Annotated[float, Range(above=0)]
+LearningRate = Annotated[float, Range(above=0)]
 StepCount = Annotated[int, Range(least=1)]
 
 
-def windowed(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
+def window_data(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
     """Windows of a text in tokens learned from it, or of a folder of tokens; nothing is downloaded for a default."""
     if text is not None and text.is_dir():
         if specials:
@@ -44,17 +44,17 @@ def windowed(text: Path | None, context: int, level: str, most: int, specials: t
     else:
         data = load(text or "tiny_shakespeare", **options)
 
-    def apart(source: Any) -> Any:
+    def non_overlapping(source: Any) -> Any:
         return None if source is None else WindowSource(source.tokens, context, max(context, len(source.tokens) // 500))
 
-    return replace(data, valid=apart(data.valid), test=apart(data.test))
+    return replace(data, valid=non_overlapping(data.valid), test=non_overlapping(data.test))
 
 
 def network(
     mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0, tied: bool = False
 ) -> Callable[[], LanguageModel]:
     """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
-    kind: Kind = "none" if sees_order(mixer, width) else "learned"
+    kind: PositionKind = "none" if sees_order(mixer, width) else "learned"
     return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
 
 

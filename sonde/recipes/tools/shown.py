@@ -13,7 +13,7 @@ from ...models.language_model import mixer_of, refuse_ahead
 
 
 @final
-class Shown(Callback):
+class FinalReport(Callback):
     """Says what `show(model, folder of the run)` finds in the trained model.
 
     `show` returns short texts by name; they stand on the terminal and in the report, under "What was learned".

@@ -47,7 +47,7 @@ def greedy(
     autoencoders: list[AutoEncoder] = []
     for i, width in enumerate(widths, 1):
         autoencoders.append(train(stage(data, width), f"layer{i}"))
-        codes: dict[str, Any] = {name: coded(autoencoders[-1], source) for name, source in data.splits.items()}
+        codes: dict[str, Any] = {name: encode_source(autoencoders[-1], source) for name, source in data.splits.items()}
         data = replace(data, **codes)
     return autoencoders
 
@@ -70,7 +70,7 @@ def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, 
 
 
 @torch.no_grad()
-def coded(model: AutoEncoder, source: Source) -> TensorSource:
+def encode_source(model: AutoEncoder, source: Source) -> TensorSource:
     """The codes of a source as a source of its own; targets stay."""
     batch = source[:]
     return TensorSource(model.encode(batch.x), batch.get("y"), ids=batch.ids)

@@ -59,7 +59,7 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     return path.name, songs
 
 
-def made_up(seed: int = 0) -> Data:
+def grammar_sentences(seed: int = 0) -> Data:
     """Short sentences from a small grammar, labeled by their adverb, verb or adjective; 'not' turns a label round."""
     clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
     who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")

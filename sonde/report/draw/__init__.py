@@ -39,7 +39,7 @@ def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
     several = [reading] if isinstance(reading, Reading) else list(reading)
     pictures = [_render(each, "png", bare=False) for each in several]
     try:
-        replace_file(path, pictures[0] if len(pictures) == 1 else _beside(pictures))
+        replace_file(path, pictures[0] if len(pictures) == 1 else _side_by_side(pictures))
     except FileNotFoundError as error:
         raise BadInput(f"there is no folder '{path.parent}'", fix="create it first") from error
     return path
@@ -57,7 +57,7 @@ def svg(reading: Reading) -> tuple[bytes, bytes]:
     return light, re.sub(b"|".join(swap), lambda match: swap[match.group()], light)
 
 
-def _beside(pictures: Sequence[bytes], across: int = 2) -> bytes:
+def _side_by_side(pictures: Sequence[bytes], across: int = 2) -> bytes:
     """Pictures side by side, row by row."""
     from PIL import Image
 

@@ -29,7 +29,7 @@ def paint(reading: Heat, theme: Theme, sheet: Sheet) -> None:
     several = len(panels) > 1
     each = min(0.42, max((3.8 if several else 4.2) / max(rows, columns), 0.02))
     wide, high = (max(0.24, inches([word for row in words for word in row], WORD) + 0.07), 0.24) if words else (each, each)
-    texts = {name: _told(cells, words, wide, reading.diagonal) for name, cells in panels.items()}
+    texts = {name: _cell_texts(cells, words, wide, reading.diagonal) for name, cells in panels.items()}
     scales = {name: _ends(cells, reading.share == "row") for name, cells in panels.items() if words or not texts[name]}
     beside = max((inches([end for _, end in ends], 6.5) + 0.26 for ends in scales.values() if ends), default=0.0)
     turned = inches(column_names, 7.5) > wide * 0.92
@@ -59,10 +59,10 @@ def paint(reading: Heat, theme: Theme, sheet: Sheet) -> None:
             spine.set_visible(False)
 
 
-def _told(cells: list[list[float]], words: list[list[str]], wide: float, diagonal: bool) -> list[list[tuple[str, float]]]:
+def _cell_texts(cells: list[list[float]], words: list[list[str]], wide: float, diagonal: bool) -> list[list[tuple[str, float]]]:
     """What is written into each cell and how large; nothing where that could not be read."""
 
-    def one(i: int, j: int) -> tuple[str, float]:
+    def cell_text(i: int, j: int) -> tuple[str, float]:
         if words:
             return words[i][j], WORD
         value = cells[i][j]
@@ -73,7 +73,7 @@ def _told(cells: list[list[float]], words: list[list[str]], wide: float, diagona
 
     if not words and max(len(cells), len(cells[0])) > DRAWN_CELLS:
         return []
-    texts = [[one(i, j) for j in range(len(row))] for i, row in enumerate(cells)]
+    texts = [[cell_text(i, j) for j in range(len(row))] for i, row in enumerate(cells)]
     return texts if words or min(points for row in texts for _, points in row) >= SMALLEST else []
 
 

@@ -57,7 +57,7 @@ def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
         spot = indent + across * step, area_height - 0.2 * place - 0.1
         axes.text(*spot, short(name), size=7.5, va="center", color=theme.color(place))
     if foot:
-        _warmth_scale(axes, theme, [each for each in heat if each is not None], reading, indent)
+        _heat_scale(axes, theme, [each for each in heat if each is not None], reading, indent)
     axes.set_xlim(0, sheet.width - left)
     axes.set_ylim(0, area_height)
 
@@ -75,7 +75,7 @@ def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], h
     under = picture if heat is None else _gray(picture)
     axes.imshow(under, cmap="gray", vmin=0, vmax=1, alpha=None if heat is None else PALE, **how)
     if heat is not None:
-        axes.imshow(_warmth(heat, _full(heat, reading.top, reading.strong), theme), **how)
+        axes.imshow(_heat_colors(heat, _full(heat, reading.top, reading.strong), theme), **how)
     axes.add_patch(Rectangle((x, bottom), right - x, y - bottom, fill=False, ec=theme.rule, lw=0.6, clip_on=False))
 
 
@@ -115,7 +115,7 @@ def _full(heat: Any, top: float | None = None, strong: float = 0.0) -> float:
     return (sizes[few] if sizes else 0.0) or largest_of(cells) or 1.0
 
 
-def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float, ...]]]:
+def _heat_colors(values: Any, largest: float, theme: Theme) -> list[list[tuple[float, ...]]]:
     """A matrix as colors to lay over a picture: the larger a number, the less is seen through it."""
     from matplotlib.colors import to_rgb
 
@@ -124,13 +124,13 @@ def _warmth(values: Any, largest: float, theme: Theme) -> list[list[tuple[float,
     return [[(*(below if v < 0 else above), OPAQUE * min(abs(v) / largest, 1.0) if v == v else 0.0) for v in row] for row in cells]
 
 
-def _warmth_scale(axes: Any, theme: Theme, heat: Sequence[Any], reading: Images, x: float) -> None:
+def _heat_scale(axes: Any, theme: Theme, heat: Sequence[Any], reading: Images, x: float) -> None:
     """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
     below = any(v < 0 for each in heat for row in each for v in floats(row))
     top, largest = reading.top, "strongest" if reading.strong else "largest"
     words = [f"−{number(top) if top else largest}" if below else "0", number(top) if top else f"{largest} of each picture"]
     start = x + inches(words[:1], 6.5) + 0.05
     ramp = [i / 48 for i in range(-48 if below else 0, 49)]
-    axes.imshow(_warmth([ramp], 1.0, theme), extent=(start, start + SCALE, 0.05, 0.13), interpolation="nearest", aspect="auto")
+    axes.imshow(_heat_colors([ramp], 1.0, theme), extent=(start, start + SCALE, 0.05, 0.13), interpolation="nearest", aspect="auto")
     axes.text(x, 0.09, words[0], size=6.5, va="center", color=theme.muted)
     axes.text(start + SCALE + 0.05, 0.09, words[1], size=6.5, va="center", color=theme.muted)

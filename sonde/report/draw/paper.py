@@ -143,21 +143,21 @@ def inches(words: Sequence[str], size: float) -> float:
 def floats(values: Any) -> list[float]:
     """Numbers an axis can bear: what is missing, infinite or beyond all measure is left out, the immeasurably small is 0."""
 
-    def bearable(value: Any) -> float:
+    def finite(value: Any) -> float:
         if value is None or not abs(value) < BEYOND:
             return math.nan
         return float(value) if abs(value) > 1 / BEYOND else 0.0
 
-    return [bearable(value) for value in values]
+    return [finite(value) for value in values]
 
 
 def ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    def say(value: float, _: int) -> str:
+    def format_tick(value: float, _: int) -> str:
         return number(int(value) if float(value).is_integer() and abs(value) < 1e9 else value).replace("-", "−")
 
-    axis.set_major_formatter(FuncFormatter(say))
+    axis.set_major_formatter(FuncFormatter(format_tick))
     low, high = sorted(axis.get_view_interval())
     if log and low > 0:
         for locator in (LogLocator(numticks=6), LogLocator(subs=(1.0, 2.0, 5.0), numticks=8), MaxNLocator(most)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.errors import clean
-from ...core.numbers import formatted
+from ...core.numbers import format_cell
 from ...core.reading import Table
 from .paper import ROW, Sheet, Theme, inches, short
 
@@ -21,9 +21,11 @@ def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
     length = max((len(column) for column in reading.values.values()), default=0)
     if not heads or not length:
         return sheet.nothing()
-    columns = [[_cut(formatted(cell, formats.get(name, ""))) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()]
+    columns = [
+        [_shorten(format_cell(cell, formats.get(name, ""))) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()
+    ]
     right = [_numeric(column) for column in reading.values.values()]
-    sums = [short(formatted(total[name], formats.get(name, ""))) if name in total else "" for name in reading.values] if total else []
+    sums = [short(format_cell(total[name], formats.get(name, ""))) if name in total else "" for name in reading.values] if total else []
     if sums and not sums[0]:
         sums[0] = "total"
     widths = [inches([head, *column, *(sums[i : i + 1])], 8.5) + 0.26 for i, (head, column) in enumerate(zip(heads, columns, strict=True))]
@@ -56,7 +58,7 @@ def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
         write(sums, weight="bold")
 
 
-def _cut(text: str, most: int = 40) -> str:
+def _shorten(text: str, most: int = 40) -> str:
     """A table cell that fits: the end left out where it is too long, from a blank or comma on, so that no number is cut in two."""
     text = clean(text)
     if len(text) <= most:

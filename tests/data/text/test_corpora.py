@@ -12,7 +12,7 @@ from sonde.core.errors import BadInput, DataUnusable, SondeError
 from sonde.data import catalog, fetch, series
 from sonde.data.text import words
 from sonde.data.text.corpora import novel_texts
-from sonde.data.toys import translated
+from sonde.data.toys import sentence_pair
 
 REAL = [name for name in catalog.names() if catalog.function(name).__module__ in ("sonde.data.text.corpora", "sonde.data.series")]
 needs = pytest.mark.skipif(fetch.find("sentiment/sst2.train.tsv") is None, reason="no data folder with the real texts")
@@ -120,8 +120,8 @@ def test_words_of_a_file_and_wrong_ones(tmp_path: Path) -> None:
 
 def test_a_small_language_is_translated_by_its_rules() -> None:
     want = ("the small cat sees a dog", "la kato malgranda vidas hundon")
-    assert translated(("the", "small", "cat"), "sees", ("a", "", "dog")) == want
-    assert translated(("a", "", "tree"), "does not see", ("this", "red", "book")) == (
+    assert sentence_pair(("the", "small", "cat"), "sees", ("a", "", "dog")) == want
+    assert sentence_pair(("a", "", "tree"), "does not see", ("this", "red", "book")) == (
         "a tree does not see this red book",
         "arbo ne vidas tiu libron rugan",
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.data.order import POOL, Order
-from sonde.data.text.documents import DocumentSource, LineSource, Ragged, packed, padding, stretches
+from sonde.data.text.documents import DocumentSource, LineSource, Ragged, pack, padding, stretches
 from sonde.data.text.pairs import PairSource, pairs
 from sonde.data.text.tokenizer import train
 from sonde.nn.spans import Spans
@@ -25,12 +25,12 @@ def test_ragged_rows_are_the_rows(rows: list[list[int]], data: st.DataObject) ->
     assert len(ragged) == len(rows) and ragged.lengths.tolist() == list(map(len, rows))
     which = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=5))
     widest = max(len(rows[i]) for i in which)
-    assert ragged.padded(torch.tensor(which), PAD).tolist() == [rows[i] + [PAD] * (widest - len(rows[i])) for i in which]
+    assert ragged.pad(torch.tensor(which), PAD).tolist() == [rows[i] + [PAD] * (widest - len(rows[i])) for i in which]
     chosen, short = ragged.select(torch.tensor(which)), ragged.cut(3)
     assert [chosen[i].tolist() for i in range(len(which))] == [rows[i] for i in which]
     assert [short[i].tolist() for i in range(len(rows))] == [row[:3] for row in rows]
     for start, end in ((None, None), (START, None), (None, END), (START, END)):
-        wrapped = ragged.wrapped(start, end)
+        wrapped = ragged.wrap(start, end)
         want = [[START] * (start is not None) + row + [END] * (end is not None) for row in rows]
         assert [wrapped[i].tolist() for i in range(len(rows))] == want
 
@@ -52,7 +52,7 @@ def test_documents_with_labels_and_with_tags() -> None:
 
 
 def test_lines_predict_their_next_token_and_no_padding() -> None:
-    source = LineSource(Ragged.of([[1, 2, 3], [4]]).wrapped(START, END), PAD)
+    source = LineSource(Ragged.of([[1, 2, 3], [4]]).wrap(START, END), PAD)
     batch = source[:]
     assert batch.x.tolist() == [[START, 1, 2, 3], [START, 4, PAD, PAD]]
     assert batch.y.tolist() == [[1, 2, 3, END], [4, END, PAD, PAD]]
@@ -61,7 +61,7 @@ def test_lines_predict_their_next_token_and_no_padding() -> None:
 
 @given(rows=filled, length=st.integers(1, 24))
 def test_packed_rows_hold_every_target_once_and_never_cross_documents(rows: list[list[int]], length: int) -> None:
-    batch = packed(Ragged.of(rows), length, PAD)[:]
+    batch = pack(Ragged.of(rows), length, PAD)[:]
     assert batch.x.shape == batch.y.shape == batch.mask.shape == batch.documents.shape and batch.x.shape[1] == length
     pieces = []
     for x, y, mask, documents in zip(batch.x, batch.y, batch.mask, batch.documents, strict=True):
@@ -80,12 +80,12 @@ def test_packed_rows_hold_every_target_once_and_never_cross_documents(rows: list
 
 def test_packing_leaves_less_room_than_padding() -> None:
     lengths = torch.randint(2, 60, (400,), generator=torch.Generator().manual_seed(0))
-    batch = packed(Ragged.of([torch.ones(int(n), dtype=torch.long) for n in lengths]), 64, 0)[:]
+    batch = pack(Ragged.of([torch.ones(int(n), dtype=torch.long) for n in lengths]), 64, 0)[:]
     assert batch.mask.float().mean() > 0.98 and int(batch.mask.sum()) == int((lengths - 1).sum())
 
 
 def test_pairs_are_shifted_padded_and_counted() -> None:
-    source = PairSource(Ragged.of([[1, 2], [3], [4, 5, 6]]), Ragged.of([[7], [8, 9, 9], []]).wrapped(START, END), PAD)
+    source = PairSource(Ragged.of([[1, 2], [3], [4, 5, 6]]), Ragged.of([[7], [8, 9, 9], []]).wrap(START, END), PAD)
     batch = source[torch.tensor([1, 0])]
     assert batch.source.tolist() == [[3, PAD], [1, 2]] and batch.lengths.tolist() == [1, 2]
     assert batch.x.tolist() == [[START, 8, 9, 9], [START, 7, PAD, PAD]] and batch.y.tolist() == [[8, 9, 9, END], [7, END, PAD, PAD]]
@@ -144,7 +144,7 @@ def test_documents_without_tokens_are_said() -> None:
     for make in (
         lambda: DocumentSource(Ragged.of([[1], []]), PAD),
         lambda: LineSource(Ragged.of([[1]]), PAD),
-        lambda: packed(Ragged.of([[1, 2], [1]]), 4, PAD),
+        lambda: pack(Ragged.of([[1, 2], [1]]), 4, PAD),
     ):
         with pytest.raises(DataUnusable, match="documents have"):
             make()

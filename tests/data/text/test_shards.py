@@ -22,7 +22,7 @@ from sonde.core.errors import BadInput, DataUnusable, SondeError
 from sonde.data import catalog
 from sonde.data.text import shards
 from sonde.data.text.corpus import open_shards
-from sonde.data.text.shards import Asked, prepare
+from sonde.data.text.shards import ShardOptions, prepare
 from sonde.data.text.tokenizer import load, train
 
 ROOT = Path(__file__).parents[3]
@@ -59,7 +59,7 @@ def spelled(folder: Path) -> list[list[int]]:
 @pytest.mark.parametrize("how", ["file", "line", "paragraph"])
 def test_documents_are_those_of_the_text(files: list[Path], tmp_path: Path, kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "BLOCK", 1000)  # many blocks, cut at odd places
-    manifest = prepare(files, tmp_path / "out", Asked(kind, 400, how, 5000))  # type: ignore[arg-type]
+    manifest = prepare(files, tmp_path / "out", ShardOptions(kind, 400, how, 5000))  # type: ignore[arg-type]
     tokenizer = load(tmp_path / "out/tokenizer.json")
     raw = [file.read_bytes() if file.suffix == ".txt" else gzip.decompress(file.read_bytes()) for file in files]
     split = {"file": lambda t: [t], "line": str.splitlines, "paragraph": lambda t: re.split(r"\n\s*\n", t)}[how]
@@ -72,9 +72,9 @@ def test_documents_are_those_of_the_text(files: list[Path], tmp_path: Path, kind
 
 @pytest.mark.slow
 def test_side_by_side_the_bytes_are_the_same(files: list[Path], tmp_path: Path) -> None:
-    request = Asked("bpe", 300, "line", 9000)
+    request = ShardOptions("bpe", 300, "line", 9000)
     heard: list[tuple[int, int]] = []
-    prepare(files, tmp_path / "one", request, 1, lambda *told: heard.append(told))
+    prepare(files, tmp_path / "one", request, 1, lambda *args: heard.append(args))
     prepare(files, tmp_path / "two", request, 2)
     assert everything(tmp_path / "one") == everything(tmp_path / "two")
     assert heard == sorted(heard) and heard[0][0] == 0 and heard[-1][0] == heard[-1][1]
@@ -82,7 +82,7 @@ def test_side_by_side_the_bytes_are_the_same(files: list[Path], tmp_path: Path) 
 
 @pytest.mark.parametrize("how", ["file", "line"])
 def test_what_was_stopped_goes_on_and_ends_the_same(files: list[Path], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Asked("char", 300, how, 4000)  # type: ignore[arg-type]
+    request = ShardOptions("char", 300, how, 4000)  # type: ignore[arg-type]
     prepare(files, tmp_path / "whole", request)
     make, calls = shards._shard, []
 
@@ -128,7 +128,7 @@ def test_killed_outright_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
 
 
 def test_windows_spell_the_text_and_know_its_documents(files: list[Path], tmp_path: Path) -> None:
-    prepare(files, tmp_path / "out", Asked("char", 0, "line", 4000))
+    prepare(files, tmp_path / "out", ShardOptions("char", 0, "line", 4000))
     rows = spelled(tmp_path / "out")
     whole = catalog.load(tmp_path / "out", length=20, stride=7, by="place", valid=300, test=0.1, boundaries=True)
     flat = [token for row in rows for token in row]
@@ -147,7 +147,7 @@ def test_windows_spell_the_text_and_know_its_documents(files: list[Path], tmp_pa
 
 
 def test_documents_go_to_one_part_by_what_they_say(files: list[Path], tmp_path: Path) -> None:
-    prepare(files, tmp_path / "out", Asked("char", 0, "line", 4000))
+    prepare(files, tmp_path / "out", ShardOptions("char", 0, "line", 4000))
     data = catalog.load(tmp_path / "out", length=4, valid=0.2, test=0.1)
     assert data.report["split by"] == "document"
     parts = []
@@ -176,33 +176,33 @@ def test_bad_text_and_folders_are_said(files: list[Path], tmp_path: Path) -> Non
     (tmp_path / "full/mine.txt").write_text("mine")
     (tmp_path / "none.json").write_text("{}")
     for names, out, request, message in (
-        (["bad.txt"], "o1", Asked("byte"), "'bad.txt' is not UTF-8 text: byte 16 is 0xff"),
-        (["empty.txt"], "o2", Asked("byte"), "hold no text"),
-        (["blank.txt"], "o3", Asked("byte", documents="line"), "hold no text"),
-        (["torn.txt.gz"], "o4", Asked("byte"), "'torn.txt.gz' cannot be read"),
-        (["gone.txt"], "o5", Asked("byte"), "no file"),
-        ([], "o6", Asked("byte"), "no file to make tokens of"),
-        (["a.txt"], "full", Asked("byte"), "holds something else"),
-        (["a.txt"], "b.txt", Asked("byte"), "holds something else"),
-        (["a.txt"], "o7", Asked(str(tmp_path / "none.json")), "is no tokenizer.json"),
-        (["a.txt"], "o8", Asked("bpe", 3), "needs 259 tokens or more"),
+        (["bad.txt"], "o1", ShardOptions("byte"), "'bad.txt' is not UTF-8 text: byte 16 is 0xff"),
+        (["empty.txt"], "o2", ShardOptions("byte"), "hold no text"),
+        (["blank.txt"], "o3", ShardOptions("byte", documents="line"), "hold no text"),
+        (["torn.txt.gz"], "o4", ShardOptions("byte"), "'torn.txt.gz' cannot be read"),
+        (["gone.txt"], "o5", ShardOptions("byte"), "no file"),
+        ([], "o6", ShardOptions("byte"), "no file to make tokens of"),
+        (["a.txt"], "full", ShardOptions("byte"), "holds something else"),
+        (["a.txt"], "b.txt", ShardOptions("byte"), "holds something else"),
+        (["a.txt"], "o7", ShardOptions(str(tmp_path / "none.json")), "is no tokenizer.json"),
+        (["a.txt"], "o8", ShardOptions("bpe", 3), "needs 259 tokens or more"),
     ):
         with pytest.raises(SondeError, match=message):
             prepare([tmp_path / name for name in names], tmp_path / out, request)
         assert not (tmp_path / out / "manifest.json").exists()
-    prepare(files, tmp_path / "out", Asked("byte"))
+    prepare(files, tmp_path / "out", ShardOptions("byte"))
     with pytest.raises(BadInput, match="begun with another 'documents'"):
-        prepare(files, tmp_path / "out", Asked("byte", documents="line"))
+        prepare(files, tmp_path / "out", ShardOptions("byte", documents="line"))
     files[1].write_text("another text")
     with pytest.raises(BadInput, match="the text files are others, or changed"):
-        prepare(files, tmp_path / "out", Asked("byte"))
+        prepare(files, tmp_path / "out", ShardOptions("byte"))
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     (folder / "a.txt").write_text(text(60), encoding="utf-8")
-    prepare([folder / "a.txt"], folder / "out", Asked("char", 0, "line", 1000))
+    prepare([folder / "a.txt"], folder / "out", ShardOptions("char", 0, "line", 1000))
     return folder / "out"
 
 
@@ -249,7 +249,7 @@ def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
     """Killed before the manifest, or made of empty files: it is no folder of images, whatever options come with it."""
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(DataUnusable, match="hold no text"):
-        prepare([tmp_path / "empty.txt"], tmp_path / "out", Asked("byte"))
+        prepare([tmp_path / "empty.txt"], tmp_path / "out", ShardOptions("byte"))
     for options in ({}, {"length": 16}):
         with pytest.raises(DataUnusable, match="'out' cannot be used: the folder is not finished") as caught:
             catalog.load(str(tmp_path / "out"), **options)

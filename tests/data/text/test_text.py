@@ -72,7 +72,7 @@ def test_the_standard_library_is_a_fixed_corpus() -> None:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine that has a home with the text, but neither a data folder nor a cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SONDE_DATA", raising=False)
@@ -86,9 +86,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("place", text.SHAKESPEARE)
-def test_shakespeare_is_found_and_checked(alone: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_shakespeare_is_found_and_checked(offline: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setattr(text, "SHAKESPEARE_HOMES", ())
-    path = alone / "data" / place
+    path = offline / "data" / place
     path.parent.mkdir(parents=True)
     path.write_text(TEXT, encoding="utf-8")
     data = catalog.load("tiny_shakespeare", length=9, valid=60, test=42)
@@ -100,23 +100,23 @@ def test_shakespeare_is_found_and_checked(alone: Path, monkeypatch: pytest.Monke
         catalog.load("tiny_shakespeare", length=9)
 
 
-def test_shakespeare_is_downloaded_once(alone: Path) -> None:
+def test_shakespeare_is_downloaded_once(offline: Path) -> None:
     options = {"length": 9, "valid": 60, "test": 42}
     first = catalog.load("tiny_shakespeare", **options)
     assert (fetch.cache() / "tinyshakespeare/input.txt").read_text(encoding="utf-8") == TEXT
-    (alone / "home/input.txt").unlink()
+    (offline / "home/input.txt").unlink()
     assert catalog.load("tiny_shakespeare", **options).train.fingerprint() == first.train.fingerprint()
 
 
 @pytest.mark.parametrize("served", ["another text", None])
-def test_shakespeare_that_cannot_be_had_says_where_to_put_it(alone: Path, served: str | None) -> None:
-    (alone / "home/input.txt").unlink()
+def test_shakespeare_that_cannot_be_had_says_where_to_put_it(offline: Path, served: str | None) -> None:
+    (offline / "home/input.txt").unlink()
     if served:
-        (alone / "home/input.txt").write_text(served)
+        (offline / "home/input.txt").write_text(served)
     with pytest.raises(DataUnusable) as caught:
         catalog.load("tiny_shakespeare")
     assert str(fetch.cache() / "tinyshakespeare/input.txt") in str(caught.value)
-    assert not [path for path in (alone / "cache").rglob("*") if path.is_file()]
+    assert not [path for path in (offline / "cache").rglob("*") if path.is_file()]
 
 
 @pytest.mark.skipif(fetch.find(*text.SHAKESPEARE) is None, reason="tiny-Shakespeare is not in a data folder")

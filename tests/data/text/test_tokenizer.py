@@ -109,7 +109,7 @@ def test_special_tokens_have_names_and_never_come_from_text(kind: str) -> None:
     assert set(trained.specials) == wanted and len(set(trained.specials.values())) == len(wanted)
     mask_token = trained.tokens[trained.specials["mask"]]
     assert trained.specials["mask"] not in trained.encode(f"a {mask_token} b").tolist()
-    row = t.marked(trained, f"cat {mask_token} dog")
+    row = t.encode_marked(trained, f"cat {mask_token} dog")
     assert int((row == trained.specials["mask"]).sum()) == 1 and mask_token in trained.decode(row)
     ends = torch.tensor([trained.specials["start"], *trained.encode("cat").tolist(), trained.specials["end"], trained.specials["pad"]])
     assert trained.decode(ends) == "cat"
@@ -150,11 +150,15 @@ def test_nothing_and_one_token(kind: str) -> None:
 def test_what_is_no_character_is_refused(kind: str) -> None:
     """Python reads the byte 0xff of a command line as half of a surrogate pair, which UTF-8 has no place for."""
     trained = TRAINED[kind]
-    calls = [lambda: trained.encode("the \udcff"), lambda: trained.encode_all(["the", "\ud800"]), lambda: t.marked(trained, "<pad>\udcff")]
+    calls = [
+        lambda: trained.encode("the \udcff"),
+        lambda: trained.encode_all(["the", "\ud800"]),
+        lambda: t.encode_marked(trained, "<pad>\udcff"),
+    ]
     if kind != "byte":  # which learns nothing from text
         calls.append(lambda: t.train(kind, [*TEXTS, "a \udcff"], SIZES[kind], SPECIALS))
     for call in calls:
-        with pytest.raises(BadInput, match=r"the text holds '\\ud(cff|800)', which is no character"):
+        with pytest.raises(BadInput, match=r"the text holds '\\ud(cff|800)', which is not a character"):
             call()
 
 

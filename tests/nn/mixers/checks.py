@@ -35,7 +35,7 @@ def agree(actual: list[Tensor], wanted: list[Tensor], what: object = "") -> None
         assert torch.allclose(one, other, **TIGHT), (what, i, float((one - other).abs().max()))
 
 
-def fed(m: Mixer, x: Tensor, sizes: list[int], state: State | None = None) -> Tensor:
+def feed(m: Mixer, x: Tensor, sizes: list[int], state: State | None = None) -> Tensor:
     """x in pieces of these sizes, the state handed on."""
     outs = []
     for piece in x.split(sizes, 1):
@@ -59,9 +59,9 @@ def check_pieces(m: Mixer) -> None:
     for form in runnable(m):
         for sizes in ([23], [1] * 23, [5, 1, 1, 9, 7], [16, 7]):
             m.use(form)
-            agree(gradients(m, x, lambda x, sizes=sizes: fed(m, x, sizes)), wanted, (form, sizes))
+            agree(gradients(m, x, lambda x, sizes=sizes: feed(m, x, sizes)), wanted, (form, sizes))
             with torch.no_grad():
-                agree([fed(m, x, sizes)], wanted[:1], (form, sizes))
+                agree([feed(m, x, sizes)], wanted[:1], (form, sizes))
     m.use("auto")
 
 
@@ -91,7 +91,7 @@ def check_padded(m: Mixer) -> None:
     lengths = [5, 0, 11]
     x = tokens(m, 3, 11)
 
-    def alone(x: Tensor) -> Tensor:
+    def separate(x: Tensor) -> Tensor:
         return torch.cat([m(x[b : b + 1, :n])[0].flatten(0, 1) for b, n in enumerate(lengths) if n])
 
     def padded(x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def check_padded(m: Mixer) -> None:
         row = torch.cat([x[b, :n] for b, n in enumerate(lengths)]).unsqueeze(0)
         return m(row, spans=Spans.packed(torch.tensor([0, 5, 5, 16])))[0][0]
 
-    wanted = gradients(m, x, alone)
+    wanted = gradients(m, x, separate)
     for form in runnable(m):
         for run in (padded, mixed, packed):
             agree(gradients(m.use(form), x, run), wanted, (form, run.__name__))

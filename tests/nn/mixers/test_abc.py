@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
-from sonde.nn.mixers.abc import ABC, averaged, rule
+from sonde.nn.mixers.abc import ABC, average_rule, rule
 from sonde.nn.recurrence import run
 from sonde.nn.spans import Spans
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -54,7 +54,7 @@ def test_rule(L: int) -> None:
 @pytest.mark.parametrize("L", LENGTHS)
 def test_averaged(L: int) -> None:
     q, k, v, s = inputs(L)
-    same_rule(averaged, means, q, k, v, 3 * s)
+    same_rule(average_rule, means, q, k, v, 3 * s)
 
 
 def turned(x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def test_large_weights_stay_finite_in_float32() -> None:
     s = (40 * s).clamp(-90, 90).requires_grad_()
     wanted = torch.stack([torch.stack([means(*(x.detach()[b, h].double() for x in (q, k, v, s))) for h in range(H)]) for b in range(B)])
     for form in FORMS:
-        out = run(averaged(q, k, v, s), form=form)[0]
+        out = run(average_rule(q, k, v, s), form=form)[0]
         assert torch.allclose(out.double(), wanted, atol=2e-5), form
         assert torch.autograd.grad(out.square().sum(), s)[0].isfinite().all()
 

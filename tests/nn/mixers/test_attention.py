@@ -11,7 +11,7 @@ from sonde.nn.mixers import mixer
 from sonde.nn.mixers.attention import Attention, CrossAttention, attend, tiny
 from sonde.nn.positions import Alibi
 
-from .checks import agree, check_all, check_forms, check_padded, fed, gradients, tokens
+from .checks import agree, check_all, check_forms, check_padded, feed, gradients, tokens
 
 
 @pytest.mark.parametrize("groups, positions", [(3, "rotary"), (None, "none")])
@@ -141,7 +141,7 @@ def test_as_llama() -> None:
     wanted = gradients(theirs, x, reference)
     for form in mine.forms():
         mine.use(form)
-        actual = gradients(mine, x, lambda x: fed(mine, x, [6, 1, 4]))
+        actual = gradients(mine, x, lambda x: feed(mine, x, [6, 1, 4]))
         ours = by_name(mine, actual[2:])
         for one, other in zip([*actual[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], wanted, strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-5), form  # its angles are float32

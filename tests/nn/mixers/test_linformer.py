@@ -60,7 +60,7 @@ def test_what_it_cannot_do_it_says() -> None:
     m = tiny()
     with pytest.raises(BadInput, match="4097 tokens are more than the 4096 lines of the tables E and F .*max_len=4097"):
         m(torch.zeros(1, 4097, 12))
-    with pytest.raises(BadInput, match="Linformer sees the whole sequence at once and cannot go on from a state"):
+    with pytest.raises(BadInput, match="Linformer sees the whole sequence at once and cannot continue from a state"):
         m(torch.zeros(1, 3, 12), {})
     with pytest.raises(BadInput, match="Linformer has no form 'step'; it has parallel"):
         m.use("step")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
-from sonde.nn.mixers.reformer import Reformer, hashed, tiny
+from sonde.nn.mixers.reformer import Reformer, hash_buckets, tiny
 
 from .checks import agree, check_all, check_padded, gradients, tokens
 
@@ -72,13 +72,13 @@ def test_the_hash_finds_the_largest_scores() -> None:
     """LIN-01: of the keys that point most nearly as a query does, far more share a bucket with it than of all keys."""
     torch.manual_seed(3)
     x = F.normalize(torch.randn(1, 1, 400, 8), dim=-1)
-    buckets = hashed(x, torch.randn(1, 4, 8, 8))[0, 0]
+    buckets = hash_buckets(x, torch.randn(1, 4, 8, 8))[0, 0]
     met = (buckets.unsqueeze(0) == buckets.unsqueeze(1)).any(-1)
     scores = (x[0, 0] @ x[0, 0].T).fill_diagonal_(-2)
     nearest = scores.topk(4).indices
     assert met.gather(1, nearest).float().mean() > 0.85
     assert met.float().mean() < 0.35
-    assert torch.equal(hashed(7 * x, torch.ones(1, 1, 8, 2)), hashed(x, torch.ones(1, 1, 8, 2)))
+    assert torch.equal(hash_buckets(7 * x, torch.ones(1, 1, 8, 2)), hash_buckets(x, torch.ones(1, 1, 8, 2)))
 
 
 def test_two_passes_see_the_same_pairs() -> None:

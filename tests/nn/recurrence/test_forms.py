@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sonde.core.errors import BadInput
 from sonde.nn.recurrence import Steps, choose, compute
-from sonde.nn.recurrence.fused import able, why_not
+from sonde.nn.recurrence.fused import available_forms, why_not
 
 B, H, K, V = 2, 3, 5, 7
 LENGTHS = [1, 2, 63, 64, 65, 100, 257]
@@ -235,7 +235,7 @@ def test_a_constant_gate_may_forget_all_at_once() -> None:
 def test_autocast_rounds_nothing_inside(kind: str) -> None:
     s = make(kind, 33)
     s = replace(s, **{f.name: getattr(s, f.name).float() for f in fields(s) if isinstance(getattr(s, f.name), Tensor)})
-    for form in able(s):
+    for form in available_forms(s):
         wanted, state = compute(s, None, form)
         with torch.autocast("cpu", torch.bfloat16):
             out, end = compute(s, None, form)

@@ -1,4 +1,4 @@
-"""What objectives around another objective share: it goes on judging targets, outputs and reports as it did alone."""
+"""What objectives that wrap another objective share: targets, outputs and reports stay those of the wrapped one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..core.errors import BadInput
 from ..core.terms import Terms
 
 
-class Around(ABC):
-    """An objective that changes what another one is given, or adds to what it says."""
+class Wrapper(ABC):
+    """An objective that changes the inputs of another one, or adds terms to it."""
 
     objective: Any
-    """the other one"""
+    """the wrapped objective"""
 
     @abstractmethod
     def __call__(self, model: Any, batch: Batch) -> Terms: ...

@@ -14,7 +14,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import gradient_norms
-from sonde.lenses.tools.readonly import outputs, untouched
+from sonde.lenses.tools.readonly import outputs, preserve_state
 from sonde.lenses.tools.tiny import images
 from sonde.objectives.joint import Joint, Part
 
@@ -68,7 +68,7 @@ def test_a_rude_model_is_put_back(look) -> None:
 def test_a_failure_leaves_no_trace_either() -> None:
     subject = rude()
     before = traces(subject.model)
-    with pytest.raises(ZeroDivisionError), untouched(subject.model):
+    with pytest.raises(ZeroDivisionError), preserve_state(subject.model):
         subject.model(subject.batch.x)
         raise ZeroDivisionError
     assert traces(subject.model) == before
@@ -117,9 +117,9 @@ def test_outputs_with_names_are_read_by_them(n) -> None:
 
 def test_outputs_that_are_no_rows_and_outputs_without_a_choice_are_refused_in_one_line() -> None:
     calls = {
-        "the model's output 'scale' is no tensor with a row for each of the 7 examples": named(7, Joint({"label": Part()}), shared=True),
+        "the model's output 'scale' is not a tensor with a row for each of the 7 examples": named(7, Joint({"label": Part()}), shared=True),
         r"several outputs \(label, tokens\)": named(7, Sum()),
-        "the model's output is no tensor with a row": Subject(
+        "the model's output is not a tensor with a row": Subject(
             nn.LSTM(3, 4, batch_first=True), Batch(x=torch.ones(2, 5, 3), y=torch.tensor([0, 1])), images().objective
         ),
     }
