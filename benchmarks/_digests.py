@@ -45,7 +45,7 @@ def names(kind: str) -> list[str]:
     """What there is of a kind in this revision."""
     if kind == "exhibits":
         exhibit = module("exhibit")
-        return list(getattr(exhibit, "exhibits", None) or exhibit.found())
+        return list((getattr(exhibit, "exhibits", None) or exhibit.found)())
     return module("registry").names({"recipes-2": "recipes", "mixers": "nn.mixers"}.get(kind, kind))
 
 

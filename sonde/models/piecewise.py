@@ -114,7 +114,7 @@ def merge(inner: nn.Module, outer: nn.Module) -> MLP:
     first, second = dense_layers(inner), dense_layers(outer)
     (w1, b1), (w2, b2) = first[-1], second[0]
     if w2.shape[1] != len(b1):
-        raise BadInput(f"the inner network gives {len(b1)} numbers, the outer takes {w2.shape[1]}", where="merged", fix="they must agree")
+        raise BadInput(f"the inner network gives {len(b1)} numbers, the outer takes {w2.shape[1]}", where="merge", fix="they must agree")
     return from_layers([*first[:-1], (w2 @ w1, w2 @ b1 + b2), *second[1:]])
 
 

@@ -202,7 +202,7 @@ def test_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
 
     def trouble(toy: Toy, world: World, step: int) -> None:
         if once(toy, world) and step == 2 and world.rank == 0:
-            with world._speaking():
+            with world._collective():
                 torch.distributed.recv(torch.zeros(1), 1)
 
     toy = Toy(tmp_path, trouble)
