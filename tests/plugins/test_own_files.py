@@ -14,7 +14,7 @@ from sonde.cli.main import main
 from sonde.core import registry
 from sonde.core.errors import BadInput, SondeError
 from sonde.data.catalog import load
-from sonde.models.heads import head, objective_of, odd
+from sonde.models.heads import head, mismatch, objective_of
 from sonde.models.language_model import mixer_of
 from sonde.nn.mixers import mixer_class
 
@@ -173,7 +173,7 @@ def test_bench_and_explain(folder: Path, capsys: pytest.CaptureFixture) -> None:
 
 def test_an_objective(folder: Path) -> None:
     assert objective_of("./far.py power=2").power == 2 and objective_of("far.py", classes=3).power == 1
-    assert odd("real", "identity", "./far.py") == "" and "'far' is not a likelihood of binary" in odd("binary", "identity", "./far.py")
+    assert mismatch("real", "identity", "./far.py") == "" and "'far' is not a likelihood of binary" in mismatch("binary", "identity", "./far.py")
     assert type(head("real", 1, objective="./far.py").likelihood()).__name__ == "Far"
     run = sonde.train("table", data="table.csv", target="b", objective="./far.py power=1.5", epochs=1, run="run", quiet=True)
     assert run.recipe.objective.power == 1.5
