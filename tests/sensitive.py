@@ -195,8 +195,9 @@ def current(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def choose(records: Iterable[dict[str, Any]], foreign: Iterable[dict[str, Any]]) -> list[Measured]:
     """The table: the nearest cases, as many as fit into the time of each part.
 
-    records: what tests/headroom.py and the exhibits gave in the machine's own arithmetic
-    foreign: the same of numeric cases in the foreign row; only what gave other numbers there can be on the edge
+    Args:
+        records: what tests/headroom.py and the exhibits gave in the machine's own arithmetic
+        foreign: the same of numeric cases in the foreign row; only what gave other numbers there can be on the edge
     """
     own, other = ({record["test"]: record for record in lines} for lines in (records, foreign))
     by_test: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)

@@ -16,7 +16,7 @@ from ..core.reading import Heat, Lines, Reading, Subject, Table
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
-from ..models.heads import LINKS, TASKS, OddPair, fitting, head, mismatch, objective_class
+from ..models.heads import LINKS, TASKS, OddPair, head, likelihoods_of, mismatch, objective_class
 from ..models.mlp import MLP
 from ..nn import activations
 from ..nn.activations import Activation, Interval, activation, describe, forget, formula, measure, names, register
@@ -329,7 +329,7 @@ def _heads(exhibit: Exhibit) -> None:
     columns = {
         "task": [name for name, _ in usual],
         "activation": [task.activation for _, task in usual],
-        "likelihood": [" or ".join(fitting(name)) for name, _ in usual],
+        "likelihood": [" or ".join(likelihoods_of(name)) for name, _ in usual],
         "it adds": [_added(task.objective).replace("identity", "nothing") for _, task in usual],
         "predictions in": [str(task.predictions) for _, task in usual],
     }

@@ -48,7 +48,9 @@ def hoeffding(n: int, t: float, width: float = 1.0) -> float:
 def pac_examples(hypotheses: int, error: float, chance: float, realizable: bool = True) -> int:
     """Examples that are enough for a finite class: with this chance of failure, no more than this error above the best.
 
-    realizable: some hypothesis is right everywhere, and the learner takes one that fits; else (agnostic) training errors
+    Args:
+        realizable: some hypothesis is right everywhere, and the learner takes one that fits; else (agnostic) training errors
+
     of all hypotheses must lie within `error` of the true ones
     """
     if not (hypotheses >= 1 and 0 < error < 1 and 0 < chance < 1):

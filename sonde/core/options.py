@@ -3,7 +3,8 @@
     def recipe(width: Annotated[int, Range(1, 4096)] = 32, lr: Annotated[float, Range(above=0)] = 1e-3) -> Recipe:
         '''A small CNN.
 
-        width: channels of the first convolution
+        Args:
+            width: channels of the first convolution
         '''
 
 One `Option` knows its type, default, range and help text.  The command line, the Python interface, sweeps, `run.json`
@@ -251,18 +252,17 @@ def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[s
 
 
 def help_texts(doc: str) -> dict[str, str]:
-    """Lines `name: text` of a docstring; an indented line carries on the one before."""
+    """The entries `name: text` of a docstring's `Args:`; a line that is indented further carries on the one before."""
     texts: dict[str, str] = {}
-    last = ""
-    for line in doc.split("\n")[1:]:
-        match = re.match(r"([A-Za-z_][A-Za-z0-9_]*): +(\S.*)$", line)
-        if match:
+    last, inside = "", False
+    for line in doc.split("\n"):
+        if line and not line.startswith(" "):
+            inside, last = line.strip() in ("Args:", "Attributes:"), ""
+        elif inside and (match := re.match(r" {4}([A-Za-z_][A-Za-z0-9_]*): +(\S.*)$", line)):
             last = match.group(1)
             texts[last] = match.group(2).strip()
-        elif last and line.startswith(" ") and line.strip():
+        elif last and line.strip():
             texts[last] += " " + line.strip()
-        else:
-            last = ""
     return texts
 
 

@@ -29,8 +29,8 @@ Number = float | None
 Label = str | float | None
 Numbers = Annotated[Any, list[Number]]
 Matrix = Annotated[Any, list[list[Number]]]
-Pictures = Annotated[Any, list[list[list[Number]] | list[list[list[Number]]] | None]]
-Points = Annotated[Any, list[tuple[Number, Number]]]
+ImageStack = Annotated[Any, list[list[list[Number]] | list[list[list[Number]]] | None]]
+PointList = Annotated[Any, list[tuple[Number, Number]]]
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Images(Reading, kind="images"):
         frames: boxes over each picture by name, (top, left, height, width) in pixels, named beside the pictures
     """
 
-    values: Mapping[str, Pictures]
+    values: Mapping[str, ImageStack]
     _: KW_ONLY
     labels: Sequence[Label] = ()
     details: Sequence[Label] = ()
@@ -345,10 +345,10 @@ class Plane(Reading, kind="plane"):
     levels: Annotated[Any, int | list[Number]] = 10
     classes: Sequence[Label] = ()
     log: Annotated[Sequence[str], list[Literal["value"]]] = ()
-    paths: Mapping[str, Points] = field(default_factory=dict)
-    points: Mapping[str, Points] = field(default_factory=dict)
+    paths: Mapping[str, PointList] = field(default_factory=dict)
+    points: Mapping[str, PointList] = field(default_factory=dict)
     arrows: Annotated[Any, list[tuple[Number, Number, Number, Number]]] = ()
-    outlines: Sequence[Points] = ()
+    outlines: Sequence[PointList] = ()
     colors: Mapping[str, int] = field(default_factory=dict)
 
     def _check(self) -> None:
@@ -380,7 +380,7 @@ class Diagram(Reading, kind="graph"):
     values: Mapping[str, Annotated[Any, list[float] | list[str] | list[list[str]]]]
     _: KW_ONLY
     box: Annotated[Any, tuple[float, float]] = (168, 40)
-    edges: Sequence[Points] = ()
+    edges: Sequence[PointList] = ()
 
     def _check(self) -> None:
         if self.values and (wrong := set(self.values) ^ {"x", "y", "words", "kind"}):

@@ -78,8 +78,9 @@ THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
     """MNIST: 70,000 handwritten digits as 28 x 28 images, 10 classes.
 
-    valid: fraction or count of the 60,000 training images held out for validation
-    standardize: mean 0 and deviation 1 over the training images
+    Args:
+        valid: fraction or count of the 60,000 training images held out for validation
+        standardize: mean 0 and deviation 1 over the training images
     """
     return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardize)
 
@@ -87,8 +88,9 @@ def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> D
 def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
     """Fashion-MNIST: 70,000 garments as 28 x 28 images, 10 classes.
 
-    valid: fraction or count of the 60,000 training images held out for validation
-    standardize: mean 0 and deviation 1 over the training images
+    Args:
+        valid: fraction or count of the 60,000 training images held out for validation
+        standardize: mean 0 and deviation 1 over the training images
     """
     return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardize)
 
@@ -98,8 +100,9 @@ def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> 
 
     A data folder may instead hold a part of it as two mosaic pictures with labels.json; the report says so.
 
-    valid: fraction or count of the training images held out for validation
-    standardize: mean 0 and deviation 1 over the training images, each channel alone
+    Args:
+        valid: fraction or count of the training images held out for validation
+        standardize: mean 0 and deviation 1 over the training images, each channel alone
     """
     parts = _cifar_batches() or _cifar_mosaic() or _cifar_tar(_download_cifar())
     data = _image_set("cifar10", parts, THINGS, seed, valid, standardize)

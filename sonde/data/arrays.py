@@ -162,7 +162,8 @@ class ArrayReader:
     def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> NamedExamples:
         """The examples of a file, or of several if these are pictures or folders of them.
 
-        skip_corrupt: leave out pictures that cannot be read, and name them
+        Args:
+            skip_corrupt: leave out pictures that cannot be read, and name them
         """
         path = paths[0]
         arrays = self._read(paths, skip_corrupt)

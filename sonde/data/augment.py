@@ -129,9 +129,10 @@ def rotate(degrees: float) -> Change:
 def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Change:
     """Changes the light of each image: a number added, deviations from its mean and colors multiplied.
 
-    brightness: largest number added, in the units of x
-    contrast: largest share by which deviations from the image's mean grow or shrink
-    saturation: largest share by which deviations of the three colors from their gray grow or shrink
+    Args:
+        brightness: largest number added, in the units of x
+        contrast: largest share by which deviations from the image's mean grow or shrink
+        saturation: largest share by which deviations of the three colors from their gray grow or shrink
     """
     reach = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, value in reach.items():

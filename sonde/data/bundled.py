@@ -18,9 +18,10 @@ SplitSize = float | int
 def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """1,797 handwritten digits as 8 x 8 images, 10 classes.
 
-    valid: fraction or count of examples held out for validation
-    test: fraction or count of examples held out for the test
-    standardize: mean 0 and deviation 1 over the training images
+    Args:
+        valid: fraction or count of examples held out for validation
+        test: fraction or count of examples held out for the test
+        standardize: mean 0 and deviation 1 over the training images
     """
     bunch = _load("digits")
     arrays = Arrays(bunch.images.astype(np.uint8), bunch.target, tuple(map(str, range(10))), top=16.0)
@@ -30,9 +31,10 @@ def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standar
 def iris(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """150 iris flowers, 4 measurements, 3 species.
 
-    valid: fraction or count of rows held out for validation
-    test: fraction or count of rows held out for the test
-    standardize: mean 0 and deviation 1 over the training rows
+    Args:
+        valid: fraction or count of rows held out for validation
+        test: fraction or count of rows held out for the test
+        standardize: mean 0 and deviation 1 over the training rows
     """
     return _table("iris", seed, (valid, test), Rules("classes", standardize=standardize))
 
@@ -40,9 +42,10 @@ def iris(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardi
 def wine(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """178 wines, 13 chemical measurements, 3 growers.
 
-    valid: fraction or count of rows held out for validation
-    test: fraction or count of rows held out for the test
-    standardize: mean 0 and deviation 1 over the training rows
+    Args:
+        valid: fraction or count of rows held out for validation
+        test: fraction or count of rows held out for the test
+        standardize: mean 0 and deviation 1 over the training rows
     """
     return _table("wine", seed, (valid, test), Rules("classes", standardize=standardize))
 
@@ -50,9 +53,10 @@ def wine(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardi
 def breast_cancer(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True) -> Data:
     """569 breast tumors, 30 measurements of cell nuclei, malignant or benign.
 
-    valid: fraction or count of rows held out for validation
-    test: fraction or count of rows held out for the test
-    standardize: mean 0 and deviation 1 over the training rows
+    Args:
+        valid: fraction or count of rows held out for validation
+        test: fraction or count of rows held out for the test
+        standardize: mean 0 and deviation 1 over the training rows
     """
     return _table("breast_cancer", seed, (valid, test), Rules("classes", standardize=standardize))
 
@@ -62,10 +66,11 @@ def diabetes(
 ) -> Data:
     """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
 
-    valid: fraction or count of rows held out for validation
-    test: fraction or count of rows held out for the test
-    standardize: mean 0 and deviation 1 over the training rows
-    standardize_target: the same for the target
+    Args:
+        valid: fraction or count of rows held out for validation
+        test: fraction or count of rows held out for the test
+        standardize: mean 0 and deviation 1 over the training rows
+        standardize_target: the same for the target
     """
     rules = Rules("values", standardize=standardize, standardize_target=standardize_target)
     return _table("diabetes", seed, (valid, test), rules)

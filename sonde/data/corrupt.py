@@ -35,8 +35,9 @@ def masking(tokenizer: Tokenizer, rate: float = 0.15, shares: tuple[float, float
 
     Special tokens, padding among them, are never chosen, and none is put in the place of another token.
 
-    rate: share of the tokens chosen
-    shares: of those chosen: masked, replaced, left
+    Args:
+        rate: share of the tokens chosen
+        shares: of those chosen: masked, replaced, left
     """
     if not 0 < rate <= 1:
         raise BadInput(f"the share of masked tokens must be above 0 and at most 1, not {rate:g}", fix="try rate=0.15")
@@ -63,8 +64,9 @@ def span_corruption(tokenizer: Tokenizer, rate: float = 0.15, mean: float = 3.0)
     Rows have no padding; every one loses as many tokens in as many spans, so all have one shape.  Both sides end with the end
     token where there is one; the decoder's input x begins with the start token, or as in T5 with the pad token.
 
-    rate: share of the tokens cut out
-    mean: tokens of a span on average
+    Args:
+        rate: share of the tokens cut out
+        mean: tokens of a span on average
     """
     if not 0 < rate < 1 or mean < 1:
         raise BadInput(

@@ -32,8 +32,9 @@ SplitSize = float | int
 def load_file(path: str | Path, target: str | None = None, seed: int = 0, **options: Any) -> Data:
     """Data from a file or folder.
 
-    target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
-    options: those of the kind of file, see `file_options`; a wrong one is an error that names it
+    Args:
+        target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
+        options: those of the kind of file, see `file_options`; a wrong one is an error that names it
     """
     path = Path(path)
     load = _loader(path)
@@ -110,10 +111,11 @@ def table_file(
 ) -> Data:
     """CSV, TSV or Parquet: one row per example.
 
-    valid: fraction or count of rows held out for validation
-    test: fraction or count of rows held out for the test
-    separator: the character between cells; by default the most frequent of , ; tab | in the first line
-    header: whether the first line names the columns; by default it does unless it is all numbers
+    Args:
+        valid: fraction or count of rows held out for validation
+        test: fraction or count of rows held out for the test
+        separator: the character between cells; by default the most frequent of , ; tab | in the first line
+        header: whether the first line names the columns; by default it does unless it is all numbers
     """
     return table_data(read_columns(path, separator, header), target, rules, path.name, seed, (valid, test))
 
@@ -128,8 +130,9 @@ def array_file(
 ) -> Data:
     """NPY, NPZ or idx: one example per place of the first axis; rows and columns are treated as a table.
 
-    valid: fraction or count of examples held out for validation
-    test: fraction or count of examples held out for the test
+    Args:
+        valid: fraction or count of examples held out for validation
+        test: fraction or count of examples held out for the test
     """
     kind = suffix(path)
     if kind == ".npz":
@@ -165,11 +168,12 @@ def image_folder(
 ) -> Data:
     """A folder with one folder of images per class, or train/ and test/ folders of such.
 
-    valid: fraction or count of images held out for validation
-    test: fraction or count of images held out for the test, where there is no test folder
-    size: bring all images to this height and width
-    color: three channels or one; by default three if any image has color
-    skip_corrupt: leave out images that cannot be read, and count them
+    Args:
+        valid: fraction or count of images held out for validation
+        test: fraction or count of images held out for the test, where there is no test folder
+        size: bring all images to this height and width
+        color: three channels or one; by default three if any image has color
+        skip_corrupt: leave out images that cannot be read, and count them
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is a folder of images: its folders are the classes, it has no target", fix="leave 'target' out")

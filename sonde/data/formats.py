@@ -259,7 +259,8 @@ def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | 
 def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
     """A picture of one wide number a pixel with numbers from 0 to 255; others as they are.
 
-    stretched: its numbers fill 16 bits whatever their type, as those of a deep PGM do
+    Args:
+        stretched: its numbers fill 16 bits whatever their type, as those of a deep PGM do
     """
     from PIL.Image import fromarray
 

@@ -115,8 +115,9 @@ def signature(key: str) -> dict[str, int]:
 def midi(melody: Sequence[Note], tempo: float = 120.0, program: int = 73) -> bytes:
     """A standard MIDI file of format 0: one track with one voice.
 
-    tempo: quarter notes in a minute
-    program: the instrument as General MIDI counts them from 0; 73 is a flute
+    Args:
+        tempo: quarter notes in a minute
+        program: the instrument as General MIDI counts them from 0; 73 is a flute
     """
     if not any(note.pitch is not None for note in melody):
         raise BadInput("a melody without a note cannot be played", where="midi", fix="give at least one note")

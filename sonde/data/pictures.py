@@ -83,8 +83,9 @@ def read(
 ) -> Pictures:
     """All files as one array; gray pictures among colored ones get three equal channels.
 
-    skip_corrupt: leave out what cannot be read
-    root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
+    Args:
+        skip_corrupt: leave out what cannot be read
+        root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
     """
     from rich.console import Console
     from rich.progress import track

@@ -30,9 +30,10 @@ Drawn = tuple[Tensor, Tensor, Tensor]
 def recall(seed: int = 0, n: ExampleCount = 20_000, pairs: SymbolCount = 8, keys: SymbolCount = 32) -> Data:
     """Pairs of a key and a value, then the keys in another order: name the value of each.
 
-    n: sequences to train on
-    pairs: how many have to be remembered at once
-    keys: different keys, and as many different values
+    Args:
+        n: sequences to train on
+        pairs: how many have to be remembered at once
+        keys: different keys, and as many different values
     """
     if pairs > keys:
         raise BadInput(f"{pairs} pairs need as many different keys, not {keys}", where="data set 'recall'", fix=f"set keys={pairs} or more")
@@ -57,11 +58,12 @@ def copying(
 ) -> Data:
     """Symbols among blanks, then as many marks: name the symbols in their order.
 
-    n: sequences to train on
-    length: places before the marks
-    items: symbols to remember
-    symbols: different symbols
-    selective: the symbols stand at random places; otherwise at the beginning, so that a fixed delay is enough
+    Args:
+        n: sequences to train on
+        length: places before the marks
+        items: symbols to remember
+        symbols: different symbols
+        selective: the symbols stand at random places; otherwise at the beginning, so that a fixed delay is enough
     """
     if items > length:
         raise BadInput(f"{items} items do not fit into {length} places", where="data set 'copying'", fix=f"set length={items} or more")
@@ -82,10 +84,11 @@ def reset(
 ) -> Data:
     """Ones, other tokens and resets: at each place, how many ones came since the last reset (at most `top`)?
 
-    n: sequences to train on
-    length: tokens of a sequence
-    top: the largest answer; from there on it stays
-    chance: share of resets
+    Args:
+        n: sequences to train on
+        length: tokens of a sequence
+        top: the largest answer; from there on it stays
+        chance: share of resets
     """
 
     def draw(n: int, dice: Generator) -> Drawn:
@@ -103,10 +106,11 @@ def parity(
 ) -> Data:
     """Digits: at each place, the sum of all so far modulo a number; the test has longer sequences than the training.
 
-    n: sequences to train on
-    length: tokens of a sequence
-    modulus: 2 asks whether the number of ones is odd
-    longer: test sequences are so many times as long, where learning answers by heart does not help
+    Args:
+        n: sequences to train on
+        length: tokens of a sequence
+        modulus: 2 asks whether the number of ones is odd
+        longer: test sequences are so many times as long, where learning answers by heart does not help
     """
 
     def of(length: int) -> Callable[[int, Generator], Drawn]:
@@ -125,10 +129,11 @@ def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12,
 
     Nothing about a rule can be learned by heart: the weights stay, the answer is in the sequence.
 
-    n: sequences to train on
-    shots: pairs of a key and its value; the last key is always one that came before
-    keys: different keys
-    values: different values
+    Args:
+        n: sequences to train on
+        shots: pairs of a key and its value; the last key is always one that came before
+        keys: different keys
+        values: different values
     """
 
     def draw(n: int, dice: Generator) -> Drawn:
@@ -146,9 +151,10 @@ def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12,
 def tagging(seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 16, symbols: SymbolCount = 8) -> Data:
     """Symbols: is each one smaller than the next?  Only who sees the next token can tell.
 
-    n: sequences to train on
-    length: tokens of a sequence
-    symbols: different symbols
+    Args:
+        n: sequences to train on
+        length: tokens of a sequence
+        symbols: different symbols
     """
 
     def draw(n: int, dice: Generator) -> Drawn:

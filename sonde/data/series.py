@@ -22,10 +22,11 @@ SeriesLength = Annotated[int, Range(1, 4096)]
 def sunspots(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 48, ahead: SeriesLength = 1) -> Data:
     """Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.
 
-    valid: fraction or count of months held out for validation, after those for training
-    test: fraction or count of the last months, for the test
-    length: months of the past that are seen
-    ahead: months to forecast
+    Args:
+        valid: fraction or count of months held out for validation, after those for training
+        test: fraction or count of the last months, for the test
+        length: months of the past that are seen
+        ahead: months to forecast
     """
     return forecast("sunspots", values("timeseries/monthly-sunspots.csv"), valid, test, length, ahead)
 
@@ -33,10 +34,11 @@ def sunspots(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, lengt
 def passengers(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.15, length: SeriesLength = 12, ahead: SeriesLength = 1) -> Data:
     """Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.
 
-    valid: fraction or count of months held out for validation, after those for training
-    test: fraction or count of the last months, for the test
-    length: months of the past that are seen
-    ahead: months to forecast
+    Args:
+        valid: fraction or count of months held out for validation, after those for training
+        test: fraction or count of the last months, for the test
+        length: months of the past that are seen
+        ahead: months to forecast
     """
     return forecast("passengers", values("timeseries/airline-passengers.csv"), valid, test, length, ahead)
 
@@ -44,10 +46,11 @@ def passengers(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.15, l
 def temperatures(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 30, ahead: SeriesLength = 1) -> Data:
     """Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.
 
-    valid: fraction or count of days held out for validation, after those for training
-    test: fraction or count of the last days, for the test
-    length: days of the past that are seen
-    ahead: days to forecast
+    Args:
+        valid: fraction or count of days held out for validation, after those for training
+        test: fraction or count of the last days, for the test
+        length: days of the past that are seen
+        ahead: days to forecast
     """
     return forecast("temperatures", values("timeseries/daily-min-temperatures.csv"), valid, test, length, ahead)
 

@@ -57,13 +57,14 @@ def shapes(
 ) -> Data:
     """Pictures of discs, squares and crosses that are turned, moved and scaled; to be named, outlined or told in words.
 
-    n: pictures in all; 15 % are for validation and 15 % for the test
-    size: height and width in pixels
-    many: things in each picture; later ones hide earlier ones
-    color: three channels instead of one
-    target: label gives y (n,), the kind of the last thing; mask gives y (n, size, size), 0 for the ground and 1 to 3 for the
-        kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
-    noise: deviation of Gaussian noise on every pixel
+    Args:
+        n: pictures in all; 15 % are for validation and 15 % for the test
+        size: height and width in pixels
+        many: things in each picture; later ones hide earlier ones
+        color: three channels instead of one
+        target: label gives y (n,), the kind of the last thing; mask gives y (n, size, size), 0 for the ground and 1 to 3 for the
+            kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
+        noise: deviation of Gaussian noise on every pixel
     """
     dice = generator(seed, "shapes")
     things = scatter(n, many, dice)

@@ -26,8 +26,9 @@ PARTS = (0.15, 0.15)
 def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Data:
     """Four clouds at the corners of a square; opposite corners share a class.
 
-    n: examples in all
-    noise: deviation of each cloud
+    Args:
+        n: examples in all
+        noise: deviation of each cloud
     """
     draw = generator(seed, "xor")
     corner = torch.arange(n) % 4
@@ -38,9 +39,10 @@ def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Data:
 def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classes: ClusterCount = 2) -> Data:
     """Circles around one center, a class each.
 
-    n: examples in all
-    noise: deviation of the points from their circle
-    classes: number of circles
+    Args:
+        n: examples in all
+        noise: deviation of the points from their circle
+        classes: number of circles
     """
     draw = generator(seed, "rings")
     label = torch.arange(n) % classes
@@ -50,8 +52,9 @@ def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classe
 def moons(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1) -> Data:
     """Two half circles that reach into each other.
 
-    n: examples in all
-    noise: deviation of the points from their curve
+    Args:
+        n: examples in all
+        noise: deviation of the points from their curve
     """
     draw = generator(seed, "moons")
     label = torch.arange(n) % 2
@@ -65,10 +68,11 @@ def spirals(
 ) -> Data:
     """Arms of a spiral wound around each other, a class each.
 
-    n: examples in all
-    noise: deviation of the points from their arm
-    classes: number of arms
-    turns: how often an arm goes round
+    Args:
+        n: examples in all
+        noise: deviation of the points from their arm
+        classes: number of arms
+        turns: how often an arm goes round
     """
     draw = generator(seed, "spirals")
     label = torch.arange(n) % classes
@@ -80,10 +84,11 @@ def spirals(
 def blobs(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 1.0, classes: ClusterCount = 3, features: ClusterCount = 2) -> Data:
     """Gaussian clouds around random centers, a class each.
 
-    n: examples in all
-    noise: deviation of each cloud
-    classes: number of clouds
-    features: inputs of each example
+    Args:
+        n: examples in all
+        noise: deviation of each cloud
+        classes: number of clouds
+        features: inputs of each example
     """
     draw = generator(seed, "blobs")
     label = torch.arange(n) % classes
@@ -94,8 +99,9 @@ def blobs(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 1.0, classe
 def swiss_roll(seed: int = 0, n: ExampleCount = 2000, noise: NoiseLevel = 0.05) -> Data:
     """A rolled-up sheet in three dimensions; the target is the place along the roll.
 
-    n: examples in all
-    noise: deviation of the points from the sheet
+    Args:
+        n: examples in all
+        noise: deviation of the points from the sheet
     """
     draw = generator(seed, "swiss_roll")
     along = 1.5 * math.pi * (1 + 2 * torch.rand(n, generator=draw))
@@ -107,9 +113,10 @@ def swiss_roll(seed: int = 0, n: ExampleCount = 2000, noise: NoiseLevel = 0.05) 
 def sine(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, periods: Annotated[float, Range(above=0, most=100)] = 2.0) -> Data:
     """A sine wave with noise: y = sin(pi * periods * x), x in [-1, 1].
 
-    n: examples in all
-    noise: deviation of y
-    periods: full waves in the interval
+    Args:
+        n: examples in all
+        noise: deviation of y
+        periods: full waves in the interval
     """
     draw = generator(seed, "sine")
     x = 2 * torch.rand(n, 1, generator=draw) - 1
@@ -125,10 +132,11 @@ def bowl(
 ) -> Data:
     """A quadratic bowl: y = sum of a_i x_i^2 / 2 with curvatures a_i from 1 to the condition number.
 
-    n: examples in all
-    noise: deviation of y
-    features: inputs of each example
-    condition: largest curvature; the smallest is 1
+    Args:
+        n: examples in all
+        noise: deviation of y
+        features: inputs of each example
+        condition: largest curvature; the smallest is 1
     """
     draw = generator(seed, "bowl")
     x = 2 * torch.rand(n, features, generator=draw) - 1

@@ -34,14 +34,15 @@ MANY_LEVELS = 100
 class Rules:
     """How a table is cleaned and encoded.
 
-    task: what the target is; 'auto' takes texts and few whole numbers as classes
-    missing: missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error
-    text: text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown
-    standardize: number columns get mean 0 and deviation 1 over the training rows
-    standardize_target: the same for a target of numbers
-    drop_duplicates: leave out rows that equal an earlier one
-    ignore: columns to leave out
-    classes: names of the classes in the order of their labels; by default those found, sorted
+    Args:
+        task: what the target is; 'auto' takes texts and few whole numbers as classes
+        missing: missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error
+        text: text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown
+        standardize: number columns get mean 0 and deviation 1 over the training rows
+        standardize_target: the same for a target of numbers
+        drop_duplicates: leave out rows that equal an earlier one
+        ignore: columns to leave out
+        classes: names of the classes in the order of their labels; by default those found, sorted
     """
 
     task: Literal["auto", "classes", "values", "counts"] = "auto"

@@ -26,7 +26,8 @@ VERBS = {"sees": "vidas", "wants": "volas", "finds": "trovas", "has": "havas", "
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:
     """Sentences of a small English and their translation, with another word order and an ending for the object.
 
-    n: different sentences in all; a tenth of them is for validation, and a tenth for the test
+    Args:
+        n: different sentences in all; a tenth of them is for validation, and a tenth for the test
     """
     phrases = list(itertools.product(ARTICLES, ADJECTIVES, NOUNS))
     every = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
@@ -59,10 +60,11 @@ def reversal(
 ) -> Data:
     """Symbols, and the same from the last to the first, each twice: the answer is longer than the question.
 
-    n: pairs in all; a tenth of them is for validation, and a tenth for the test
-    symbols: different symbols
-    longest: symbols of the longest sequence; the shortest has one
-    twice: each symbol comes twice in the answer
+    Args:
+        n: pairs in all; a tenth of them is for validation, and a tenth for the test
+        symbols: different symbols
+        longest: symbols of the longest sequence; the shortest has one
+        twice: each symbol comes twice in the answer
     """
     dice = generator(seed, "reversal")
     lengths = torch.randint(1, longest + 1, (n,), generator=dice)

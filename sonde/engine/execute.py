@@ -35,8 +35,9 @@ from .world import World
 def start(run_plan: RunPlan, run: str | Path | None, options: Options, explicit: Mapping[str, Any]) -> Path:
     """Train a plan in this process or in workers of its own; returns the run directory.
 
-    run: the directory; one that exists already is resumed; None for the next free one
-    explicit: those of the options that were asked for, which win over what the run was started with
+    Args:
+        run: the directory; one that exists already is resumed; None for the next free one
+        explicit: those of the options that were asked for, which win over what the run was started with
     """
     world = World.single()
     if World.under_torchrun():

@@ -57,10 +57,11 @@ def launch(
 ) -> None:
     """Run `worker(world)` in several processes until all have returned; raises the error that ended the job otherwise.
 
-    worker: resumes by itself from the last checkpoint
-    progress: step of the newest checkpoint; an attempt that raises it costs no restart
-    hang_timeout: seconds between two signs of life in a step; evaluating and saving may take five times as long
-    on_event: is told of every restart: event, attempt, rank, step, why, stacks
+    Args:
+        worker: resumes by itself from the last checkpoint
+        progress: step of the newest checkpoint; an attempt that raises it costs no restart
+        hang_timeout: seconds between two signs of life in a step; evaluating and saving may take five times as long
+        on_event: is told of every restart: event, attempt, rank, step, why, stacks
     """
     if processes < 1:
         raise BadInput(f"a job needs at least one process, not {processes}")

@@ -196,7 +196,8 @@ class Loop:
     def _bad_step(self, fault: Fault, batch: dict[int, Batch], buffers: list[Tensor]) -> bool:
         """Stop, leave the step out, or go back to the last checkpoint and leave it out from there: then False.
 
-        buffers: the model's, before the bad batch went through it
+        Args:
+            buffers: the model's, before the bad batch went through it
         """
         job, step = self.job, self.step
         where = f"step {step}, {self._cause(batch)}"

@@ -13,19 +13,20 @@ from ..core.options import Range, options_of
 class Options:
     """How to run, as opposed to what to learn.
 
-    seed: every random draw of the run derives from it
-    processes: worker processes on this machine
-    threads: CPU threads per process; default: all cores for one undivided process, one thread otherwise
-    device: where to compute: cpu, cuda, cuda:1, mps
-    shards: parts of each batch that are computed alone and summed in order; default: one per process
-    parallel: ddp keeps the whole model in every process, fsdp spreads it over them
-    checkpoint_every: steps between checkpoints; default: about every 20 seconds
-    exact: refuse to resume where bits cannot be kept (other thread count, torch or processor)
-    accept_data_change: resume although the data differ from those the run began with
-    tensorboard: also write TensorBoard event files into the run directory
-    hang_timeout: seconds after which a silent worker counts as hung
-    restarts: fresh starts allowed without progress after a worker is lost
-    quiet: print nothing while training
+    Args:
+        seed: every random draw of the run derives from it
+        processes: worker processes on this machine
+        threads: CPU threads per process; default: all cores for one undivided process, one thread otherwise
+        device: where to compute: cpu, cuda, cuda:1, mps
+        shards: parts of each batch that are computed alone and summed in order; default: one per process
+        parallel: ddp keeps the whole model in every process, fsdp spreads it over them
+        checkpoint_every: steps between checkpoints; default: about every 20 seconds
+        exact: refuse to resume where bits cannot be kept (other thread count, torch or processor)
+        accept_data_change: resume although the data differ from those the run began with
+        tensorboard: also write TensorBoard event files into the run directory
+        hang_timeout: seconds after which a silent worker counts as hung
+        restarts: fresh starts allowed without progress after a worker is lost
+        quiet: print nothing while training
     """
 
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0

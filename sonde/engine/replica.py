@@ -24,7 +24,8 @@ class Replica:
 
     def __init__(self, model: nn.Module, optimizer: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
         """steady: nobody but the optimizer changes the model, so a step may be replayed
-        objective: says which parameters move in which phase, where it has phases (see `has_phases`)
+        Args:
+            objective: says which parameters move in which phase, where it has phases (see `has_phases`)
         """
         self.model, self.world, self.steady = model, world, steady
         self.evaluation_world = world

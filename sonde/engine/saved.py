@@ -45,7 +45,8 @@ def load_data(directory: RunDirectory, recipe: Recipe) -> Data:
 def load_model(directory: RunDirectory, recipe: Recipe, which: str | int, data: Callable[[], Data]) -> nn.Module:
     """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint.
 
-    data: loads the data; called only where the weights do not fit the model
+    Args:
+        data: loads the data; called only where the weights do not fit the model
     """
     caller = random_states()
     try:

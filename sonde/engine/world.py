@@ -110,7 +110,8 @@ class World:
     def from_torchrun(cls, device: str = "cpu", timeout: float = 600.0) -> World:
         """A worker started by torchrun, on one machine or several: nccl for cuda, else gloo.
 
-        timeout: seconds after which a silent peer counts as lost; longer than the longest save or evaluation
+        Args:
+            timeout: seconds after which a silent peer counts as lost; longer than the longest save or evaluation
         """
         try:
             rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
@@ -153,7 +154,8 @@ class World:
     def ordered_sum(self, parts: Mapping[int, Tensor], total_parts: int) -> Tensor:
         """Sum of one flat (P,) tensor per shard, added in shard order: the same bits on every rank and for every W.
 
-        parts: this rank's tensors by shard, as `shards_of` gives them out; with one shard in all, that very tensor returns
+        Args:
+            parts: this rank's tensors by shard, as `shards_of` gives them out; with one shard in all, that very tensor returns
         """
         own = shards_of(self.rank, self.size, total_parts)
         assert sorted(parts) == list(own), f"rank {self.rank} owns shards {list(own)}, not {sorted(parts)}"

@@ -33,7 +33,7 @@ from scipy.linalg import cho_solve, lapack, orth, qr
 from torch import Tensor
 
 from ._base import column_sizes
-from ._moments import EPS, ROWS, Table
+from ._moments import EPS, ROWS, MomentTable
 
 SAMPLE = 16_384
 """rows that are enough to know the shape of the cloud; it only sets the coordinates"""
@@ -100,7 +100,7 @@ class Problem:
         """Middle of the cloud and T with T^T C T = I, where C is the curvature if every class were as likely as any other."""
         rows = _sample_rows(len(self.X), SAMPLE)
         X, s = self.X.numpy()[rows], self.s.numpy()[rows]
-        table = Table(X, None, near[rows] * (s if s.any() else 1.0), center=self.bias)
+        table = MomentTable(X, None, near[rows] * (s if s.any() else 1.0), center=self.bias)
         curvature = 0.25 if self.outputs == 1 else 1 / self.outputs
         D, mean = self.X.shape[1], torch.from_numpy(table.mean)
         wide = D >= WIDE

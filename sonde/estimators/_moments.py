@@ -23,7 +23,7 @@ LOST = 1e3
 
 
 @final
-class Table:
+class MomentTable:
     """Rows X (N, D) with targets Y (N, K) and weights s; what is asked for is worked out once.  Without `center` means are 0."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray | None = None, s: np.ndarray | None = None, center: bool = True) -> None:

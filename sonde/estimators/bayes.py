@@ -16,7 +16,7 @@ from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from ._base import column_sizes, features, finite, number, weights, with_targets
-from ._moments import EPS, Table
+from ._moments import EPS, MomentTable
 from .least_squares import Solution, solve
 
 
@@ -24,9 +24,10 @@ from .least_squares import Solution, solve
 class MAPRegression(RegressorMixin, BaseEstimator):
     """Linear regression with a Gaussian prior.  After `fit`: coef_, intercept_ (posterior mean), covariance_ of w, lambda_.
 
-    tau: standard deviation of each weight before any data
-    sigma: standard deviation of the noise on a target; a row of weight s has the variance sigma^2 / s
-    fit_intercept: learn a bias, about which nothing is known beforehand
+    Args:
+        tau: standard deviation of each weight before any data
+        sigma: standard deviation of the noise on a target; a row of weight s has the variance sigma^2 / s
+        fit_intercept: learn a bias, about which nothing is known beforehand
     """
 
     def __init__(self, tau: float = 1.0, sigma: float = 1.0, fit_intercept: bool = True) -> None:
@@ -41,7 +42,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
             column_sizes(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
         noise = float(self.sigma) ** 2
         self.lambda_ = noise / float(self.tau) ** 2
-        table = Table(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)
+        table = MomentTable(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)
         solution = solve(table, self.lambda_)
         self.coef_ = solution.weights[:, 0]
         self.intercept_ = float(table.target[0] - self.coef_ @ table.mean)
@@ -60,7 +61,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         return mean, np.sqrt(self.sigma**2 + self._level_variance + np.einsum("nd,de,ne->n", away, self.covariance_, away, optimize=True))
 
 
-def _inverse(table: Table, penalty: float, solution: Solution) -> np.ndarray:
+def _inverse(table: MomentTable, penalty: float, solution: Solution) -> np.ndarray:
     """(X^T X + penalty I)^-1, from the factor that is there, else by singular values, which a tiny penalty is not lost beside."""
     N, D = table.X.shape
     if solution.solver == "cholesky" and N >= D:

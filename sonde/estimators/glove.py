@@ -75,18 +75,19 @@ def _merge_runs(pair_runs: list[np.ndarray], weight_runs: list[np.ndarray], V: i
 class GloVe(BaseEstimator):
     """After `fit`: vectors_ (a `WordVectors`), losses_ (mean weighted square of a cell, by epoch), n_cells_, n_seen_ (words read).
 
-    width: numbers in a vector
-    window: how far a neighbor may be
-    most: counts from here on have full weight
-    power: how the weight of smaller counts falls
-    min_count: words that occur less often are left out
-    epochs: passes over the cells
-    lr: AdaGrad's rate
-    threads: with 1 the same seed gives the same bits; more share the vectors without locks
-    memory: megabytes that counts may take, in the table that gathers them and in one part of the shuffled cells
-    split: string -> words; by default runs of letters in small letters
-    random_state: seed of the start and of the order
-    quiet: show no progress
+    Args:
+        width: numbers in a vector
+        window: how far a neighbor may be
+        most: counts from here on have full weight
+        power: how the weight of smaller counts falls
+        min_count: words that occur less often are left out
+        epochs: passes over the cells
+        lr: AdaGrad's rate
+        threads: with 1 the same seed gives the same bits; more share the vectors without locks
+        memory: megabytes that counts may take, in the table that gathers them and in one part of the shuffled cells
+        split: string -> words; by default runs of letters in small letters
+        random_state: seed of the start and of the order
+        quiet: show no progress
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)

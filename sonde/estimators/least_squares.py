@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
 from ._base import choice, features, finite, number, weights, with_targets
-from ._moments import EPS, Table
+from ._moments import EPS, MomentTable
 
 SAFE = 1e-8
 """reciprocal condition of X^T X below which Cholesky gives way: half the digits of a float64 are left"""
@@ -73,7 +73,7 @@ class _Affine(BaseEstimator):
         folded = self.fit_intercept and penalize_bias
         if folded:
             X = np.column_stack([X, np.ones(len(X))])
-        table = Table(X, y.reshape(len(y), -1), s, center=self.fit_intercept and not folded)
+        table = MomentTable(X, y.reshape(len(y), -1), s, center=self.fit_intercept and not folded)
         self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORIZATIONS)))
         self.solver_, self.rank_ = self._solution.solver, self._solution.rank
         self.singular_ = self.rank_ < X.shape[1]
@@ -87,9 +87,10 @@ class _Affine(BaseEstimator):
 class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
     """Ordinary least squares.  After `fit`: coef_, intercept_, solver_, condition_, rank_, singular_.
 
-    fit_intercept: learn a bias
-    solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
-    singular: where columns are linearly dependent, 'warn' and take the smallest weights that fit, or 'refuse'
+    Args:
+        fit_intercept: learn a bias
+        solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
+        singular: where columns are linearly dependent, 'warn' and take the smallest weights that fit, or 'refuse'
     """
 
     def __init__(
@@ -115,10 +116,11 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
 class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
     """Least squares with a penalty alpha norm(w)^2.  After `fit`: coef_, intercept_, solver_, condition_, rank_, singular_.
 
-    alpha: weight of the penalty against the sum (not the mean) of squares; 0 is least squares
-    fit_intercept: learn a bias
-    penalize_bias: fold the bias into w as the weight of a constant 1, so that it is shrunk too
-    solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
+    Args:
+        alpha: weight of the penalty against the sum (not the mean) of squares; 0 is least squares
+        fit_intercept: learn a bias
+        penalize_bias: fold the bias into w as the weight of a constant 1, so that it is shrunk too
+        solver: 'cholesky', 'qr' or 'svd'; 'auto' picks by shape and condition
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
         return self
 
 
-def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
+def solve(table: MomentTable, alpha: float, solver: str = "auto") -> Solution:
     """The centered problem by the named factorization, or by the first of the three that is exact enough."""
     if solver != "auto":
         solution = FACTORIZATIONS[solver](table, alpha, EPS * max(table.X.shape))
@@ -149,7 +151,7 @@ def solve(table: Table, alpha: float, solver: str = "auto") -> Solution:
     raise AssertionError("the last of them takes every matrix")
 
 
-def _cholesky(table: Table, alpha: float, least: float) -> Solution | None:
+def _cholesky(table: MomentTable, alpha: float, least: float) -> Solution | None:
     """None where the reciprocal condition, with all columns scaled to length 1, is below `least`."""
     (N, D), wide = table.X.shape, table.X.shape[0] < table.X.shape[1]
     if wide and alpha == 0:
@@ -167,7 +169,7 @@ def _cholesky(table: Table, alpha: float, least: float) -> Solution | None:
     return Solution(table.design.T @ solved if wide else solved, "cholesky", D, scale[:, None] * factor)
 
 
-def _qr(table: Table, alpha: float, least: float) -> Solution | None:
+def _qr(table: MomentTable, alpha: float, least: float) -> Solution | None:
     """None where columns are dependent to rounding.  Where only a penalty parts them, rounding grows with the condition squared."""
     N, D = table.X.shape
     if N < D and alpha == 0:
@@ -180,7 +182,7 @@ def _qr(table: Table, alpha: float, least: float) -> Solution | None:
     return Solution(solve_triangular(R, Q[:N].T @ table.targets), "qr", D, R)
 
 
-def _svd(table: Table, alpha: float, least: float) -> Solution | None:
+def _svd(table: MomentTable, alpha: float, least: float) -> Solution | None:
     """Takes every matrix: directions without any spread get no weight."""
     N, D = table.X.shape
     U, values, Vt = svd(table.design, full_matrices=False)

@@ -66,11 +66,12 @@ class _Linear(BaseEstimator):
 class SoftmaxRegression(ClassifierMixin, _Linear):
     """Softmax regression for two classes or more.  After `fit`: coef_ (K, D), intercept_ (K,), classes_, solver_, n_iter_.
 
-    alpha: weight of the penalty norm(W)^2 / 2 against the sum of negative log-likelihoods
-    fit_intercept: learn a bias for each class
-    solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
-    tol: size of the gradient of the mean loss at which to stop, in whitened features
-    max_iter: most steps
+    Args:
+        alpha: weight of the penalty norm(W)^2 / 2 against the sum of negative log-likelihoods
+        fit_intercept: learn a bias for each class
+        solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
+        tol: size of the gradient of the mean loss at which to stop, in whitened features
+        max_iter: most steps
     """
 
     def __init__(
@@ -117,12 +118,13 @@ def _gives_probabilities(model: LogisticRegression) -> bool:
 class LogisticRegression(ClassifierMixin, _Linear):
     """Logistic regression; more than two classes by reduction.  After `fit`: coef_, intercept_, classes_, solver_, n_iter_.
 
-    alpha: weight of the penalty norm(w)^2 / 2 against the sum of negative log-likelihoods
-    fit_intercept: learn a bias
-    reduction: how three classes or more become two, 'one-vs-rest' (K models) or 'one-vs-one' (K (K-1)/2 models)
-    solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
-    tol: size of the gradient of the mean loss at which to stop, in whitened features
-    max_iter: most steps
+    Args:
+        alpha: weight of the penalty norm(w)^2 / 2 against the sum of negative log-likelihoods
+        fit_intercept: learn a bias
+        reduction: how three classes or more become two, 'one-vs-rest' (K models) or 'one-vs-one' (K (K-1)/2 models)
+        solver: 'newton', or 'lbfgs', which Newton finishes where it gets stuck; 'auto' takes Newton while the Hessian is small
+        tol: size of the gradient of the mean loss at which to stop, in whitened features
+        max_iter: most steps
     """
 
     def __init__(

@@ -36,17 +36,18 @@ from ._base import column_sizes, features, number, with_labels, with_targets
 class Network(ABC, BaseEstimator):
     """What both networks share: their settings, and training.
 
-    hidden: widths of the hidden layers
-    activation: function between the layers, any name of `sonde.nn.activations`
-    optimizer: any name of `sonde.optim`
-    lr: learning rate
-    weight_decay: pull of the weights toward 0, which leaves the biases alone
-    dropout: share of hidden values set to 0 while training
-    batch_size: rows per update
-    epochs: passes over the training rows at most
-    patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
-    valid: share of the rows kept for validation where patience is set
-    random_state: seed of weights, order, dropout and validation rows
+    Args:
+        hidden: widths of the hidden layers
+        activation: function between the layers, any name of `sonde.nn.activations`
+        optimizer: any name of `sonde.optim`
+        lr: learning rate
+        weight_decay: pull of the weights toward 0, which leaves the biases alone
+        dropout: share of hidden values set to 0 while training
+        batch_size: rows per update
+        epochs: passes over the training rows at most
+        patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
+        valid: share of the rows kept for validation where patience is set
+        random_state: seed of weights, order, dropout and validation rows
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)

@@ -18,17 +18,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 
 from ..core.errors import BadInput
 from ._base import check_fitted, choice, features, number, to_numpy
-from ._moments import EPS, Table
+from ._moments import EPS, MomentTable
 
 
 @final
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """After `fit`: components_, explained_variance_, explained_variance_ratio_, mean_, n_components_, solver_.
 
-    n_components: how many to keep; None keeps all min(N, D); a share such as 0.95 keeps as many as explain that much
-    whiten: scale what comes out to variance 1
-    center: take the mean off first; without it the first direction follows the mean
-    solver: 'covariance' or 'svd'; 'auto' picks by shape
+    Args:
+        n_components: how many to keep; None keeps all min(N, D); a share such as 0.95 keeps as many as explain that much
+        whiten: scale what comes out to variance 1
+        center: take the mean off first; without it the first direction follows the mean
+        solver: 'covariance' or 'svd'; 'auto' picks by shape
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise BadInput("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
         solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
-        table = Table(X, center=self.center)
+        table = MomentTable(X, center=self.center)
         self.mean_ = table.mean
         if not np.isfinite(self.mean_).all():  # the mean has seen every number, which spares a pass of its own
             features(self, X)

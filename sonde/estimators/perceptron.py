@@ -45,10 +45,11 @@ class Update(NamedTuple):
 class Perceptron(ClassifierMixin, BaseEstimator):
     """The perceptron for two classes.
 
-    max_epochs: passes over the data after which training ends even if mistakes remain
-    fit_intercept: learn a bias
-    at_zero: class of a row exactly on the boundary: 1 the second one, 0 the first (of `classes_`)
-    keep_updates: remember every correction with its weights in `updates_`
+    Args:
+        max_epochs: passes over the data after which training ends even if mistakes remain
+        fit_intercept: learn a bias
+        at_zero: class of a row exactly on the boundary: 1 the second one, 0 the first (of `classes_`)
+        keep_updates: remember every correction with its weights in `updates_`
 
     After `fit`: coef_ (1, D), intercept_ (1,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
@@ -97,9 +98,10 @@ class Perceptron(ClassifierMixin, BaseEstimator):
 class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
     """The perceptron for any number of classes, with one row of weights for each.
 
-    max_epochs: passes over the data after which training ends even if mistakes remain
-    fit_intercept: learn a bias for each class
-    keep_updates: remember every correction with its weights in `updates_`
+    Args:
+        max_epochs: passes over the data after which training ends even if mistakes remain
+        fit_intercept: learn a bias for each class
+        keep_updates: remember every correction with its weights in `updates_`
 
     After `fit`: coef_ (C, D), intercept_ (C,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
@@ -296,7 +298,8 @@ def _leads(rows: np.ndarray, codes: np.ndarray, classes: int) -> tuple[np.ndarra
 def _margin(X: np.ndarray, codes: np.ndarray, coef: np.ndarray, intercept: np.ndarray, ruler: np.ndarray) -> float:
     """Smallest signed distance of a row from the planes between its class and the others; -inf where there is no plane.
 
-    ruler: the weights in the units that distances are measured in
+    Args:
+        ruler: the weights in the units that distances are measured in
     """
     if len(coef) == 1:
         coef, intercept, ruler = np.vstack([0 * coef, coef]), np.r_[0.0, intercept], np.vstack([0 * ruler, ruler])

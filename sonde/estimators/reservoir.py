@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
 from ._base import check_fitted, features, finite, number, with_targets
-from ._moments import Table
+from ._moments import MomentTable
 from .least_squares import solve
 
 
@@ -26,14 +26,15 @@ from .least_squares import solve
 class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """A sequence to a sequence of numbers.  After `fit`: coef_, intercept_, W_in_, W_, bias_.
 
-    units: width of the state
-    radius: largest absolute eigenvalue of W_hh; below 1 the past fades, near 1 slowly
-    alpha: penalty of the readout's weights, as in Ridge
-    scale: size of the random input weights and biases
-    leak: how much of the state is new at each step
-    density: share of W_hh that is not zero; below 0.5 it is kept as a sparse matrix
-    washout: first steps that the fit leaves out, because the empty beginning still echoes; at most half of them
-    random_state: seed of the fixed weights
+    Args:
+        units: width of the state
+        radius: largest absolute eigenvalue of W_hh; below 1 the past fades, near 1 slowly
+        alpha: penalty of the readout's weights, as in Ridge
+        scale: size of the random input weights and biases
+        leak: how much of the state is new at each step
+        density: share of W_hh that is not zero; below 0.5 it is kept as a sparse matrix
+        washout: first steps that the fit leaves out, because the empty beginning still echoes; at most half of them
+        random_state: seed of the fixed weights
     """
 
     coef_: np.ndarray
@@ -69,7 +70,7 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = with_targets(self, X, y, several=True)
         self._draw(X.shape[1])
         alpha, skipped = number("alpha", self.alpha, 0.0), min(int(number("washout", self.washout, 0)), len(X) // 2)
-        table = Table(np.column_stack([X, self._states(X)])[skipped:], y.reshape(len(y), -1)[skipped:])
+        table = MomentTable(np.column_stack([X, self._states(X)])[skipped:], y.reshape(len(y), -1)[skipped:])
         W = solve(table, alpha).weights.T
         bias = table.target - W @ table.mean
         self.coef_, self.intercept_ = (W[0], float(bias[0])) if y.ndim == 1 else (W, bias)

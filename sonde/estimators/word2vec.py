@@ -33,19 +33,20 @@ SPAN = 1 << 20
 class Word2Vec(BaseEstimator):
     """After `fit`: vectors_ (a `WordVectors`), losses_ (mean negative log-likelihood of a prediction, by epoch), n_seen_ (words read).
 
-    width: numbers in a vector
-    model: 'skip-gram' or 'cbow'
-    loss: 'negative' (sampling) or 'hierarchical' (softmax)
-    window: how far a neighbor may be from the center
-    negatives: noise words for each center
-    sample: words more frequent than this share of the text are thinned out; 0 keeps all
-    min_count: words that occur less often are left out
-    epochs: passes over the text
-    lr: rate at the start; by default 0.025 for skip-gram and 0.05 for CBOW
-    threads: with 1 the same seed gives the same bits; more share the vectors without locks
-    split: string -> words; by default runs of letters in small letters
-    random_state: seed of everything drawn
-    quiet: show no progress
+    Args:
+        width: numbers in a vector
+        model: 'skip-gram' or 'cbow'
+        loss: 'negative' (sampling) or 'hierarchical' (softmax)
+        window: how far a neighbor may be from the center
+        negatives: noise words for each center
+        sample: words more frequent than this share of the text are thinned out; 0 keeps all
+        min_count: words that occur less often are left out
+        epochs: passes over the text
+        lr: rate at the start; by default 0.025 for skip-gram and 0.05 for CBOW
+        threads: with 1 the same seed gives the same bits; more share the vectors without locks
+        split: string -> words; by default runs of letters in small letters
+        random_state: seed of everything drawn
+        quiet: show no progress
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)

@@ -54,8 +54,9 @@ class Dice:
 def choose(logits: Tensor, how: Sampling, roll: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
     """A token (B,) for each row of logits (B, V).
 
-    roll: a uniform number (B,) for each row; temperature 0 needs none
-    seen: (B, V) tokens that are already in the text, for the repetition penalty
+    Args:
+        roll: a uniform number (B,) for each row; temperature 0 needs none
+        seen: (B, V) tokens that are already in the text, for the repetition penalty
     """
     scores = shape_logits(logits, how, seen)
     if how.temperature == 0:

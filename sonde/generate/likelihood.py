@@ -19,7 +19,8 @@ from .sample import Advances, Position, Rows, at_rest, check, pad_prompts, piece
 def logprobs(model: Advances, prompts: Rows, answers: Rows, *, state: State | None = None) -> Tensor:
     """(B, N) log-probability of each token of the answers, one answer for each prompt; 0 behind the end of one.
 
-    state: what the model has read before the prompts
+    Args:
+        state: what the model has read before the prompts
     """
     if len(prompts) != len(answers):
         raise BadInput(f"{len(prompts)} prompts have {len(answers)} answers", where="logprobs", fix="give one for each")
@@ -39,7 +40,8 @@ def rank_answers(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, m
 
     The likeliest answer is a class: `rank_answers(...).argmax(1)`.
 
-    mean: per token, so that a longer answer is not less likely by its length alone
+    Args:
+        mean: per token, so that a longer answer is not less likely by its length alone
     """
     lengths = pad_prompts(answers, "an answer")[1]
     check(model, prompts, int(lengths.max()))

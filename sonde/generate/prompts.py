@@ -12,10 +12,11 @@ from typing import final
 class Layout:
     """How a demonstration is written.
 
-    ask: what stands before a question
-    answer: what stands before an answer
-    between: what stands between lines; generation may stop at it
-    head: what stands before the first demonstration, such as an instruction
+    Args:
+        ask: what stands before a question
+        answer: what stands before an answer
+        between: what stands between lines; generation may stop at it
+        head: what stands before the first demonstration, such as an instruction
     """
 
     ask: str = "Input: "

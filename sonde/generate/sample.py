@@ -79,11 +79,12 @@ def generate(
 ) -> Tensor:
     """Tokens (B, N) that follow the prompts, at most `new` of each; fewer where all rows have ended.
 
-    state: what the model has read before the prompts
-    stop: what ends a row, which then emits pad; and which tokens never come
-    stream: given the tokens (B,) of each step as they come
-    weights: 'int8' reads a quarter of the memory for each token, at slightly other values
-    sampling: the options of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
+    Args:
+        state: what the model has read before the prompts
+        stop: what ends a row, which then emits pad; and which tokens never come
+        stream: given the tokens (B,) of each step as they come
+        weights: 'int8' reads a quarter of the memory for each token, at slightly other values
+        sampling: the options of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
     """
     tokens = []
     for step in steps(model, prompts, new, state=state, stop=stop, weights=weights, **sampling):

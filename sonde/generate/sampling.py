@@ -14,12 +14,13 @@ from ..core.options import Range, resolve
 class Sampling:
     """Which tokens may come, and how they are drawn.
 
-    temperature: below 1 prefers likely tokens; 0 always takes the likeliest
-    top_k: draw among so many likeliest tokens
-    top_p: draw among the likeliest that make up this share of the probability
-    min_p: leave out tokens with less than this share of the likeliest one's probability
-    repetition: above 1 makes tokens that are already in the text less likely
-    seed: of the draws
+    Args:
+        temperature: below 1 prefers likely tokens; 0 always takes the likeliest
+        top_k: draw among so many likeliest tokens
+        top_p: draw among the likeliest that make up this share of the probability
+        min_p: leave out tokens with less than this share of the likeliest one's probability
+        repetition: above 1 makes tokens that are already in the text less likely
+        seed: of the draws
     """
 
     temperature: Annotated[float, Range(0, 100)] = 1.0

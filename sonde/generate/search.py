@@ -46,9 +46,12 @@ def beam(
 ) -> Beams:
     """The likeliest continuations of at most `new` tokens that the search finds.
 
-    beams: beginnings kept for each prompt; 1 is greedy
-    power: of the length by which a log-probability is divided; larger prefers longer texts
-    stop, state, weights: as in `generate`
+    Args:
+        beams: beginnings kept for each prompt; 1 is greedy
+        power: of the length by which a log-probability is divided; larger prefers longer texts
+        stop: as in `generate`
+        state: as in `generate`
+        weights: as in `generate`
     """
     if beams < 1 or new < 1:
         raise BadInput(f"beams and new tokens must be at least 1, not {beams} and {new}", where="beam", fix="ask for 1 or more of each")

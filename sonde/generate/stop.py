@@ -20,11 +20,12 @@ from ..data.text.tokenizer import Tokenizer
 class Stop:
     """What ends a row, and what never stands in it.
 
-    end: a token that ends it, or several
-    texts: a string that ends it, or several; the tokens that spell it are still emitted
-    tokenizer: what spells tokens, needed with `texts`
-    pad: the token that a row emits after its end
-    barred: tokens that never come, however likely, such as `no_text(tokenizer)`
+    Args:
+        end: a token that ends it, or several
+        texts: a string that ends it, or several; the tokens that spell it are still emitted
+        tokenizer: what spells tokens, needed with `texts`
+        pad: the token that a row emits after its end
+        barred: tokens that never come, however likely, such as `no_text(tokenizer)`
     """
 
     end: int | tuple[int, ...] = ()

@@ -24,8 +24,9 @@ CONTEXT = 16
 class Writer:
     """The text of one row as its tokens come: never a part of a character, never a part of a stop string.
 
-    prompt: tokens before the first; some tokenizers spell a token differently at the beginning of a text
-    stop: what ends the text; it is not part of it
+    Args:
+        prompt: tokens before the first; some tokenizers spell a token differently at the beginning of a text
+        stop: what ends the text; it is not part of it
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Tensor, stop: Stop | None = None) -> None:
@@ -93,9 +94,11 @@ def complete(
 
     The tokens that are no text (`no_text`) never come.
 
-    stop: end tokens and stop strings
-    stream: given (row, piece of text) as it comes
-    weights, sampling: as in `generate`
+    Args:
+        stop: end tokens and stop strings
+        stream: given (row, piece of text) as it comes
+        weights: as in `generate`
+        sampling: options of `generate`
     """
     rows = [read_prompt(tokenizer, prompt) for prompt in prompts]
     stop = stop or Stop()
@@ -151,8 +154,10 @@ def translate(
 ) -> list[str]:
     """What an encoder-decoder writes for each text, at most `new` tokens: the likeliest that a beam search finds.
 
-    tokenizers: of the source and of the target, with special tokens as in `data.pairs`
-    beams, power: as in `beam`; 1 beam is greedy
+    Args:
+        tokenizers: of the source and of the target, with special tokens as in `data.text.pairs`
+        beams: as in `beam`; 1 is greedy
+        power: as in `beam`
     """
     source, target = tokenizers
     starts, state = start_decoding(model, texts, source, target)

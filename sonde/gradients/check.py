@@ -57,7 +57,8 @@ def gradcheck(
 ) -> Check:
     """Compare a gradient with differences, and fail in one line that names the worst element.
 
-    claim: the gradient to check, as a function of x; autograd's where none is given
+    Args:
+        claim: the gradient to check, as a function of x; autograd's where none is given
     """
     if sides not in (1, 2):
         raise BadInput(f"a difference has one side or two, not {sides!r}", fix="sides=2 is the more exact")

@@ -129,7 +129,8 @@ class Graph:
     def adjoints(self, values: Mapping[str, Any], seed: Tensor | None = None, output: str | None = None) -> dict[str, Any]:
         """d output / d node for every node the output depends on; nothing is stored.
 
-        seed: the adjoint of the output itself; 1 for a single number
+        Args:
+            seed: the adjoint of the output itself; 1 for a single number
         """
         output = output or self.outputs[0]
         adjoints: dict[str, Any] = {output: _seed(values[output], seed)}
@@ -274,7 +275,9 @@ def trace(f: Callable[..., Any], *inputs: Tensor, names: Sequence[str] = ()) -> 
     """Run a function or module on values and write down what it did; a branch on a value is followed as it fell.
 
     The parameters and buffers of a module become leaves too, under their own names.
-    names: of the inputs; by default those of the function's arguments
+
+    Args:
+        names: of the inputs; by default those of the function's arguments
     """
     _check_inputs(inputs)
     function, leaves = _leaves(f, inputs, list(names))

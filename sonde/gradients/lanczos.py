@@ -53,7 +53,10 @@ def lanczos(product: Product, start: Tensor, steps: int, tolerance: float = 0.0,
 
     It stops sooner once both ends are known to `tolerance` times the largest value, or once the vectors seen span all
     that the operator makes of `start`: then every value is exact.
-    keep: hold all vectors (k times n numbers) and keep them orthogonal.  Without it memory is three vectors; the ends
+
+    Args:
+        keep: hold all vectors (k times n numbers) and keep them orthogonal.  Without it memory is three vectors; the ends
+
     are found as well, but inner values may appear several times and no vectors are given.
     """
     n = start.numel()

@@ -144,7 +144,8 @@ def hvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> Any:
 def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tuple[Callable[..., Tensor], dict[str, Tensor]]:
     """A loss as a function of the model's parameters, and their present values.
 
-    loss: gets the model, at these parameters: `lambda net: objective(net, batch).loss()`
+    Args:
+        loss: gets the model, at these parameters: `lambda net: objective(net, batch).loss()`
     """
     now = {name: parameter.detach() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}

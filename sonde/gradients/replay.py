@@ -47,8 +47,9 @@ class Unrepeatable(Exception):
 class Recorder(TorchDispatchMode):
     """Writes down every tensor operation that runs while it is entered.
 
-    inputs: tensors whose content changes from replay to replay
-    fixed: tensors that stay where they are, such as parameters, whatever their content
+    Args:
+        inputs: tensors whose content changes from replay to replay
+        fixed: tensors that stay where they are, such as parameters, whatever their content
     """
 
     LARGEST = 1 << 24

@@ -98,9 +98,10 @@ def _call(
 ) -> None:
     """Fills the struct and runs a compiled function; the tensors stay alive until it returns.
 
-    sizes: images, height, width, channels in, channels out
-    steps: of the weight along channels out, channels in, rows and columns
-    offset: where its first window begins
+    Args:
+        sizes: images, height, width, channels in, channels out
+        steps: of the weight along channels out, channels in, rows and columns
+        offset: where its first window begins
     """
     present = {field: one for field, one in tensors.items() if one is not None}
     first = next(iter(present.values()))

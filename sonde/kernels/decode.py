@@ -78,10 +78,11 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Program:
     """Operations in the order in which they were asked for; `run` does them all for the next token of each sequence.
 
-    rows: sequences
-    dtype: of the vectors and weights
-    weights: 'int8' keeps matrices as bytes; none uses them where they lie
-    share: keeps the byte matrices of another program of the same model
+    Args:
+        rows: sequences
+        dtype: of the vectors and weights
+        weights: 'int8' keeps matrices as bytes; none uses them where they lie
+        share: keeps the byte matrices of another program of the same model
     """
 
     def __init__(self, rows: int, dtype: torch.dtype, weights: Weights | None = None, share: dict[int, tuple] | None = None) -> None:
@@ -139,8 +140,9 @@ class Program:
     ) -> ProgramOperation:
         """y = f(weight x + bias) * times + add.
 
-        wait: the threads wait for each other after it; it can be spared where next comes one with as many outputs and only
-            multiplies or adds y, because a thread makes the same ones of both
+        Args:
+            wait: the threads wait for each other after it; it can be spared where next comes one with as many outputs and only
+                multiplies or adds y, because a thread makes the same ones of both
         """
         data, scales = self._matrix(weight)
         out, size = weight.shape
@@ -161,7 +163,8 @@ class Program:
     ) -> ProgramOperation:
         """y = x over its root mean square, or with `centered` over its standard deviation; y is each thread's own.
 
-        gate: x silu(gate) in the place of x
+        Args:
+            gate: x silu(gate) in the place of x
         """
         a, b = self._pointer(weight), self._pointer(bias)
         return self._append("norm", x=x, y=y, z=gate or Vectors(), a=a, b=b, scale=eps, flag=int(centered), size=size)

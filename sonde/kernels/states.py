@@ -33,8 +33,9 @@ class Memory(Protocol):
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
         """Let the operations read this state, and put what they will leave into `after`.
 
-        seen: (B,) tokens of each sequence
-        moving: a state that has no space for one more token moves to a larger room
+        Args:
+            seen: (B,) tokens of each sequence
+            moving: a state that has no space for one more token moves to a larger room
         """
 
 
@@ -50,14 +51,14 @@ class Rooms:
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
         kept = [held_in(state, name) for name in self.names[:3]]
         if moving or len(self.bound) != 3 or any(x is not y for x, y in zip(kept, self.bound)):
-            kept = self._fitting(kept, seen, moving)
+            kept = self._match_program(kept, seen, moving)
             self._point(kept)
         length = held_in(state, self.names[3])
         if length is not seen and not torch.equal(length, seen):
             raise BadInput("the lengths in the state differ from block to block", where="state", fix="begin with state=None")
         after.update(zip(self.names, (*self.bound, length)))
 
-    def _fitting(self, kept: list[Tensor], seen: Tensor, moving: bool) -> list[Tensor]:
+    def _match_program(self, kept: list[Tensor], seen: Tensor, moving: bool) -> list[Tensor]:
         """The same in one larger room, where this one is full, taken, or not as the program reads it."""
         (k, v, used), o = kept, self.operation
         for name, x in zip(self.names, (k, v)):

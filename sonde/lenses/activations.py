@@ -30,7 +30,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.01) -> Reading:
     """Slopes at the inputs of each activation, in evaluation mode.
 
-    flat: slope, as a share of the steepest one the activation has, up to which it counts as flat
+    Args:
+        flat: slope, as a share of the steepest one the activation has, up to which it counts as flat
     """
     layers = _activations(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}

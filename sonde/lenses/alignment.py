@@ -29,7 +29,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]:
     """Attention weights of the first pairs of the batch: target down, source across, each row summing to 1.
 
-    n: how many pairs to show
+    Args:
+        n: how many pairs to show
     """
     import torch
 

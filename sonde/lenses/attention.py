@@ -38,10 +38,11 @@ def read(
 ) -> list[Reading]:
     """A picture for each layer, a panel for each head: queries down, keys across, each row summing to 1.
 
-    example: which of the batch, from 0
-    tokens: how many of its first tokens the model is given
-    heads: how many to draw, the first
-    layers: how many to draw, from the first to the last
+    Args:
+        example: which of the batch, from 0
+        tokens: how many of its first tokens the model is given
+        heads: how many to draw, the first
+        layers: how many to draw, from the first to the last
     """
     import torch
 

@@ -113,8 +113,9 @@ def read(
 ) -> list[Reading]:
     """Values and deltas of one example, layer by layer, in evaluation mode.
 
-    example: which one of the batch, counted from 0
-    most: numbers to print of each tensor
+    Args:
+        example: which one of the batch, counted from 0
+        most: numbers to print of each tensor
     """
     import torch
 

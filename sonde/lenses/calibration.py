@@ -41,7 +41,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Reading]:
     """Share of right answers against confidence, and a histogram of the confidence.
 
-    bins: of confidence, from 0 to 1
+    Args:
+        bins: of confidence, from 0 to 1
     """
     y, y_pred, confidence, _, _ = predict_labels(subject)
     if not len(y):

@@ -96,9 +96,10 @@ class Cost:
 def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> Cost:
     """Count a network without running it for real.
 
-    model: a module, real or meta, or a function that makes one (called under `torch.device("meta")`)
-    example: a Batch or tensor with a batch axis, or the size of one example without it
-    dtype: of the input, where only its size is given; token ids are torch.int64
+    Args:
+        model: a module, real or meta, or a function that makes one (called under `torch.device("meta")`)
+        example: a Batch or tensor with a batch axis, or the size of one example without it
+        dtype: of the input, where only its size is given; token ids are torch.int64
     """
     net, batch = on_meta(model, example, dtype)
     with preserve_state(), torch.enable_grad(), torch.device("meta"):

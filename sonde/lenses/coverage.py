@@ -24,8 +24,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annotated[int, Range(1)] = 2_000_000) -> Reading:
     """Share of the grams of the batch's texts that the training text has, all their occurrences counted.
 
-    order: the longest grams
-    most: how many training tokens to read
+    Args:
+        order: the longest grams
+        most: how many training tokens to read
     """
     train, texts = training_text(subject.data.train, most), rows(subject.batch)
     size = 1 + max(int(row.max()) for row in (*train, *texts))

@@ -83,8 +83,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, floor: float = 0.0, most_lost: Annotated[float, Range(0, 1)] = 0.15) -> list[Reading]:
     """Both losses with the verdict, and the remedies as a table.
 
-    floor: loss that no model can beat, such as the noise of the targets
-    most_lost: share of what was learned that may fail to carry over before it counts as overfitting
+    Args:
+        floor: loss that no model can beat, such as the noise of the targets
+        most_lost: share of what was learned that may fail to carry over before it counts as overfitting
     """
     history = series(subject.metrics)
     diagnosis = diagnose_run(history["loss"], history["valid/loss"], floor, most_lost)

@@ -32,9 +32,10 @@ def read(
 ) -> Reading:
     """The error of each layer under four changes of the image.
 
-    pixels: of a shift to the right; a layer whose places are further apart is shifted by a part of a place
-    examples: images to look at, the first of the batch
-    layers: how many to show, from the first to the last
+    Args:
+        pixels: of a shift to the right; a layer whose places are further apart is shifted by a part of a place
+        examples: images to look at, the first of the batch
+        layers: how many to show, from the first to the last
     """
     import torch
 

@@ -23,9 +23,10 @@ def read(
 ) -> Reading:
     """The maps of each layer that vary most over the image, each stretched from its least value (black) to its largest (white).
 
-    example: which of the batch, from 0
-    layers: how many to show, from the first to the last
-    channels: maps of each layer
+    Args:
+        example: which of the batch, from 0
+        layers: how many to show, from the first to the last
+        channels: maps of each layer
     """
     import torch
 

@@ -22,7 +22,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
     """One picture per filter; zero is gray, each filter stretched to its own largest weight.
 
-    n: how many to show at most
+    Args:
+        n: how many to show at most
     """
     name, layer = first(subject.model)
     weight = layer.weight.detach().float()

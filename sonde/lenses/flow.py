@@ -69,12 +69,13 @@ def read(
 ) -> list[Reading]:
     """Your model under every initializer, and a deep net of equal layers under every initializer, activation and remedy.
 
-    activation: function of the deep net whose layers are drawn one by one; the tables show all
-    initializer: first weights of the deep net whose layers are drawn one by one
-    compare: functions of the tables; 'all' takes every one there is
-    depth: layers of the deep net
-    width: units of each of its layers
-    seed: of weights and inputs
+    Args:
+        activation: function of the deep net whose layers are drawn one by one; the tables show all
+        initializer: first weights of the deep net whose layers are drawn one by one
+        compare: functions of the tables; 'all' takes every one there is
+        depth: layers of the deep net
+        width: units of each of its layers
+        seed: of weights and inputs
     """
     from ..nn import activations
     from ..optim.initialize import initialize, names

@@ -23,7 +23,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Reading:
     """Norms over all parameters of each layer, in evaluation mode.
 
-    factor: how many times smaller or larger than the last layer counts as vanishing or exploding
+    Args:
+        factor: how many times smaller or larger than the last layer counts as vanishing or exploding
     """
     import torch
 

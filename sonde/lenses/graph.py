@@ -55,8 +55,9 @@ def read(
 ) -> list[Reading]:
     """Operations of the loss from the leaves to the end, in evaluation mode: a drawing where it is small, and a table.
 
-    examples: how many of the batch to trace
-    most: rows of the table
+    Args:
+        examples: how many of the batch to trace
+        most: rows of the table
     """
     import torch
 

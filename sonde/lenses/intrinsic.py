@@ -32,7 +32,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Reading:
     """Intrinsic dimension of the inputs and of every layer's output.
 
-    n: examples to use at most
+    Args:
+        n: examples to use at most
     """
     batch = subject.batch[:n]
     x = batch.x

@@ -34,8 +34,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 16, probes: Annotated[int, Range(1, 256)] = 8) -> Reading:
     """Root mean square over sequences of the Jacobian's norm, against the distance to the last place.
 
-    examples: sequences to look at, the first of the batch
-    probes: random directions of the output, from which the norm is estimated
+    Args:
+        examples: sequences to look at, the first of the batch
+        probes: random directions of the output, from which the norm is estimated
     """
     norms = influence(subject.model, subject.batch[:examples], probes)
     slope = fit_slope(norms)

@@ -45,10 +45,11 @@ def read(
 ) -> list[Reading]:
     """Loss on the batch along one random direction, over the plane of two, and toward another run.
 
-    reach: how far to go each way, in lengths of the weights themselves
-    points: places along each axis of the plane; a line has four times as many
-    other: a run of the same recipe; the way to its weights is shown too
-    seed: of the directions
+    Args:
+        reach: how far to go each way, in lengths of the weights themselves
+        points: places along each axis of the plane; a line has four times as many
+        other: a run of the same recipe; the way to its weights is shown too
+        seed: of the directions
     """
     import torch
 

@@ -31,9 +31,10 @@ def read(
 ) -> list[Reading]:
     """The likeliest token after each block and how likely it is; the bits of the right token after each block.
 
-    example: which of the batch to show, from 0
-    tokens: how many of its first places to show
-    examples: how many of the batch the bits are the mean of
+    Args:
+        example: which of the batch to show, from 0
+        tokens: how many of its first places to show
+        examples: how many of the batch the bits are the mean of
     """
     if example >= len(subject.batch):
         raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")

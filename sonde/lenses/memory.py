@@ -52,7 +52,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list[Reading]:
     """A table of all heads; the decays; what is left of what was written, and the size of the states, for each layer.
 
-    examples: sequences to look at, the first of the batch
+    Args:
+        examples: sequences to look at, the first of the batch
     """
     with preserve_state(subject.model), torch.no_grad():
         seen = _record(subject.model, subject.batch[:examples])

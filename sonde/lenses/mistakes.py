@@ -26,7 +26,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
     """Images with what the model says they are, what they are, and how sure it was.
 
-    n: how many to show at most
+    Args:
+        n: how many to show at most
     """
     y, y_pred, confidence, where, names = predict_labels(subject)
     wrong = (y != y_pred).nonzero().flatten()

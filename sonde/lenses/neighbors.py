@@ -23,9 +23,10 @@ def read(
 ) -> Reading:
     """For the commonest tokens of the batch, or for some that are named, those of the largest cosine.
 
-    tokens: how many to ask about
-    near: how many neighbors to show
-    of: the tokens to ask about, as they are written, with blanks between them
+    Args:
+        tokens: how many to ask about
+        near: how many neighbors to show
+        of: the tokens to ask about, as they are written, with blanks between them
     """
     import torch
 

@@ -22,8 +22,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated[int, Range(0, 16)] = 4) -> Reading:
     """A row for each image: the weights of the last layer, the rollout of all layers, and single heads of the last one.
 
-    n: how many images, the first of the batch
-    heads: how many to draw, the first
+    Args:
+        n: how many images, the first of the batch
+        heads: how many to draw, the first
     """
     batch = subject.batch[:n]
     layers = weights(subject.model, batch)

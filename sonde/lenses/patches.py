@@ -25,9 +25,10 @@ def read(
 ) -> Reading:
     """A row for each channel: what its units saw where they answered most, of every image at most one place, the strongest first.
 
-    layer: whose channels; none is the last convolution
-    channels: how many, those whose strongest answers differ most from image to image
-    patches: of each channel
+    Args:
+        layer: whose channels; none is the last convolution
+        channels: how many, those whose strongest answers differ most from image to image
+        patches: of each channel
     """
     import torch
 

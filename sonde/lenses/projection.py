@@ -20,7 +20,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Reading:
     """The commonest tokens of the batch, in the plane along which all rows of the embedding spread most.
 
-    tokens: how many to show
+    Args:
+        tokens: how many to show
     """
     from ..estimators.pca import PCA
 

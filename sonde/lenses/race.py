@@ -43,13 +43,14 @@ def read(
 ) -> list[Reading]:
     """A table of who arrived when, the losses over the steps, and the ways over the surface.
 
-    rules: optimizers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton
-    on: what is minimized: the run's model on its training data, or a test surface of two weights
-    steps: updates of each
-    rates: learning rates to try; the best one counts
-    batch_size: examples per update of the model
-    start: weights drawn afresh, or here, as they are
-    condition: condition number of the quadratic
+    Args:
+        rules: optimizers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton
+        on: what is minimized: the run's model on its training data, or a test surface of two weights
+        steps: updates of each
+        rates: learning rates to try; the best one counts
+        batch_size: examples per update of the model
+        start: weights drawn afresh, or here, as they are
+        condition: condition number of the quadratic
     """
     if not rules or not rates:
         raise BadInput("a race needs at least one optimizer and one rate", where="lens 'race'", fix="name them: --rules sgd adam")

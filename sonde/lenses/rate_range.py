@@ -40,12 +40,13 @@ def read(
 ) -> Reading:
     """Loss of each training batch against the rate of its step, with the rate to try first.
 
-    rule: optimizer by name
-    lowest: rate of the first step
-    highest: rate of the last step
-    steps: updates, if the loss does not explode before
-    batch_size: examples per update
-    start: weights drawn afresh, or here, as they are
+    Args:
+        rule: optimizer by name
+        lowest: rate of the first step
+        highest: rate of the last step
+        steps: updates, if the loss does not explode before
+        batch_size: examples per update
+        start: weights drawn afresh, or here, as they are
     """
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")

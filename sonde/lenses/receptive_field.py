@@ -65,10 +65,11 @@ def read(
 ) -> list[Reading]:
     """A table of the field of each layer, and the image with the fields of the middle units and the gradient of one of them.
 
-    example: the image to draw on, which of the batch, from 0
-    layer: whose gradient is shown; none is the last with more than one place
-    layers: how many to measure, from the first to the last
-    probes: random images from which a field is measured, and images of the batch over which the gradient is averaged
+    Args:
+        example: the image to draw on, which of the batch, from 0
+        layer: whose gradient is shown; none is the last with more than one place
+        layers: how many to measure, from the first to the last
+        probes: random images from which a field is measured, and images of the batch over which the gradient is averaged
     """
     import torch
 

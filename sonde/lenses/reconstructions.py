@@ -19,8 +19,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal["first", "worst"] = "first") -> Reading:
     """Rows of originals, reconstructions and their difference; errors are mean squares over an example's values.
 
-    n: how many images
-    order: the first of the batch, or those with the largest error
+    Args:
+        n: how many images
+        order: the first of the batch, or those with the largest error
     """
     import torch
 

@@ -46,8 +46,9 @@ def read(
 ) -> list[Reading]:
     """Regions in the box of the batch: a picture of the function with its joints, and a table.
 
-    output: which number of the output to show
-    margin: how far the box reaches beyond the inputs, as a share of their extent
+    Args:
+        output: which number of the output to show
+        margin: how far the box reaches beyond the inputs, as a share of their extent
     """
     from ..models.piecewise import regions
 

@@ -24,7 +24,8 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Reading]:
     """Predicted against true, and a histogram of true minus predicted; R2 over all outputs is their plain mean.
 
-    bins: bars of the histogram
+    Args:
+        bins: bars of the histogram
     """
     import torch
 

@@ -29,8 +29,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annotated[int, Range(1, 512)] = 32) -> list[Reading]:
     """For each stack of layers: places after the last one down, input tokens across, each row summing to 1.
 
-    example: which of the batch, from 0
-    tokens: how many of its first tokens the model is given
+    Args:
+        example: which of the batch, from 0
+        tokens: how many of its first tokens the model is given
     """
     stacks: dict[str, list[Any]] = {}
     for each in maps(subject, example, tokens):

@@ -56,12 +56,13 @@ def read(
 ) -> Reading:
     """Images of the batch with the heat of one method over them, each stretched to its own strongest pixels.
 
-    method: how pixels are scored
-    n: how many images, the first of the batch
-    of: whose score, that of the class the model says or of the true one
-    layer: whose maps Grad-CAM weighs; none is the last convolution
-    baseline: value of all pixels of the image from which gradients are integrated
-    steps: places on the way at which they are taken
+    Args:
+        method: how pixels are scored
+        n: how many images, the first of the batch
+        of: whose score, that of the class the model says or of the true one
+        layer: whose maps Grad-CAM weighs; none is the last convolution
+        baseline: value of all pixels of the image from which gradients are integrated
+        steps: places on the way at which they are taken
     """
     model, batch = subject.model, subject.batch[:n]
     with preserve_state(model), torch.no_grad():

@@ -48,9 +48,10 @@ def read(
 ) -> list[Reading]:
     """The layers as linear maps, then the curvature of the loss on the batch.
 
-    steps: products with the Hessian at most
-    tolerance: error of its two ends at which to stop, as a share of the largest
-    seed: of the start vector
+    Args:
+        steps: products with the Hessian at most
+        tolerance: error of its two ends at which to stop, as a share of the largest
+        seed: of the start vector
     """
     with preserve_state(subject.model):
         rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]

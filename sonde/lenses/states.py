@@ -29,8 +29,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: Annotated[int, Range(1, 65536)] = 256) -> list[Reading]:
     """Norm of each tensor of the state after each step, mean over sequences; a picture for each kind of tensor.
 
-    examples: sequences to look at, the first of the batch
-    steps: how many of their first steps to take
+    Args:
+        examples: sequences to look at, the first of the batch
+        steps: how many of their first steps to take
     """
     import torch
 

@@ -19,8 +19,9 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotated[int, Range(1, 4096)] = 64) -> list[Reading]:
     """Bits of each token of the first examples; tokens that were not asked for have no color.
 
-    n: examples to show
-    tokens: how many of the first tokens to show of each
+    Args:
+        n: examples to show
+        tokens: how many of the first tokens to show of each
     """
     names = spell_tokens(subject)
     texts = [_text(select_row(subject.batch, row), subject.model) for row in range(min(n, len(subject.batch)))]

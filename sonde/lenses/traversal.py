@@ -28,11 +28,12 @@ def read(
 ) -> Reading:
     """A row of pictures for each coordinate of the code, or a grid over two of them.
 
-    example: whose code stays, which of the batch, from 0
-    coordinates: which to move; two give a grid, any other number a row each, none those that differ most between examples
-    rows: how many to move where none are named
-    steps: pictures of a row, and rows of a grid
-    reach: how far to go both ways, in standard deviations: those of the prior of a variational code, else of the codes of the batch
+    Args:
+        example: whose code stays, which of the batch, from 0
+        coordinates: which to move; two give a grid, any other number a row each, none those that differ most between examples
+        rows: how many to move where none are named
+        steps: pictures of a row, and rows of a grid
+        reach: how far to go both ways, in standard deviations: those of the prior of a variational code, else of the codes of the batch
     """
     import torch
 

@@ -61,7 +61,8 @@ def spans_of(lengths: Tensor | None, places: int) -> Spans | None:
 def pool(y: Tensor, lengths: Tensor | None, take: Take, both: bool = False) -> Tensor:
     """One vector for each row of y (B, T, D), of which the first `lengths` places count: of its last one, its first, or their mean.
 
-    both: the second half of the numbers comes from reading backwards, so what it says when it has read all stands first
+    Args:
+        both: the second half of the numbers comes from reading backwards, so what it says when it has read all stands first
     """
     if take == "first":
         return y[:, 0]

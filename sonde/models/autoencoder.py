@@ -27,8 +27,9 @@ from ..nn.activations import activation as make_activation
 class AutoEncoder(nn.Module):
     """x -> code -> x.  What the output means (a mean, a logit) is up to the likelihood it is trained with.
 
-    encoder: module from an example to its code
-    decoder: module from a code to an example
+    Args:
+        encoder: module from an example to its code
+        decoder: module from a code to an example
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
@@ -89,11 +90,12 @@ def dense(
 ) -> AutoEncoder:
     """An auto-encoder of dense layers; its output has no activation.
 
-    shape: of one example, such as (64,) or (1, 8, 8)
-    widths: numbers after each layer of the encoder; the last is the width of the code, and the decoder goes back the same way
-    activation: function after each layer
-    code: function after the code, where it is another one; 'identity' with one layer makes a linear auto-encoder
-    tied: the decoder's weights are the encoder's, transposed
+    Args:
+        shape: of one example, such as (64,) or (1, 8, 8)
+        widths: numbers after each layer of the encoder; the last is the width of the code, and the decoder goes back the same way
+        activation: function after each layer
+        code: function after the code, where it is another one; 'identity' with one layer makes a linear auto-encoder
+        tied: the decoder's weights are the encoder's, transposed
     """
     encoder = dense_encoder(shape, widths, activation, code or activation)
     if not tied:
@@ -134,9 +136,10 @@ def _back(shape: Sequence[int], dense: Sequence[nn.Module], activation: str) -> 
 def convolutional(image: Sequence[int], channels: Sequence[int] = (16, 32), code: int = 16) -> AutoEncoder:
     """An auto-encoder of convolutions that halve the image, and of transposed ones that double it again.
 
-    image: channels, height and width
-    channels: of each convolution
-    code: numbers in the middle
+    Args:
+        image: channels, height and width
+        channels: of each convolution
+        code: numbers in the middle
     """
     return AutoEncoder(conv_encoder(image, channels, code), conv_decoder(image, channels, code))
 

@@ -28,10 +28,11 @@ Count = Annotated[int, Range(least=1)]
 class Autoregressive(nn.Module):
     """A density over points: `model(x)` is log p(x) (B,), `sample` draws from it, number after number.
 
-    size: numbers of a point
-    parts: of each mixture
-    width: of the hidden layers
-    depth: hidden layers
+    Args:
+        size: numbers of a point
+        parts: of each mixture
+        width: of the hidden layers
+        depth: hidden layers
     """
 
     def __init__(self, size: Count = 2, parts: Count = 8, width: Count = 64, depth: Count = 2) -> None:

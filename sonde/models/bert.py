@@ -27,15 +27,16 @@ from .language_model import Count, Probability, begin_small, embed, mixer_of
 class Bert(nn.Module):
     """Tokens, places and kinds of tokens added up, a norm, post-norm blocks; two heads for its two tasks.
 
-    vocabulary: how many tokens there are
-    width: numbers per token
-    depth: blocks
-    mixer: what moves information along the sequence, by name; one that looks both ways
-    ffn: hidden width of each block's network as a multiple of the width
-    places: the longest sequence
-    kinds: different kinds of tokens, such as those of a first and of a second sentence
-    dropout: share of numbers set to 0 while training
-    style: norms and activation: bert, or a Style with norms after the sums and no gate
+    Args:
+        vocabulary: how many tokens there are
+        width: numbers per token
+        depth: blocks
+        mixer: what moves information along the sequence, by name; one that looks both ways
+        ffn: hidden width of each block's network as a multiple of the width
+        places: the longest sequence
+        kinds: different kinds of tokens, such as those of a first and of a second sentence
+        dropout: share of numbers set to 0 while training
+        style: norms and activation: bert, or a Style with norms after the sums and no gate
     """
 
     reads = ("x", "kinds", "lengths")

@@ -25,9 +25,10 @@ STEEPEST = 100.0
 class Clip(nn.Module):
     """Unit vectors of images and texts, and the factor of their inner products.
 
-    image: images (B, C, H, W) -> (B, D): a CNN or ViT whose classes are the numbers of a vector
-    text: tokens (B, T) and their lengths (B,) -> (B, D): such as Seq2Vec
-    temperature: what inner products are divided by at first; it is learned
+    Args:
+        image: images (B, C, H, W) -> (B, D): a CNN or ViT whose classes are the numbers of a vector
+        text: tokens (B, T) and their lengths (B,) -> (B, D): such as Seq2Vec
+        temperature: what inner products are divided by at first; it is learned
     """
 
     reads = ("x", "text", "lengths")

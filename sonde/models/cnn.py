@@ -25,16 +25,17 @@ NAMES = {1: ("series", "time", "a length", "three axes"), 2: ("images", "height,
 class CNN(nn.Module):
     """A convolutional network for images (B, channels, height, width) or series (B, channels, time).
 
-    channels: of the image or series, then of each convolution
-    classes: numbers at the output
-    hidden: width of the dense layer before the output; 0 leaves it out
-    kernel: side of the convolution window, odd, so that the image keeps its size
-    image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
-    dropout: share of values set to 0 before each dense layer while training
-    norm: normalize over the batch after each convolution
-    pool: side of the pooling window after each convolution; 1 leaves pooling out
-    axes: of an example besides its channels: 2 for images, 1 for series
-    residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
+    Args:
+        channels: of the image or series, then of each convolution
+        classes: numbers at the output
+        hidden: width of the dense layer before the output; 0 leaves it out
+        kernel: side of the convolution window, odd, so that the image keeps its size
+        image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
+        dropout: share of values set to 0 before each dense layer while training
+        norm: normalize over the batch after each convolution
+        pool: side of the pooling window after each convolution; 1 leaves pooling out
+        axes: of an example besides its channels: 2 for images, 1 for series
+        residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
     """
 
     def __init__(  # noqa: PLR0913  one option for each part

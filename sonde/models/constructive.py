@@ -34,7 +34,8 @@ def interpolant(knots: Any, values: Any) -> MLP:
 def sigmoid_steps(f: Callable[[Any], Any], low: float, high: float, units: int, steepness: float = 3.0) -> MLP:
     """One sigmoid per step of a staircase that follows f, each rising by f's change over one spacing h.
 
-    steepness: slope of a sigmoid times h; about 3 lets neighbors blend to second order, a large one gives the bare staircase
+    Args:
+        steepness: slope of a sigmoid times h; about 3 lets neighbors blend to second order, a large one gives the bare staircase
 
     Four steps lie beyond either end, where their tails still matter: f must have values there.
     """

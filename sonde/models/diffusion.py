@@ -56,12 +56,13 @@ class Diffusion(nn.Module):
     The noise is sqrt(1 - a_t) x_t + sqrt(a_t) v with v = sqrt(a_t) e - sqrt(1 - a_t) x (Salimans and Ho, 2022).  The network
     finds v alone: where nearly nothing of the data is left the noise is x_t itself, and no error of the network can hide that.
 
-    denoiser: (x_t, t) -> v; t (B,) are floats from 1 to T
-    shape: of one example
-    steps: T
-    schedule: how fast the data drown
-    span: lowest and highest value of the data: no step back means anything beyond; none allows everything
-    unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
+    Args:
+        denoiser: (x_t, t) -> v; t (B,) are floats from 1 to T
+        shape: of one example
+        steps: T
+        schedule: how fast the data drown
+        span: lowest and highest value of the data: no step back means anything beyond; none allows everything
+        unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
     """
 
     kept: Tensor
@@ -100,8 +101,9 @@ class Diffusion(nn.Module):
     def sample(self, n: int, generator: torch.Generator | None = None, steps: int | None = None, eta: float = 1.0) -> Tensor:
         """n examples.
 
-        steps: how many of the T are taken, evenly spread; by default all
-        eta: share of fresh noise in each, 1 for ancestral sampling and 0 for none
+        Args:
+            steps: how many of the T are taken, evenly spread; by default all
+            eta: share of fresh noise in each, 1 for ancestral sampling and 0 for none
         """
         taken = self.steps if steps is None else steps
         if not (1 <= taken <= self.steps and 0 <= eta <= 1):
@@ -191,7 +193,8 @@ def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 
 def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: NoiseSchedule = "cosine") -> Diffusion:
     """For images with values in 0..1 and sides that are multiples of 4; a small U-shaped network tells the noise.
 
-    width: channels at the full size
+    Args:
+        width: channels at the full size
     """
     channels, _, _ = quarters(shape, "diffusion.images")
     return Diffusion(ImageDenoiser(channels, width), shape, steps, schedule, span=(0.0, 1.0), unit=0.5)

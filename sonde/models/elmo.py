@@ -31,10 +31,11 @@ Count = Annotated[int, Range(least=1)]
 class Elmo(nn.Module):
     """Two language models over one text, one from its beginning and one from its end.
 
-    vocabulary: how many tokens there are
-    width: numbers per token and direction
-    depth: mixers one after the other in each direction
-    mixer: what moves information along the sequence, by name; its options may follow
+    Args:
+        vocabulary: how many tokens there are
+        width: numbers per token and direction
+        depth: mixers one after the other in each direction
+        mixer: what moves information along the sequence, by name; its options may follow
     """
 
     reads = ("x", "lengths")

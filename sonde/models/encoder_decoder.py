@@ -28,19 +28,20 @@ from .language_model import Count, Probability, begin_small, embed, logits_of, m
 class EncoderDecoder(nn.Module):
     """Source tokens -> context; target tokens so far and the context -> logits of the next one.
 
-    vocabulary: how many target tokens there are
-    width: numbers per token
-    depth: blocks of each of the two stacks
-    heads: of the attention to the source
-    ffn: hidden width of each block's network as a multiple of the width
-    encoder: mixer of the encoder, by name; it should look both ways
-    decoder: mixer of the decoder, by name
-    sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
-    positions: how tokens are told their places
-    places: so many positions there are; sinusoidal ones need no limit
-    dropout: share of numbers set to 0 while training
-    tied: logits are inner products with the target's embeddings
-    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
+    Args:
+        vocabulary: how many target tokens there are
+        width: numbers per token
+        depth: blocks of each of the two stacks
+        heads: of the attention to the source
+        ffn: hidden width of each block's network as a multiple of the width
+        encoder: mixer of the encoder, by name; it should look both ways
+        decoder: mixer of the decoder, by name
+        sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
+        positions: how tokens are told their places
+        places: so many positions there are; sinusoidal ones need no limit
+        dropout: share of numbers set to 0 while training
+        tied: logits are inner products with the target's embeddings
+        style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
     reads = ("source", "x", "lengths")

@@ -26,12 +26,13 @@ Count = Annotated[int, Range(least=1)]
 class SequenceHead(nn.Module):
     """One answer for each sequence: logits (B, C); two texts in one sequence may have different `kinds` of tokens.
 
-    body: a model with features
-    classes: of the answer
-    take: whose features stand for the sequence: of its last token, its first, or their mean; in a causal model only the
-        last token has seen all of it
-    hidden: width of a hidden layer; none is a linear map
-    language: give the body's own logits as well, as {'label': (B, C), 'tokens': (B, T, vocabulary)}, for a joint loss
+    Args:
+        body: a model with features
+        classes: of the answer
+        take: whose features stand for the sequence: of its last token, its first, or their mean; in a causal model only the
+            last token has seen all of it
+        hidden: width of a hidden layer; none is a linear map
+        language: give the body's own logits as well, as {'label': (B, C), 'tokens': (B, T, vocabulary)}, for a joint loss
     """
 
     reads = ("x", "lengths", "kinds")
@@ -56,9 +57,10 @@ class SequenceHead(nn.Module):
 class TokenHead(nn.Module):
     """One answer for each token, such as its part of speech: logits (B, T, C).
 
-    body: a model with features
-    classes: of the answers
-    hidden: width of a hidden layer; none is a linear map
+    Args:
+        body: a model with features
+        classes: of the answers
+        hidden: width of a hidden layer; none is a linear map
     """
 
     reads = ("x", "lengths", "kinds")
@@ -76,10 +78,11 @@ class TokenHead(nn.Module):
 class PairHead(nn.Module):
     """One answer for two sequences read apart: logits (B, C) of [u, v, |u - v|, u v] (Conneau and others 2017).
 
-    body: a model with features, which reads both
-    classes: of the answer
-    take: whose features stand for a sequence: of its last token, its first, or their mean
-    hidden: width of a hidden layer; none is a linear map
+    Args:
+        body: a model with features, which reads both
+        classes: of the answer
+        take: whose features stand for a sequence: of its last token, its first, or their mean
+        hidden: width of a hidden layer; none is a linear map
     """
 
     reads = ("x", "lengths", "other", "other_lengths")

@@ -72,12 +72,13 @@ class Coupling(nn.Module):
 class Flow(nn.Module):
     """A density over points or images: `model(x)` is log p(x) (B,), `sample` draws from it.
 
-    shape: of one example
-    steps: couplings; by default 2 ceil(log2 D) for D numbers, and 6 at least
-    width: of the hidden layers of each
-    depth: hidden layers of each
-    levels: of a pixel, for images with values 0, 1 / (levels - 1), ..., 1, of which a probability is told; 0 for numbers
-        that are continuous by themselves
+    Args:
+        shape: of one example
+        steps: couplings; by default 2 ceil(log2 D) for D numbers, and 6 at least
+        width: of the hidden layers of each
+        depth: hidden layers of each
+        levels: of a pixel, for images with values 0, 1 / (levels - 1), ..., 1, of which a probability is told; 0 for numbers
+            that are continuous by themselves
     """
 
     reads = ("x", "noise")
@@ -107,7 +108,8 @@ class Flow(nn.Module):
     def log_prob(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """log p(x), in nats, (B,).  Of images the logarithm of a draw whose mean over noise is their probability.
 
-        noise: standard normal numbers like x, which say where in its level each pixel lies; none takes the middle
+        Args:
+            noise: standard normal numbers like x, which say where in its level each pixel lies; none takes the middle
         """
         z, change = self.to_noise(self.within(x, noise) if self.levels else x)
         density = -0.5 * (z.square().flatten(1).sum(1) + z[0].numel() * math.log(2 * math.pi)) + change

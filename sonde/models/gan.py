@@ -28,10 +28,11 @@ Count = Annotated[int, Range(least=1)]
 class GAN(nn.Module):
     """Both players as one model: `model(x)` is the logit of "x is real" (B,), `generate` and `sample` make examples.
 
-    generator: noise (B, latent) -> examples (B, *shape)
-    discriminator: examples -> (B, 1)
-    latent: numbers of noise per example
-    shape: of one example
+    Args:
+        generator: noise (B, latent) -> examples (B, *shape)
+        discriminator: examples -> (B, 1)
+        latent: numbers of noise per example
+        shape: of one example
     """
 
     def __init__(self, generator: nn.Module, discriminator: nn.Module, latent: int, shape: Shape) -> None:
@@ -64,7 +65,8 @@ def points(size: Count = 2, latent: Count = 2, width: Count = 64, depth: Count =
 def images(shape: Shape = (1, 8, 8), latent: Count = 32, width: Count = 32) -> GAN:
     """For images with values in 0..1 and sides that are multiples of 4: two convolutions halve the image, two others double it.
 
-    width: channels at the full size; twice as many at half of it
+    Args:
+        width: channels at the full size; twice as many at half of it
     """
     channels, high, wide = quarters(shape, "gan.images")
     generator = nn.Sequential(

@@ -120,7 +120,7 @@ def mismatch(task: str, activation: str, objective: str) -> str:
     if isinstance(link, str) and link not in LINKS:
         raise BadInput(f"objective '{shown}' declares an unknown link '{link}'", where="head", fix=nearest(link, LINKS))
     if task not in getattr(kind, "tasks", ()):
-        return f"'{shown}' is not a likelihood of {task} targets; use {' or '.join(fitting(task))}"
+        return f"'{shown}' is not a likelihood of {task} targets; use {' or '.join(likelihoods_of(task))}"
     reach = (LINKS[link] if isinstance(link, str) else _image_of(link))(describe(activation).range)
     if reach.low == usual.predictions.low and reach.high == usual.predictions.high:
         return ""
@@ -129,7 +129,7 @@ def mismatch(task: str, activation: str, objective: str) -> str:
     return f"'{activation}'{added} predicts {reach}, and {task} targets need {usual.predictions}; use '{usual.activation}'"
 
 
-def fitting(task: str) -> list[str]:
+def likelihoods_of(task: str) -> list[str]:
     """Likelihoods that declare to fit the targets of a task, the usual one first."""
     usual = _task(task).objective
     return [usual, *(name for name, tasks in likelihoods().items() if task in tasks and name != usual)]
@@ -143,7 +143,8 @@ def objective_class(name: str) -> type:
 def objective_of(text: str, **more: Any) -> Any:
     """An objective from its name or file and any options after it: 'laplace', 'gaussian variance=2', './huber.py delta=2'.
 
-    more: options for what the text does not say, left out where its class does not have them
+    Args:
+        more: options for what the text does not say, left out where its class does not have them
     """
     name, options = registry.parse(text, "objective")
     kind, owner = objective_class(name), f"objective '{registry.label(name)}'"

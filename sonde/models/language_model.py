@@ -32,17 +32,18 @@ Probability = Annotated[float, Range(least=0, below=1)]
 class LanguageModel(nn.Module):
     """A stack of blocks between an embedding and a linear map to logits.
 
-    vocabulary: how many tokens there are
-    width: numbers per token
-    depth: blocks
-    mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
-    ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
-    positions: how tokens are told their places, which a mixer that does not see their order needs
-    places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
-    dropout: share of numbers set to 0 in each block while training
-    tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
-    ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
-    style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
+    Args:
+        vocabulary: how many tokens there are
+        width: numbers per token
+        depth: blocks
+        mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
+        ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
+        positions: how tokens are told their places, which a mixer that does not see their order needs
+        places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
+        dropout: share of numbers set to 0 in each block while training
+        tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
+        ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+        style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
@@ -172,7 +173,8 @@ def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one th
 def mixer_of(text: str, width: int, **more: Any) -> Mixer:
     """A mixer from its name or file and any options after it: 'gla', 'gla heads=8 rank=4', './fade.py heads=8'.
 
-    more: options for what the text does not say
+    Args:
+        more: options for what the text does not say
     """
     name, options = registry.parse(text, "mixer")
     return mixer(name, width, **{**more, **options})

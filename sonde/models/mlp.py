@@ -18,10 +18,11 @@ from ..nn.activations import activation as make_activation
 class MLP(nn.Module):
     """A multi-layer perceptron; inputs of any shape are flattened.
 
-    widths: numbers per example at the input, after each hidden layer, and at the output
-    activation: function between the layers
-    dropout: share of hidden values set to 0 while training
-    norm: normalize hidden values before the activation, over the batch or over the layer
+    Args:
+        widths: numbers per example at the input, after each hidden layer, and at the output
+        activation: function between the layers
+        dropout: share of hidden values set to 0 while training
+        norm: normalize hidden values before the activation, over the batch or over the layer
     """
 
     def __init__(

@@ -52,11 +52,12 @@ class Grams(NamedTuple):
 class Ngram(nn.Module):
     """Counts of a text, as a language model without weights.
 
-    tokens: the text (N,), or a list of documents; no gram reaches over the end of one
-    vocabulary: how many different tokens there are
-    order: n, the length of the longest grams; the model looks at n-1 tokens
-    smoothing: what happens to grams that never occurred; with 'none' they have the probability 0
-    k: what 'add' adds to every count
+    Args:
+        tokens: the text (N,), or a list of documents; no gram reaches over the end of one
+        vocabulary: how many different tokens there are
+        order: n, the length of the longest grams; the model looks at n-1 tokens
+        smoothing: what happens to grams that never occurred; with 'none' they have the probability 0
+        k: what 'add' adds to every count
 
     Only 'add' needs nothing shorter: it says 1/V after a context it never saw, the others go on with a shorter context.
     """

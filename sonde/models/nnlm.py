@@ -28,10 +28,11 @@ Count = Annotated[int, Range(least=1)]
 class FeedForwardLM(nn.Module):
     """A language model with a window.
 
-    vocabulary: how many tokens there are
-    order: n; the model looks at n-1 tokens
-    width: numbers per token, d
-    hidden: numbers between the window and the logits, h
+    Args:
+        vocabulary: how many tokens there are
+        order: n; the model looks at n-1 tokens
+        width: numbers per token, d
+        hidden: numbers between the window and the logits, h
     """
 
     def __init__(self, vocabulary: Count = 256, order: Annotated[int, Range(least=2)] = 4, width: Count = 64, hidden: Count = 128) -> None:

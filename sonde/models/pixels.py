@@ -30,13 +30,14 @@ class Pixels(nn.Module):
 
     The sequence is moved on by one place inside, so x is the model's input and its target.
 
-    image: height and width
-    levels: different values of a pixel
-    classes: kinds of images that can be asked for; 0 for one kind
-    width: numbers per pixel inside
-    depth: blocks
-    mixer: what moves information along the pixels, by name
-    dropout: share of numbers set to 0 while training
+    Args:
+        image: height and width
+        levels: different values of a pixel
+        classes: kinds of images that can be asked for; 0 for one kind
+        width: numbers per pixel inside
+        depth: blocks
+        mixer: what moves information along the pixels, by name
+        dropout: share of numbers set to 0 while training
     """
 
     reads = ("x", "label")

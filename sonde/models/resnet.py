@@ -62,16 +62,17 @@ def imagenet(depth: int = 50, classes: int = 1000, **others: object) -> ResNet:
 class ResNet(nn.Module):
     """A residual network for images (B, channels, H, W) of any size: the last maps are averaged.
 
-    blocks: residual blocks of each stage; each stage but the first halves the image and doubles the channels
-    classes: numbers at the output
-    channels: of the image
-    width: channels of the first stage
-    bottleneck: blocks of three convolutions of sides 1, 3, 1, the last with four times the channels; else two of side 3
-    large: begin with a stride of 2 and pooling, for images of 224 x 224; else with a convolution of side 3, for 32 x 32
-    activation: ReLU and norm after each convolution (post), or before it (pre)
-    shortcut: what a block adds to where sizes change: projection has weights, pad has none
-    skip: factor of the shortcut in every sum
-    zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
+    Args:
+        blocks: residual blocks of each stage; each stage but the first halves the image and doubles the channels
+        classes: numbers at the output
+        channels: of the image
+        width: channels of the first stage
+        bottleneck: blocks of three convolutions of sides 1, 3, 1, the last with four times the channels; else two of side 3
+        large: begin with a stride of 2 and pooling, for images of 224 x 224; else with a convolution of side 3, for 32 x 32
+        activation: ReLU and norm after each convolution (post), or before it (pre)
+        shortcut: what a block adds to where sizes change: projection has weights, pad has none
+        skip: factor of the shortcut in every sum
+        zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
     """
 
     def __init__(  # noqa: PLR0913  an option for each way in which published residual networks differ

@@ -66,15 +66,16 @@ class Lookup(nn.Module):
 class Seq2Seq(nn.Module):
     """Tokens of one language in, logits of another out.
 
-    vocabulary: how many target tokens there are
-    width: numbers inside
-    depth: mixers one after the other, on each side
-    mixer: what moves information along both sequences, by name, and looks at no later token; its options may follow: 'gla heads=8'
-    attention: how the decoder looks at the encoder's states; none leaves it the summary alone
-    feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
-    bidirectional: the encoder reads in both directions
-    sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
-    dropout: share of numbers set to 0 while training, of embeddings and before the output
+    Args:
+        vocabulary: how many target tokens there are
+        width: numbers inside
+        depth: mixers one after the other, on each side
+        mixer: what moves information along both sequences, by name, and looks at no later token; its options may follow: 'gla heads=8'
+        attention: how the decoder looks at the encoder's states; none leaves it the summary alone
+        feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
+        bidirectional: the encoder reads in both directions
+        sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
+        dropout: share of numbers set to 0 while training, of embeddings and before the output
     """
 
     reads = ("source", "x", "lengths")

@@ -36,11 +36,12 @@ Count = Annotated[int, Range(least=1)]
 class Vec2Vec(nn.Module):
     """One vector in, one out: a single step of the mixer from its empty state.
 
-    inputs: numbers of a vector
-    outputs: raw numbers that come out
-    width: numbers inside
-    depth: mixers one after the other
-    mixer: what moves information along a sequence, by name; its options may follow: 'gla heads=8'
+    Args:
+        inputs: numbers of a vector
+        outputs: raw numbers that come out
+        width: numbers inside
+        depth: mixers one after the other
+        mixer: what moves information along a sequence, by name; its options may follow: 'gla heads=8'
     """
 
     def __init__(self, inputs: Count, outputs: Count, width: Count = 64, depth: Count = 1, mixer: str = "gru") -> None:
@@ -56,12 +57,13 @@ class Vec2Vec(nn.Module):
 class Vec2Seq(nn.Module):
     """One vector in, a sequence out: a language model that is told the vector at every step.
 
-    source: numbers of the vector
-    outputs: kinds of tokens, or numbers per place
-    kind: 'tokens' gives logits (B, T, outputs), 'numbers' all means and then all log variances (B, T, 2 outputs)
-    width: numbers inside
-    depth: mixers one after the other
-    mixer: what carries the state from step to step, by name
+    Args:
+        source: numbers of the vector
+        outputs: kinds of tokens, or numbers per place
+        kind: 'tokens' gives logits (B, T, outputs), 'numbers' all means and then all log variances (B, T, 2 outputs)
+        width: numbers inside
+        depth: mixers one after the other
+        mixer: what carries the state from step to step, by name
     """
 
     reads = ("source", "x")
@@ -105,15 +107,16 @@ class Vec2Seq(nn.Module):
 class Seq2Vec(nn.Module):
     """A sequence in, one vector out: its last state or the mean of all states, through a linear map.
 
-    inputs: kinds of tokens, or numbers per place
-    outputs: raw numbers that come out
-    kind: what stands at each place
-    width: numbers inside, for each direction
-    depth: mixers one after the other
-    mixer: what reads the sequence, by name
-    bidirectional: a second mixer reads from the end; the state is then twice as wide
-    pool: 'last' takes what each direction says when it has read all, 'mean' the mean over all places
-    dropout: share of numbers set to 0 while training, before each mixer and before the output
+    Args:
+        inputs: kinds of tokens, or numbers per place
+        outputs: raw numbers that come out
+        kind: what stands at each place
+        width: numbers inside, for each direction
+        depth: mixers one after the other
+        mixer: what reads the sequence, by name
+        bidirectional: a second mixer reads from the end; the state is then twice as wide
+        pool: 'last' takes what each direction says when it has read all, 'mean' the mean over all places
+        dropout: share of numbers set to 0 while training, before each mixer and before the output
     """
 
     reads = ("x", "lengths")
@@ -149,14 +152,15 @@ class Seq2Vec(nn.Module):
 class Tagger(nn.Module):
     """A sequence in, an output for each of its places.
 
-    inputs: kinds of tokens, or numbers per place
-    outputs: raw numbers for each place
-    kind: what stands at each place
-    width: numbers inside, for each direction
-    depth: mixers one after the other
-    mixer: what reads the sequence, by name
-    bidirectional: a second mixer reads from the end, so an output may depend on later places
-    dropout: share of numbers set to 0 while training, before each mixer and before the output
+    Args:
+        inputs: kinds of tokens, or numbers per place
+        outputs: raw numbers for each place
+        kind: what stands at each place
+        width: numbers inside, for each direction
+        depth: mixers one after the other
+        mixer: what reads the sequence, by name
+        bidirectional: a second mixer reads from the end, so an output may depend on later places
+        dropout: share of numbers set to 0 while training, before each mixer and before the output
     """
 
     reads = ("x", "lengths")

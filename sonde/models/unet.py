@@ -27,13 +27,14 @@ LOST = 4
 class UNet(nn.Module):
     """An answer for every pixel of an image (B, C, H, W), as (B, H, W, classes).
 
-    channels: of the image
-    classes: numbers at the output for each pixel
-    width: channels of the first level; each level below has twice as many
-    depth: how often the image is halved
-    padded: zeros around each level, so that there are as many answers as pixels; otherwise only pixels whose whole
-        surroundings are inside the image get one
-    norm: normalize over the batch after each convolution
+    Args:
+        channels: of the image
+        classes: numbers at the output for each pixel
+        width: channels of the first level; each level below has twice as many
+        depth: how often the image is halved
+        padded: zeros around each level, so that there are as many answers as pixels; otherwise only pixels whose whole
+            surroundings are inside the image get one
+        norm: normalize over the batch after each convolution
     """
 
     def __init__(

@@ -24,10 +24,11 @@ from .autoencoder import conv_decoder, conv_encoder, dense_decoder, dense_encode
 class VAE(nn.Module):
     """A network to the 2 K numbers of q(h; x), and one from a code to the raw output of p(x; h).
 
-    encoder: module from x to (B, 2 K): all means, then all log-variances
-    decoder: module from a code (B, K) to logits of Bernoulli pixels or means of Gaussian values, shaped like x
-    code: K
-    variance: of the Gaussian values; none makes the output Bernoulli pixels
+    Args:
+        encoder: module from x to (B, 2 K): all means, then all log-variances
+        decoder: module from a code (B, K) to logits of Bernoulli pixels or means of Gaussian values, shaped like x
+        code: K
+        variance: of the Gaussian values; none makes the output Bernoulli pixels
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, code: int, variance: float | None = None) -> None:
@@ -75,10 +76,11 @@ class VAE(nn.Module):
 def dense(shape: Sequence[int], hidden: Sequence[int] = (256,), code: int = 8, variance: float | None = None) -> VAE:
     """A VAE of dense layers with ReLU.
 
-    shape: of one example
-    hidden: widths of the layers between an example and its code; the decoder has the same the other way round
-    code: numbers of a code
-    variance: of Gaussian values; none makes them Bernoulli pixels
+    Args:
+        shape: of one example
+        hidden: widths of the layers between an example and its code; the decoder has the same the other way round
+        code: numbers of a code
+        variance: of Gaussian values; none makes them Bernoulli pixels
     """
     return VAE(dense_encoder(shape, (*hidden, 2 * code)), dense_decoder(shape, (*hidden, code)), code, variance)
 
@@ -86,10 +88,11 @@ def dense(shape: Sequence[int], hidden: Sequence[int] = (256,), code: int = 8, v
 def convolutional(image: Sequence[int], channels: Sequence[int] = (32, 64), code: int = 8, variance: float | None = None) -> VAE:
     """A VAE of convolutions; see models.autoencoder.convolutional.
 
-    image: channels, height and width
-    channels: of each convolution
-    code: numbers of a code
-    variance: of Gaussian values; none makes them Bernoulli pixels
+    Args:
+        image: channels, height and width
+        channels: of each convolution
+        code: numbers of a code
+        variance: of Gaussian values; none makes them Bernoulli pixels
     """
     return VAE(conv_encoder(image, channels, 2 * code), conv_decoder(image, channels, code), code, variance)
 

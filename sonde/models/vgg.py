@@ -31,12 +31,13 @@ LEAST = 1 << len(WIDTHS)
 class VGG(nn.Module):
     """A plain deep network for images (B, channels, H, W); maps of any size are averaged to 7 x 7.
 
-    depth: layers with weights
-    classes: numbers at the output
-    channels: of the image
-    hidden: width of the two dense layers before the output
-    norm: normalize over the batch after each convolution
-    dropout: share of values set to 0 after each of these two while training
+    Args:
+        depth: layers with weights
+        classes: numbers at the output
+        channels: of the image
+        hidden: width of the two dense layers before the output
+        norm: normalize over the batch after each convolution
+        dropout: share of values set to 0 after each of these two while training
     """
 
     def __init__(

@@ -47,18 +47,19 @@ def unpatchify(patches: Tensor, patch: int, image: tuple[int, int]) -> Tensor:
 class ViT(nn.Module):
     """An encoder over the patches of an image (B, C, H, W), and a linear map to logits (B, classes).
 
-    image: height and width
-    patch: side of a patch, which divides both
-    width: numbers per token
-    depth: blocks
-    heads: of the attention in each block
-    classes: numbers at the output
-    channels: of the image
-    ffn: hidden width of each block's network as a multiple of the width
-    pool: what the answer is made of: a token of its own that goes in before the patches, or the mean of the patches
-    positions: how tokens are told their places
-    dropout: share of numbers set to 0 while training
-    style: norms and activation: a name such as gpt2, or a Style
+    Args:
+        image: height and width
+        patch: side of a patch, which divides both
+        width: numbers per token
+        depth: blocks
+        heads: of the attention in each block
+        classes: numbers at the output
+        channels: of the image
+        ffn: hidden width of each block's network as a multiple of the width
+        pool: what the answer is made of: a token of its own that goes in before the patches, or the mean of the patches
+        positions: how tokens are told their places
+        dropout: share of numbers set to 0 while training
+        style: norms and activation: a name such as gpt2, or a Style
     """
 
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ

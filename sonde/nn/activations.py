@@ -107,7 +107,8 @@ def identity() -> Activation:
 def step(at_zero: Annotated[float, Range(0, 1)] = 1.0) -> Activation:
     """1 if a >= 0 else 0.
 
-    at_zero: the value at exactly 0: 1, 0 or 0.5
+    Args:
+        at_zero: the value at exactly 0: 1, 0 or 0.5
     """
     return Activation(StepActivation(at_zero), Interval(0, 1, "{}"), "0", torch.zeros_like)
 
@@ -130,7 +131,8 @@ def relu() -> Activation:
 def leaky_relu(slope: Annotated[float, Range(0, 1)] = 0.01) -> Activation:
     """max(a, 0) + alpha min(a, 0).
 
-    slope: alpha, the slope below 0; 0 is ReLU and 1 the identity
+    Args:
+        slope: alpha, the slope below 0; 0 is ReLU and 1 the identity
     """
     interval = Interval() if slope > 0 else Interval(0, INF, "[)")
     return Activation(nn.LeakyReLU(slope), interval, "1 if a > 0 else alpha", lambda a: torch.where(a > 0, torch.ones_like(a), slope))
@@ -145,7 +147,8 @@ def softplus() -> Activation:
 def elu(alpha: Annotated[float, Range(above=0)] = 1.0) -> Activation:
     """max(a, 0) + min(alpha (e^a - 1), 0).
 
-    alpha: how far below 0 it goes
+    Args:
+        alpha: how far below 0 it goes
     """
     return Activation(nn.ELU(alpha), Interval(-alpha, INF), "1 if a > 0 else g + alpha", lambda a: torch.where(a > 0, 1.0, alpha * a.exp()))
 
@@ -176,7 +179,8 @@ def gelu_tanh() -> Activation:
 def sine(frequency: Annotated[float, Range(above=0)] = 1.0) -> Activation:
     """sin(a).
 
-    frequency: factor on a
+    Args:
+        frequency: factor on a
     """
     return Activation(_Sine(frequency), Interval(-1, 1, "[]"), "cos(a)", lambda a: frequency * torch.cos(frequency * a))
 

@@ -34,8 +34,9 @@ ENDS = ("*mixer.out", "*ffn.down")
 class Bottleneck(nn.Module):
     """A linear map, and behind it a narrow network whose output is added: 2 d m + m + d numbers to learn.
 
-    base: the map as it was
-    middle: width of the narrow part
+    Args:
+        base: the map as it was
+        middle: width of the narrow part
     """
 
     def __init__(self, base: nn.Linear, middle: Count = 16) -> None:
@@ -56,9 +57,10 @@ class Bottleneck(nn.Module):
 class Lora(nn.Module):
     """A linear map whose matrix learns a change of low rank.  `weight` and `bias` are those of the map as it now acts.
 
-    base: the map as it was
-    rank: of the change
-    alpha: the change is multiplied by alpha / rank; none is 1
+    Args:
+        base: the map as it was
+        rank: of the change
+        alpha: the change is multiplied by alpha / rank; none is 1
     """
 
     def __init__(self, base: nn.Linear, rank: Count = 8, alpha: float | None = None) -> None:
@@ -96,8 +98,9 @@ class Lora(nn.Module):
 def freeze(model: nn.Module, *patterns: str, but: tuple[str, ...] = ()) -> list[str]:
     """Stop parameters whose names match from learning, all without a pattern; return the names of those that still learn.
 
-    patterns: 'embedding.*', 'stack.blocks.[01].*'; one that matches nothing is an error
-    but: patterns of parameters that learn all the same
+    Args:
+        patterns: 'embedding.*', 'stack.blocks.[01].*'; one that matches nothing is an error
+        but: patterns of parameters that learn all the same
     """
     names = [name for name, _ in model.named_parameters()]
     for pattern in (*patterns, *but):
@@ -151,9 +154,10 @@ def unmerge(model: nn.Module) -> None:
 class Prompted(nn.Module):
     """A frozen model that always reads some learned vectors before the tokens; outputs are those of the tokens alone.
 
-    body: with `embed`, `through` and `logits`, such as LanguageModel or Bert
-    length: vectors of the prompt; they take up places, where the body has a largest number of these
-    tokens: numbers of tokens whose vectors the prompt begins with; none is vectors at random, as large as those of tokens
+    Args:
+        body: with `embed`, `through` and `logits`, such as LanguageModel or Bert
+        length: vectors of the prompt; they take up places, where the body has a largest number of these
+        tokens: numbers of tokens whose vectors the prompt begins with; none is vectors at random, as large as those of tokens
     """
 
     def __init__(self, body: Any, length: Count = 20, tokens: Tensor | None = None) -> None:

@@ -89,10 +89,11 @@ def style_of(style: str | Style) -> Style:
 class FeedForward(nn.Module):
     """Each token through one hidden layer: W2 f(W1 x), or with a gate W2 (f(W3 x) * (W1 x)) (Shazeer, GLU Variants, 2020).
 
-    width: numbers per token
-    factor: hidden width as a multiple of it; a gate has a third matrix and takes two thirds, so both have as many weights
-    kind: the function f; 'swiglu' and 'geglu' have a gate
-    bias: add a number to each output
+    Args:
+        width: numbers per token
+        factor: hidden width as a multiple of it; a gate has a third matrix and takes two thirds, so both have as many weights
+        kind: the function f; 'swiglu' and 'geglu' have a gate
+        bias: add a number to each output
     """
 
     small_start = True
@@ -115,12 +116,13 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """A mixer and a network for each token, each with a norm of its own and added to what came in.
 
-    mixer: any of nn.mixers; the state of the block is its state
-    ffn: what works on each token; none leaves it out, as in models made of Mamba layers alone
-    norm: makes a norm of a width
-    dropout: share of numbers set to 0 before they are added, while training
-    post: norms stand after the sums
-    cross: looks at another sequence, between mixer and network
+    Args:
+        mixer: any of nn.mixers; the state of the block is its state
+        ffn: what works on each token; none leaves it out, as in models made of Mamba layers alone
+        norm: makes a norm of a width
+        dropout: share of numbers set to 0 before they are added, while training
+        post: norms stand after the sums
+        cross: looks at another sequence, between mixer and network
     """
 
     def __init__(

@@ -33,8 +33,9 @@ def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
 class Bidirectional(nn.Module):
     """Outputs of two mixers side by side, (B, T, 2 D); the second reads from the end.
 
-    ahead: reads from the beginning
-    back: reads from the end; none is the same mixer, with the same weights
+    Args:
+        ahead: reads from the beginning
+        back: reads from the end; none is the same mixer, with the same weights
     """
 
     causal = False
@@ -62,8 +63,9 @@ class Stacked(nn.Module):
 
     A layer that reads in both directions gives twice the width: a linear map leads from it to the next one.
 
-    layers: mixers, or pairs of them
-    dropout: share of numbers set to 0 between layers while training
+    Args:
+        layers: mixers, or pairs of them
+        dropout: share of numbers set to 0 between layers while training
     """
 
     def __init__(self, layers: Sequence[Mixer | Bidirectional], dropout: float = 0.0) -> None:

@@ -19,7 +19,9 @@ from ..core.errors import BadInput
 class Dropout(_DropoutNd):
     """Drops with chance `p`, or keeps with chance `keep_prob`; `scale` says where the expectation is put right.
 
-    scale: "train" divides what is kept by 1 - p, and evaluation does nothing (torch.nn.Dropout); "test" leaves training
+    Args:
+        scale: "train" divides what is kept by 1 - p, and evaluation does nothing (torch.nn.Dropout); "test" leaves training
+
     as it is and multiplies by 1 - p in evaluation (the first form); None rescales nowhere, so the two disagree
     """
 

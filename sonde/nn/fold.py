@@ -39,7 +39,8 @@ CLOSE = 1e-4
 def fold(model: nn.Module, example: Tensor) -> Folded:
     """A copy of a model in evaluation mode without the norms that another layer can take over.
 
-    example: an input; a batch of one will do
+    Args:
+        example: an input; a batch of one will do
     """
     if not isinstance(model, nn.Module) or not isinstance(example, Tensor):
         raise _error(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")

@@ -44,11 +44,12 @@ def binary(places: Tensor, bits: int) -> Tensor:
 class Positions(nn.Module):
     """Tells tokens their places: x + P, or x and P side by side.
 
-    kind: 'learned', 'sinusoidal' or 'binary'
-    width: numbers per place, which must be the token's own where they are added
-    places: how many there are; a learned or binary code has no more
-    combine: add to the token, or put beside it, which makes tokens wider
-    scale: factor of a learned code, whose numbers begin with a standard deviation of `std`
+    Args:
+        kind: 'learned', 'sinusoidal' or 'binary'
+        width: numbers per place, which must be the token's own where they are added
+        places: how many there are; a learned or binary code has no more
+        combine: add to the token, or put beside it, which makes tokens wider
+        scale: factor of a learned code, whose numbers begin with a standard deviation of `std`
     """
 
     def __init__(
@@ -126,10 +127,11 @@ class Alibi(nn.Module):
 class RelativeBias(nn.Module):
     """A learned number for each head and class of distances: near ones have a class each, far ones share by their logarithm.
 
-    heads: of the attention
-    causal: keys never lie ahead, so all classes are for the past
-    buckets: classes
-    furthest: all distances from this one on are one class
+    Args:
+        heads: of the attention
+        causal: keys never lie ahead, so all classes are for the past
+        buckets: classes
+        furthest: all distances from this one on are one class
     """
 
     def __init__(self, heads: int = 4, causal: bool = True, buckets: Count = 32, furthest: Count = 128) -> None:

@@ -17,9 +17,10 @@ from .images import run_layers
 class Residual(nn.Module):
     """branch(x) + skip * shortcut(x).
 
-    branch: F, any module; it may change the shape only where the shortcut does too
-    shortcut: what is added to; without it x itself
-    skip: factor of the shortcut; 1 keeps gradients through any depth, less or more shrinks or grows them geometrically
+    Args:
+        branch: F, any module; it may change the shape only where the shortcut does too
+        shortcut: what is added to; without it x itself
+        skip: factor of the shortcut; 1 keeps gradients through any depth, less or more shrinks or grows them geometrically
     """
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None, skip: float = 1.0) -> None:

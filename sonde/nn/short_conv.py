@@ -16,9 +16,10 @@ from torch.nn import functional as F
 class ShortConv(nn.Module):
     """Each channel over the last few tokens, then SiLU; the state is the tail of W - 1 inputs.
 
-    width: channels
-    taps: tokens looked at, this one included
-    bias: a number added to each channel
+    Args:
+        width: channels
+        taps: tokens looked at, this one included
+        bias: a number added to each channel
     """
 
     def __init__(self, width: int, taps: int = 4, bias: bool = False) -> None:

@@ -28,7 +28,8 @@ def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
 class StepActivation(nn.Module):
     """The step function as a layer.
 
-    at_zero: the value at exactly 0; the notes use both 1 and 0, and 0.5 lies between them
+    Args:
+        at_zero: the value at exactly 0; the notes use both 1 and 0, and 0.5 lies between them
     """
 
     def __init__(self, at_zero: Annotated[float, Range(0, 1)] = 1.0) -> None:
@@ -45,10 +46,11 @@ class StepActivation(nn.Module):
 class ThresholdLayer(nn.Module):
     """Perceptrons side by side, with weights that are given and not trained.
 
-    weight: numbers (out, in), a row per unit
-    bias: numbers (out,); a unit fires when its weighted sum passes -bias
-    at_zero: the output exactly on the boundary, in the code 0, 1
-    labels: '01' answers with 0 and 1, 'pm1' with -1 and +1
+    Args:
+        weight: numbers (out, in), a row per unit
+        bias: numbers (out,); a unit fires when its weighted sum passes -bias
+        at_zero: the output exactly on the boundary, in the code 0, 1
+        labels: '01' answers with 0 and 1, 'pm1' with -1 and +1
     """
 
     weight: Tensor

@@ -33,7 +33,12 @@ NODES = 240
 def kernel(x: Tensor, depth: int, activation: str | Function = "relu", weight: float = 2.0, bias: float = 0.0) -> Tensor:
     """Covariance between inputs x (N, d) before each of `depth` activations and at the output: (depth + 1, N, N).
 
-    weight, bias: C_W and C_b
+    Args:
+        x: inputs.
+        depth: number of hidden layers.
+        activation: by name, or a function of one number.
+        weight: C_W, the variance of a weight times the width.
+        bias: C_b, the variance of a bias.
     """
     if x.ndim != 2 or not bool(x.isfinite().all()):
         raise BadInput(f"inputs must be finite, of shape (N, d), not {tuple(x.shape)}", where="wide kernel")

@@ -38,10 +38,11 @@ class Adversarial:
     One example is generated for each real one and has the same weight.  Both terms are reported at every step; only the network
     that the step belongs to gets a gradient.  Outside a training step both get theirs.
 
-    smoothing: real examples are to be called real with a probability of 1 less this
-    r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
-    discriminator_steps: steps of the discriminator in a round
-    generator_steps: steps of the generator after them; 0 trains the discriminator alone
+    Args:
+        smoothing: real examples are to be called real with a probability of 1 less this
+        r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
+        discriminator_steps: steps of the discriminator in a round
+        generator_steps: steps of the generator after them; 0 trains the discriminator alone
     """
 
     def __init__(self, smoothing: float = 0.0, r1: float = 0.0, discriminator_steps: int = 1, generator_steps: int = 1) -> None:

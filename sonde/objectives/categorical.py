@@ -24,10 +24,11 @@ _NEVER = -(2**60)
 class Categorical(Likelihood):
     """y is a whole number 0 ... C-1; output = log p up to a common shift, the logits.  Drops nothing.
 
-    classes: how many there are, so that labels can be checked before training; without it, at the first bad batch
-    smoothing: this share of each target is spread evenly over all classes; the loss is then the cross-entropy with the
-        smoothed target, no longer a pure likelihood
-    weights: one number per class; a target counts as much as its class, in the sum and in the count
+    Args:
+        classes: how many there are, so that labels can be checked before training; without it, at the first bad batch
+        smoothing: this share of each target is spread evenly over all classes; the loss is then the cross-entropy with the
+            smoothed target, no longer a pure likelihood
+        weights: one number per class; a target counts as much as its class, in the sum and in the count
     """
 
     name = "categorical"

@@ -28,8 +28,9 @@ class Contractive(Wrapper):
     The model has `encode` and `decode`; one with `sigmoid_weights` (K, D) that are not None has one sigmoid layer for encoder,
     and the closed form is used.  Each code may depend on its own example alone.
 
-    factor: lambda
-    objective: the objective of the output
+    Args:
+        factor: lambda
+        objective: the objective of the output
     """
 
     def __init__(self, factor: float, objective: Any = None) -> None:

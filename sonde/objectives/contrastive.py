@@ -31,9 +31,10 @@ class Contrastive:
 
     Examples have no weights here: a pair is also a wrong answer of the others, so it cannot count for itself alone.
 
-    group: pairs in a row that are compared with each other; a batch that is cut at multiples of it, between processes or to
-        save memory, keeps its loss.  0 is all that come together
-    same: a field of the batch; pairs that agree in it, such as by their text, are no wrong answers for each other
+    Args:
+        group: pairs in a row that are compared with each other; a batch that is cut at multiples of it, between processes or to
+            save memory, keeps its loss.  0 is all that come together
+        same: a field of the batch; pairs that agree in it, such as by their text, are no wrong answers for each other
     """
 
     name = "contrastive"

@@ -64,11 +64,12 @@ class Distribution(Likelihood):
     A target of several values, such as that of a multivariate normal, shares its cost evenly among them, so that they
     count like the values of any other likelihood; it can be masked as a whole only.
 
-    family: a class of torch.distributions, a user's own, or a function from parameters to a distribution
-    links: parameter -> a name in LINKS or a function of the raw numbers, where the one that follows from its domain will not do
-    fixed: parameter -> a number that the model does not give
-    domains: parameter -> its constraint, for a family without `arg_constraints`
-    size: how many numbers a vector of parameters has (classes, parts of a mixture), so that labels can be checked before training
+    Args:
+        family: a class of torch.distributions, a user's own, or a function from parameters to a distribution
+        links: parameter -> a name in LINKS or a function of the raw numbers, where the one that follows from its domain will not do
+        fixed: parameter -> a number that the model does not give
+        domains: parameter -> its constraint, for a family without `arg_constraints`
+        size: how many numbers a vector of parameters has (classes, parts of a mixture), so that labels can be checked before training
     """
 
     def __init__(

@@ -38,8 +38,9 @@ class Elbo(Wrapper):
 
     Measures are those of the reconstruction through the mean code.  As there, a field `clean` is what a corrupted x should be.
 
-    likelihood: p(x; h), Bernoulli() for pixels that are 0 or 1, Gaussian(variance) for values
-    beta: factor of the KL; below 1 for closer reconstructions, above 1 for simpler codes
+    Args:
+        likelihood: p(x; h), Bernoulli() for pixels that are 0 or 1, Gaussian(variance) for values
+        beta: factor of the KL; below 1 for closer reconstructions, above 1 for simpler codes
     """
 
     def __init__(self, likelihood: Any = None, beta: float = 1.0) -> None:

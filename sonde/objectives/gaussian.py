@@ -21,8 +21,9 @@ from ._likelihood import Likelihood, align, errors, expand_like, halves, positiv
 class Gaussian(Likelihood):
     """y is any real number; m = output, v fixed.  Drops log(2 pi v) / 2, so with v = 1 it is half the mean square.
 
-    variance: the fixed variance, or 'learned': the model then gives two numbers per target, all m first and then all
-        log(v), and only log(2 pi) / 2 is dropped
+    Args:
+        variance: the fixed variance, or 'learned': the model then gives two numbers per target, all m first and then all
+            log(v), and only log(2 pi) / 2 is dropped
     """
 
     name = "gaussian"

@@ -28,7 +28,8 @@ __all__ = ["Joint", "Part", "tiny"]
 class Joint:
     """Terms '<output>_<term>' of every part; a weight of 0 reports a term and learns nothing from it.
 
-    parts: the objective of each output of the model, by name; predictions are those of the first
+    Args:
+        parts: the objective of each output of the model, by name; predictions are those of the first
     """
 
     def __init__(self, parts: Mapping[str, Part]) -> None:

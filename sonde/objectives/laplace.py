@@ -20,8 +20,9 @@ from ._likelihood import Likelihood, align, errors, expand_like, halves, positiv
 class Laplace(Likelihood):
     """y is any real number; m = output, b fixed.  Drops log(2 b).
 
-    scale: the fixed scale, or 'learned': the model then gives two numbers per target, all m first and then all log(b),
-        and only log(2) is dropped
+    Args:
+        scale: the fixed scale, or 'learned': the model then gives two numbers per target, all m first and then all log(b),
+            and only log(2) is dropped
     """
 
     name = "laplace"

@@ -23,7 +23,8 @@ from .categorical import Categorical
 class Mixed(Wrapper):
     """Any likelihood, on batches of which some are mixed (fields `other` and `share`); others pass through as they are.
 
-    objective: the likelihood
+    Args:
+        objective: the likelihood
     """
 
     def __init__(self, objective: Any) -> None:

@@ -21,9 +21,11 @@ from .gaussian import Gaussian
 class Penalized(Wrapper):
     """The objective's own terms, and 'l2' and 'l1' where their factors are not 0; means are the bare penalties.
 
-    objective: what fits the data
-    l2, l1: factors of the sum of squares and of absolute values
-    biases: whether vectors (biases, gains of norms) are penalized like matrices
+    Args:
+        objective: what fits the data
+        l2: factor of the sum of squares
+        l1: factor of the sum of absolute values
+        biases: whether vectors (biases, gains of norms) are penalized like matrices
     """
 
     def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:

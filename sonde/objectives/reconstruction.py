@@ -25,7 +25,8 @@ from .gaussian import Gaussian
 class Reconstruction:
     """Term 'nll', a sum over the values of an example and a mean over examples; 'squared_error' is the mean over values.
 
-    likelihood: what one value costs, Gaussian() or, for pixels in 0 ... 1, Bernoulli(); its constant is dropped
+    Args:
+        likelihood: what one value costs, Gaussian() or, for pixels in 0 ... 1, Bernoulli(); its constant is dropped
     """
 
     def __init__(self, likelihood: Any = None) -> None:

@@ -79,9 +79,10 @@ class Scheduled(Wrapper):
     The engine says which step comes next (`at`), so the fraction depends on the step alone, also in a resumed run; draws
     come from the random key of the step.  A model that does not train, as in an evaluation, reads the truth alone.
 
-    objective: the objective of the outputs
-    fraction: step -> share of places
-    likeliest: the model's own token is its likeliest, in place of a draw from what it expects
+    Args:
+        objective: the objective of the outputs
+        fraction: step -> share of places
+        likeliest: the model's own token is its likeliest, in place of a draw from what it expects
     """
 
     def __init__(self, objective: Any, fraction: Fraction, likeliest: bool = False) -> None:

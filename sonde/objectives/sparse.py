@@ -28,10 +28,13 @@ class Sparse(Wrapper):
     The model has `encode` and `decode`.  The kl looks at the mean over the examples it is given at once; so unlike the other
     penalties, that of a batch cut into parts is the mean over the parts.
 
-    objective: the objective of the output
-    l1, l2, kl: factors of the penalties
-    rate: share of the examples that should use a number of the code, for kl
-    above: a value of the code larger than this is in use
+    Args:
+        objective: the objective of the output
+        l1: factor of the mean absolute value of the code
+        l2: factor of its mean square
+        kl: factor of the divergence of its rates of use from `rate`
+        rate: share of the examples that should use a number of the code, for kl
+        above: a value of the code larger than this is in use
     """
 
     def __init__(  # noqa: PLR0913  one factor for each penalty of the formula

@@ -25,9 +25,10 @@ class Truncated(Wrapper):
 
     Nothing is remembered from call to call: the state begins empty with each row, so a run resumes exactly.
 
-    objective: what one piece costs
-    steps: tokens of a piece, the longest reach of a gradient
-    ordered: the pieces of a row follow one another: the state goes on, detached; otherwise each begins afresh
+    Args:
+        objective: what one piece costs
+        steps: tokens of a piece, the longest reach of a gradient
+        ordered: the pieces of a row follow one another: the state goes on, detached; otherwise each begins afresh
     """
 
     def __init__(self, objective: Any, steps: int = 32, ordered: bool = True) -> None:

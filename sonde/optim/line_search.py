@@ -126,8 +126,10 @@ class Descent(torch.optim.Optimizer):
     `step(closure)` takes what `torch.optim.LBFGS` takes: a function that clears the gradients, computes the loss, calls
     `backward` and returns the loss.  It must give the same loss for the same weights, so use one batch per step.
 
-    lr: first rate to try; later steps try twice the one before
-    search: exact, armijo or wolfe
+    Args:
+        lr: first rate to try; later steps try twice the one before
+        search: exact, armijo or wolfe
+
     rate: after a step, the rate it used
     """
 

@@ -30,9 +30,11 @@ class Newton(torch.optim.Optimizer):
     """For small models and whole batches.  `step(closure)` takes a function that returns the loss and nothing else: it must
     not call `backward`, because the step differentiates the loss twice.
 
-    lr: share of the step that is taken; 1 solves a quadratic at once
-    damping: mu, added to every eigenvalue of the Hessian
-    indefinite: refuse or damp, where H + mu I is not positive definite
+    Args:
+        lr: share of the step that is taken; 1 solves a quadratic at once
+        damping: mu, added to every eigenvalue of the Hessian
+        indefinite: refuse or damp, where H + mu I is not positive definite
+
     lowest: after a step, the smallest eigenvalue of H
     shift: after a step, the mu it used
     """

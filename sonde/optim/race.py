@@ -23,7 +23,7 @@ from .build import names, optimizer
 from .line_search import Descent
 from .newton import LARGEST, Newton
 
-Make = Callable[[list[Tensor], float], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[Tensor], float], torch.optim.Optimizer]
 """weights and rate -> optimizer"""
 Fate = Literal["reached", "diverged", "stalled", "ran out"]
 RATES = tuple(10 ** (k / 2) for k in range(-6, 2))
@@ -38,7 +38,7 @@ class Entrant:
     """An update rule under a name of its own.  `rates` is empty where it finds its own."""
 
     name: str
-    make: Make
+    make: MakeOptimizer
     rates: tuple[float, ...] = RATES
 
 
@@ -209,7 +209,7 @@ def _descent(search: Any, weights: list[Tensor], rate: float) -> torch.optim.Opt
     return Descent(weights, search=search)
 
 
-SPECIAL: Mapping[str, tuple[Make, bool]] = {
+SPECIAL: Mapping[str, tuple[MakeOptimizer, bool]] = {
     "momentum": (partial(_build, "sgd", momentum=0.9), False),
     "nesterov": (partial(_build, "sgd", momentum=0.9, nesterov=True), False),
     "lbfgs": (_lbfgs, True),

@@ -52,7 +52,8 @@ def constant() -> Schedule:
 def inverse_time(half: Annotated[float, Range(above=0)] = 1.0) -> Schedule:
     """1 / (1 + step / half): falls like 1/t, slowly enough to reach any minimum and fast enough to settle in it.
 
-    half: steps after which the factor is one half; 1 gives 1, 1/2, 1/3, ...
+    Args:
+        half: steps after which the factor is one half; 1 gives 1, 1/2, 1/3, ...
     """
     return lambda step, steps: 1.0 / (1.0 + step / half)
 
@@ -61,8 +62,9 @@ def inverse_time(half: Annotated[float, Range(above=0)] = 1.0) -> Schedule:
 def step_decay(every: Annotated[int, Range(least=1)], factor: Annotated[float, Range(above=0, most=1)] = 0.1) -> Schedule:
     """Multiplied by `factor` after each `every` steps.
 
-    every: steps between two drops
-    factor: what remains after a drop
+    Args:
+        every: steps between two drops
+        factor: what remains after a drop
     """
     return lambda step, steps: factor ** (step // every)
 
@@ -71,7 +73,8 @@ def step_decay(every: Annotated[int, Range(least=1)], factor: Annotated[float, R
 def cosine(floor: Share = 0.0) -> Schedule:
     """Half a cosine wave from 1 down to `floor` at the last step.
 
-    floor: factor at the end
+    Args:
+        floor: factor at the end
     """
     return lambda step, steps: _cosine(step / steps, floor)
 
@@ -80,8 +83,9 @@ def cosine(floor: Share = 0.0) -> Schedule:
 def warmup_cosine(warmup: Share = 0.05, floor: Share = 0.0) -> Schedule:
     """Rises in a straight line, then falls as half a cosine wave.
 
-    warmup: share of all steps spent rising
-    floor: factor at the end
+    Args:
+        warmup: share of all steps spent rising
+        floor: factor at the end
     """
 
     def factor(step: int, steps: int) -> float:
@@ -97,9 +101,10 @@ def warmup_cosine(warmup: Share = 0.05, floor: Share = 0.0) -> Schedule:
 def warmup_stable_decay(warmup: Share = 0.05, decay: Share = 0.2, floor: Share = 0.0) -> Schedule:
     """Rises in a straight line, stays at 1, then falls in a straight line.
 
-    warmup: share of all steps spent rising
-    decay: share of all steps spent falling
-    floor: factor at the end
+    Args:
+        warmup: share of all steps spent rising
+        decay: share of all steps spent falling
+        floor: factor at the end
     """
     if warmup + decay > 1:
         raise BadInput(

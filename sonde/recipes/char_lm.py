@@ -38,18 +38,19 @@ def recipe(
     A mixer that looks at later characters cannot predict the next one.  It is given hidden characters to predict instead,
     from both sides; that loss is not comparable with the others, and the run says so.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    depth: blocks
-    width: numbers per character
-    context: characters of a training window
-    dropout: share of numbers set to 0 in each block while training
-    batch_size: windows per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
-        missing the source text of Python's standard library
-    valid: share of the text to validate on, after the part for training; the standard library has shares of its own
-    test: share of the text for the test, at its end
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        depth: blocks
+        width: numbers per character
+        context: characters of a training window
+        dropout: share of numbers set to 0 in each block while training
+        batch_size: windows per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
+            missing the source text of Python's standard library
+        valid: share of the text to validate on, after the part for training; the standard library has shares of its own
+        test: share of the text for the test, at its end
     """
     dataset = _windows(data, context, valid, test)
     causal = mixer_of(mixer, width).causal

@@ -32,18 +32,19 @@ def recipe(
 ) -> Recipe:
     """A residual network on CIFAR-10, color photographs of 32 x 32 pixels; 3 blocks of width 16 are ResNet-20.
 
-    blocks: residual blocks of each of three stages, two convolutions each
-    width: channels of the first stage; each further one has twice as many on a quarter of the pixels
-    shortcut: between stages, zeros for missing channels (pad) or a small convolution (projection)
-    activation: norm and ReLU after each convolution (post) or before it (pre)
-    smoothing: share of each target spread over all classes
-    shift: largest shift of a training image in pixels
-    mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
-    alpha: how even mixtures are; small keeps most images nearly as they were
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    weight_decay: pull of the weights toward 0
-    epochs: passes over the training data
+    Args:
+        blocks: residual blocks of each of three stages, two convolutions each
+        width: channels of the first stage; each further one has twice as many on a quarter of the pixels
+        shortcut: between stages, zeros for missing channels (pad) or a small convolution (projection)
+        activation: norm and ReLU after each convolution (post) or before it (pre)
+        smoothing: share of each target spread over all classes
+        shift: largest shift of a training image in pixels
+        mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
+        alpha: how even mixtures are; small keeps most images nearly as they were
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        weight_decay: pull of the weights toward 0
+        epochs: passes over the training data
     """
     mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}
     return Recipe(

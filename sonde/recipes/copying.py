@@ -25,16 +25,17 @@ def recipe(
 ) -> Recipe:
     """Name the symbols of a sequence in their order; accuracy counts the answers alone.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    selective: the symbols stand at random places; otherwise at the beginning, and a fixed delay is enough
-    length: places before the answers
-    items: symbols to remember
-    symbols: different symbols
-    depth: blocks
-    width: numbers per token
-    batch_size: sequences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        selective: the symbols stand at random places; otherwise at the beginning, and a fixed delay is enough
+        length: places before the answers
+        items: symbols to remember
+        symbols: different symbols
+        depth: blocks
+        width: numbers per token
+        batch_size: sequences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = copying(seed, length=length, items=items, symbols=symbols, selective=selective)
     return training(network(mixer, width, depth, len(data.classes), length + items), data, batch_size, lr, steps)

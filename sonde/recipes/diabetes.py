@@ -21,12 +21,13 @@ def recipe(
 ) -> Recipe:
     """Regression on scikit-learn's diabetes table; answers are in the units of the table.
 
-    hidden: widths of the hidden layers
-    dropout: share of hidden values set to 0 while training
-    lr: learning rate
-    weight_decay: pull of the weights toward 0
-    epochs: passes over the training data at most
-    patience: evaluations without a better validation loss before it stops; 0 never stops early
+    Args:
+        hidden: widths of the hidden layers
+        dropout: share of hidden values set to 0 while training
+        lr: learning rate
+        weight_decay: pull of the weights toward 0
+        epochs: passes over the training data at most
+        patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
     data = load("diabetes")
     model, objective = dense(data, hidden, dropout)

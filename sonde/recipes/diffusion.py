@@ -27,13 +27,14 @@ def recipe(
 ) -> Recipe:
     """Learn to tell the noise in noisy examples; at the end samples, beside real examples.
 
-    data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
-    times: steps from data to noise; by default 40 for points and 100 for pictures
-    schedule: how fast the data drown
-    width: of the hidden layers, or channels at the full size; by default 64 or 32
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
-    steps: updates
+    Args:
+        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+        times: steps from data to noise; by default 40 for points and 100 for pictures
+        schedule: how fast the data drown
+        width: of the hidden layers, or channels at the full size; by default 64 or 32
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
+        steps: updates
     """
     parts = unlabeled(data, seed)
     shape = shape_of(parts)

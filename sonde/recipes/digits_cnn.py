@@ -29,15 +29,16 @@ def recipe(
 ) -> Recipe:
     """A small CNN on scikit-learn's handwritten digits (8 x 8 pixels).
 
-    width: channels of the first convolution; the second has twice as many
-    hidden: width of the dense layer
-    dropout: share of values set to 0 before each dense layer while training
-    shift: largest shift of a training image in pixels
-    shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
-    batch_size: examples per update
-    lr: learning rate at the start; falls to 0 along a cosine
-    weight_decay: pull of the weights toward 0
-    epochs: passes over the training data
+    Args:
+        width: channels of the first convolution; the second has twice as many
+        hidden: width of the dense layer
+        dropout: share of values set to 0 before each dense layer while training
+        shift: largest shift of a training image in pixels
+        shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
+        batch_size: examples per update
+        lr: learning rate at the start; falls to 0 along a cosine
+        weight_decay: pull of the weights toward 0
+        epochs: passes over the training data
     """
     return Recipe(
         model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout),

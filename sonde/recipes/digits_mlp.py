@@ -25,13 +25,14 @@ def recipe(
 ) -> Recipe:
     """A multi-layer perceptron on scikit-learn's handwritten digits (8 x 8 pixels).
 
-    hidden: widths of the hidden layers
-    activation: function between the layers
-    norm: normalize hidden values, over the batch or over the layer
-    dropout: share of hidden values set to 0 while training
-    batch_size: examples per update
-    lr: learning rate at the start; falls to 0 along a cosine
-    epochs: passes over the training data
+    Args:
+        hidden: widths of the hidden layers
+        activation: function between the layers
+        norm: normalize hidden values, over the batch or over the layer
+        dropout: share of hidden values set to 0 while training
+        batch_size: examples per update
+        lr: learning rate at the start; falls to 0 along a cosine
+        epochs: passes over the training data
     """
     return Recipe(
         model=partial(MLP, widths=(64, *hidden, 10), activation=activation, norm=norm, dropout=dropout),

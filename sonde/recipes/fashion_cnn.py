@@ -30,17 +30,18 @@ def recipe(
 ) -> Recipe:
     """A CNN on Fashion-MNIST, 60,000 + 10,000 garments of 28 x 28 pixels.
 
-    width: channels of the first convolution; each further one has twice as many
-    hidden: width of the dense layer
-    dropout: share of values set to 0 before each dense layer while training
-    smoothing: share of each target spread over all classes
-    shift: largest shift of a training image in pixels
-    flip: mirror half of the training images
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    weight_decay: pull of the weights toward 0
-    epochs: passes over the training data
-    precision: bf16 is faster where the processor has it
+    Args:
+        width: channels of the first convolution; each further one has twice as many
+        hidden: width of the dense layer
+        dropout: share of values set to 0 before each dense layer while training
+        smoothing: share of each target spread over all classes
+        shift: largest shift of a training image in pixels
+        flip: mirror half of the training images
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        weight_decay: pull of the weights toward 0
+        epochs: passes over the training data
+        precision: bf16 is faster where the processor has it
     """
     changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
     return Recipe(

@@ -50,15 +50,16 @@ def recipe(
 ) -> Recipe:
     """Colored shapes and sentences such as 'a large red disc on the left': which belong together?
 
-    size: height and width of an image
-    images: how many are made, of which 15 % are for validation and 15 % for the test
-    unseen: of the 36 captions so many, with their images, are kept out of training
-    width: numbers of the vector of an image or caption
-    channels: of each convolution of the image encoder
-    mixer: what reads a caption, by name
-    batch_size: pairs per update, each compared with all others
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    steps: updates
+    Args:
+        size: height and width of an image
+        images: how many are made, of which 15 % are for validation and 15 % for the test
+        unseen: of the 36 captions so many, with their images, are kept out of training
+        width: numbers of the vector of an image or caption
+        channels: of each convolution of the image encoder
+        mixer: what reads a caption, by name
+        batch_size: pairs per update, each compared with all others
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        steps: updates
     """
     data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")
     captions, lengths = distinct(data)

@@ -35,16 +35,17 @@ def recipe(
 ) -> Recipe:
     """A CNN on images of yours: folder/CLASS/*.png and so on, or such folders inside train/ and test/.
 
-    data: where the class folders are
-    size: height and width all images are brought to
-    channels: of each convolution
-    hidden: width of the dense layer
-    dropout: share of values set to 0 before each dense layer while training
-    flip: mirror half of the training images; turn off for letters and digits
-    skip_corrupt: leave out images that cannot be read, and count them
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
+    Args:
+        data: where the class folders are
+        size: height and width all images are brought to
+        channels: of each convolution
+        hidden: width of the dense layer
+        dropout: share of values set to 0 before each dense layer while training
+        flip: mirror half of the training images; turn off for letters and digits
+        skip_corrupt: leave out images that cannot be read, and count them
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
     """
     if data.is_file():
         raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")

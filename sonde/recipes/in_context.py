@@ -24,15 +24,16 @@ def recipe(
 ) -> Recipe:
     """Name the value of each key that came before in the same sequence; accuracy counts these answers alone.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    shots: pairs of a key and its value in a sequence
-    keys: different keys
-    values: different values
-    depth: blocks
-    width: numbers per token
-    batch_size: sequences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        shots: pairs of a key and its value in a sequence
+        keys: different keys
+        values: different values
+        depth: blocks
+        width: numbers per token
+        batch_size: sequences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = in_context(seed, shots=shots, keys=keys, values=values)
     return training(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch_size, lr, steps)

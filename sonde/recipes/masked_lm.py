@@ -28,17 +28,18 @@ def recipe(
 ) -> Recipe:
     """A masked language model; its loss is in nats per hidden token, and accuracy counts hidden tokens alone.
 
-    mixer: what moves information along the sequence, by name; one that looks both ways sees the most
-    depth: blocks
-    width: numbers per token
-    context: tokens of a training window
-    level: what a token is
-    most: most different tokens
-    rate: share of the tokens to predict; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
-    batch_size: windows per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    Args:
+        mixer: what moves information along the sequence, by name; one that looks both ways sees the most
+        depth: blocks
+        width: numbers per token
+        context: tokens of a training window
+        level: what a token is
+        most: most different tokens
+        rate: share of the tokens to predict; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
+        batch_size: windows per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     dataset = window_data(data, context, level, most, ("mask",))
     hide = masking(dataset.reader.vocabulary, rate)

@@ -22,13 +22,14 @@ def recipe(
 ) -> Recipe:
     """A CNN on MNIST, 60,000 + 10,000 digits of 28 x 28 pixels; a mirrored digit is no digit, so there are no flips.
 
-    width: channels of the first convolution; each further one has twice as many
-    hidden: width of the dense layer
-    dropout: share of values set to 0 before each dense layer while training
-    shift: largest shift of a training image in pixels
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data
+    Args:
+        width: channels of the first convolution; each further one has twice as many
+        hidden: width of the dense layer
+        dropout: share of values set to 0 before each dense layer while training
+        shift: largest shift of a training image in pixels
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        epochs: passes over the training data
     """
     base = fashion_cnn.recipe(width, hidden, dropout, smoothing=0, shift=shift, flip=False, batch_size=batch_size, lr=lr, epochs=epochs)
     return base.replace(data=partial(load, "mnist"))

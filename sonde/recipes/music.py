@@ -40,15 +40,16 @@ def recipe(
 ) -> Recipe:
     """A language model over tunes in ABC; the run's folder then holds a new one, as text and to be played.
 
-    mixer: what moves information along a tune; its options may follow: "gla heads=8"
-    depth: blocks
-    width: numbers per sign
-    context: signs of a training window
-    batch_size: windows per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
-        (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few that are bundled
+    Args:
+        mixer: what moves information along a tune; its options may follow: "gla heads=8"
+        depth: blocks
+        width: numbers per sign
+        context: signs of a training window
+        batch_size: windows per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
+            (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few that are bundled
     """
     causal(mixer, width)
     origin, every = tunes(data)

@@ -36,14 +36,15 @@ def recipe(
 ) -> Recipe:
     """A language model over the letters of names; the run shows names it made up, and the loss of an n-gram model beside its own.
 
-    mixer: what moves information along a name; its options may follow: "gla heads=8"
-    depth: blocks
-    width: numbers per letter
-    batch_size: names per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
-        that is missing a few that are bundled
+    Args:
+        mixer: what moves information along a name; its options may follow: "gla heads=8"
+        depth: blocks
+        width: numbers per letter
+        batch_size: names per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
+            that is missing a few that are bundled
     """
     causal(mixer, width)
     dataset = _lines(data, seed)

@@ -41,16 +41,17 @@ def recipe(
 ) -> Recipe:
     """Regression on few points: without a remedy the training error goes to 0 and the validation error rises.
 
-    points: training points; three for every two of them are for validation, and as many for the test
-    noise: deviation of the noise on y
-    width: units of both hidden layers
-    penalty: on the weights: squares in the loss (l2), decay beside it (decoupled), or absolute values with real zeros (l1)
-    strength: of the penalty; by default one that suits it
-    dropout: share of hidden values set to 0 while training
-    jitter: augmentation: deviation of noise on x, drawn anew for each batch
-    patience: checks without progress after which to stop and go back to the best weights; 0 never stops
-    lr: learning rate
-    steps: updates at most
+    Args:
+        points: training points; three for every two of them are for validation, and as many for the test
+        noise: deviation of the noise on y
+        width: units of both hidden layers
+        penalty: on the weights: squares in the loss (l2), decay beside it (decoupled), or absolute values with real zeros (l1)
+        strength: of the penalty; by default one that suits it
+        dropout: share of hidden values set to 0 while training
+        jitter: augmentation: deviation of noise on x, drawn anew for each batch
+        patience: checks without progress after which to stop and go back to the best weights; 0 never stops
+        lr: learning rate
+        steps: updates at most
     """
     return Recipe(
         model=partial(MLP, widths=(1, width, width, 1), activation="tanh", dropout=dropout),

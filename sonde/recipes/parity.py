@@ -26,15 +26,16 @@ def recipe(
 
     A gate between 0 and 1 cannot flip a sign.  The delta rule with its strength up to 2 can: I - 2 k k^T is a reflection.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "deltanet negative=true"
-    length: tokens of a training sequence
-    longer: test sequences are so many times as long
-    modulus: 2 is parity
-    depth: blocks
-    width: numbers per token
-    batch_size: sequences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "deltanet negative=true"
+        length: tokens of a training sequence
+        longer: test sequences are so many times as long
+        modulus: 2 is parity
+        depth: blocks
+        width: numbers per token
+        batch_size: sequences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = parity(seed, length=length, modulus=modulus, longer=longer)
     return training(network(mixer, width, depth, len(data.classes), length * longer), data, batch_size, lr, steps)

@@ -43,16 +43,17 @@ def recipe(
 ) -> Recipe:
     """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
 
-    data: gray pictures by name, or a file of your own (./mine.py);
-        digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
-    levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
-    mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
-    width: numbers per pixel inside
-    depth: blocks
-    dropout: share of numbers set to 0 while training
-    batch_size: pictures per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data
+    Args:
+        data: gray pictures by name, or a file of your own (./mine.py);
+            digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
+        levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
+        mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
+        width: numbers per pixel inside
+        depth: blocks
+        dropout: share of numbers set to 0 while training
+        batch_size: pictures per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        epochs: passes over the training data
     """
     causal(mixer, width)
     grays = levels or (17 if data == "digits" else 4)

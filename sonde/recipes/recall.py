@@ -23,14 +23,15 @@ def recipe(
 ) -> Recipe:
     """Look up values by their keys; accuracy counts the questions alone.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    pairs: how many have to be remembered at once
-    keys: different keys, and as many different values
-    depth: blocks
-    width: numbers per token
-    batch_size: sequences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        pairs: how many have to be remembered at once
+        keys: different keys, and as many different values
+        depth: blocks
+        width: numbers per token
+        batch_size: sequences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = recall(seed, pairs=pairs, keys=keys)
     return training(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch_size, lr, steps)

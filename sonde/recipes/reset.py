@@ -24,15 +24,16 @@ def recipe(
 ) -> Recipe:
     """Count ones since the last reset; one block, so that the mixer has to do it.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    length: tokens of a sequence
-    top: the largest answer; from there on it stays
-    chance: share of resets
-    depth: blocks
-    width: numbers per token
-    batch_size: sequences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        length: tokens of a sequence
+        top: the largest answer; from there on it stays
+        chance: share of resets
+        depth: blocks
+        width: numbers per token
+        batch_size: sequences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = reset(seed, length=length, top=top, chance=chance)
     return training(network(mixer, width, depth, len(data.classes), length), data, batch_size, lr, steps)

@@ -42,16 +42,17 @@ def recipe(
 ) -> Recipe:
     """Discs, squares and crosses outlined, pixel by pixel; at the end the test part is answered and drawn.
 
-    size: height and width of an image, a multiple of 2^depth
-    many: things in each image; later ones hide earlier ones
-    color: things are red, green or blue; in gray it is not visible which of two that overlap hides the other
-    images: how many are made, of which 15 % are for validation and 15 % for the test
-    noise: deviation of Gaussian noise on every pixel
-    width: channels of the first level; each level below has twice as many
-    depth: how often the image is halved
-    batch_size: images per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    steps: updates
+    Args:
+        size: height and width of an image, a multiple of 2^depth
+        many: things in each image; later ones hide earlier ones
+        color: things are red, green or blue; in gray it is not visible which of two that overlap hides the other
+        images: how many are made, of which 15 % are for validation and 15 % for the test
+        noise: deviation of Gaussian noise on every pixel
+        width: channels of the first level; each level below has twice as many
+        depth: how often the image is halved
+        batch_size: images per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        steps: updates
     """
     data = load("shapes", seed=seed, n=images, size=size, many=many, color=color, target="mask", noise=noise)
     return Recipe(

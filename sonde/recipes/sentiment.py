@@ -58,22 +58,23 @@ def recipe(
 
     The weights that are kept are those with the best accuracy on the validation part.
 
-    mixer: what reads the tokens; its options may follow: "gla heads=8"
-    depth: mixers one after the other
-    width: numbers per token and direction
-    bidirectional: a second mixer reads from the end
-    pool: the mean over all tokens, or what each direction says when it has read all
-    data: real sentences or reviews of a data folder, or made-up sentences; by default SST-2 where it is there
-    level: tokens are sub-words in small letters, words, sub-words of bytes, or characters
-    most: most words or sub-words
-    longest: tokens of a text that are read
-    unlabeled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
-    dropout: share of numbers set to 0 while training, of embeddings and of what the output reads; by default 0.3,
-        and none in made-up sentences, where every word counts
-    hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
-    batch_size: texts per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    epochs: passes over the training texts
+    Args:
+        mixer: what reads the tokens; its options may follow: "gla heads=8"
+        depth: mixers one after the other
+        width: numbers per token and direction
+        bidirectional: a second mixer reads from the end
+        pool: the mean over all tokens, or what each direction says when it has read all
+        data: real sentences or reviews of a data folder, or made-up sentences; by default SST-2 where it is there
+        level: tokens are sub-words in small letters, words, sub-words of bytes, or characters
+        most: most words or sub-words
+        longest: tokens of a text that are read
+        unlabeled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
+        dropout: share of numbers set to 0 while training, of embeddings and of what the output reads; by default 0.3,
+            and none in made-up sentences, where every word counts
+        hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
+        batch_size: texts per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        epochs: passes over the training texts
     """
     which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")
     dataset = grammar_sentences(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)

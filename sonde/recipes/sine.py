@@ -26,13 +26,14 @@ def recipe(
 ) -> Recipe:
     """Regression on one input: y = sin(pi * periods * x) + noise.
 
-    hidden: widths of the hidden layers
-    activation: function between the layers
-    learned_variance: let the model say how sure it is, as a second output
-    noise: deviation of the noise on y
-    periods: full waves in the interval
-    lr: learning rate at the start; falls to 0 along a cosine
-    steps: updates
+    Args:
+        hidden: widths of the hidden layers
+        activation: function between the layers
+        learned_variance: let the model say how sure it is, as a second output
+        noise: deviation of the noise on y
+        periods: full waves in the interval
+        lr: learning rate at the start; falls to 0 along a cosine
+        steps: updates
     """
     return Recipe(
         model=partial(MLP, widths=(1, *hidden, 2 if learned_variance else 1), activation=activation),

@@ -26,13 +26,14 @@ def recipe(
 ) -> Recipe:
     """Arms of a spiral in the plane; no straight line can part them.
 
-    hidden: widths of the hidden layers
-    activation: function between the layers
-    arms: arms of the spiral, one class each
-    turns: how often an arm goes round
-    n: examples in all
-    lr: learning rate at the start; falls to 0 along a cosine
-    steps: updates
+    Args:
+        hidden: widths of the hidden layers
+        activation: function between the layers
+        arms: arms of the spiral, one class each
+        turns: how often an arm goes round
+        n: examples in all
+        lr: learning rate at the start; falls to 0 along a cosine
+        steps: updates
     """
     return Recipe(
         model=partial(MLP, widths=(2, *hidden, arms), activation=activation),

@@ -46,16 +46,17 @@ def recipe(
     Each layer is that of an auto-encoder, which rebuilds what the layers before it say.  At the end the same network is trained
     from random weights, with the same labels and steps, for comparison.
 
-    data: gray pictures by name, or a file of your own (./mine.py);
-        digits come with scikit-learn; the others need a data folder or a connection
-    widths: of the hidden layers
-    activation: after each of them
-    noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
-    labels: training pictures of each class that come with their label; the others are read without
-    passes: over the training pictures, for each layer
-    batch_size: labeled pictures per update
-    lr: learning rate of all stages
-    steps: updates with labels
+    Args:
+        data: gray pictures by name, or a file of your own (./mine.py);
+            digits come with scikit-learn; the others need a data folder or a connection
+        widths: of the hidden layers
+        activation: after each of them
+        noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
+        labels: training pictures of each class that come with their label; the others are read without
+        passes: over the training pictures, for each layer
+        batch_size: labeled pictures per update
+        lr: learning rate of all stages
+        steps: updates with labels
     """
     whole = load(data, seed=seed)
     few = whole.train[:][sample_per_class(whole.train[:].y, labels, seed)]

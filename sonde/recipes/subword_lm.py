@@ -25,18 +25,19 @@ def recipe(
 ) -> Recipe:
     """A language model over sub-words that were learned from the training text; its loss is in nats per token.
 
-    mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-    depth: blocks
-    width: numbers per token
-    context: tokens of a training window
-    level: what a token is
-    most: most different tokens
-    dropout: share of numbers set to 0 in each block while training
-    batch_size: windows per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
-        and where that is missing the source text of Python's standard library
+    Args:
+        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        depth: blocks
+        width: numbers per token
+        context: tokens of a training window
+        level: what a token is
+        most: most different tokens
+        dropout: share of numbers set to 0 in each block while training
+        batch_size: windows per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
+            and where that is missing the source text of Python's standard library
     """
     dataset = window_data(data, context, level, most)
     return training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True), dataset, batch_size, lr, steps)

@@ -31,18 +31,19 @@ def recipe(
 ) -> Recipe:
     """Span corruption; the loss is in nats per token of the spans and their marks.
 
-    decoder: mixer of the decoder, by name; the encoder has attention that looks both ways
-    depth: blocks of the encoder, and of the decoder
-    width: numbers per token
-    context: tokens of a window before spans are cut out
-    level: what a token is
-    most: most different tokens
-    rate: share of the tokens cut out
-    mean: tokens of a span on average
-    batch_size: windows per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
-    data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
+    Args:
+        decoder: mixer of the decoder, by name; the encoder has attention that looks both ways
+        depth: blocks of the encoder, and of the decoder
+        width: numbers per token
+        context: tokens of a window before spans are cut out
+        level: what a token is
+        most: most different tokens
+        rate: share of the tokens cut out
+        mean: tokens of a span on average
+        batch_size: windows per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
+        data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
     dataset = window_data(data, context, level, most, ("pad", "end", *marks))

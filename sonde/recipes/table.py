@@ -29,17 +29,18 @@ def recipe(
 ) -> Recipe:
     """A multi-layer perceptron on a table of yours; a tenth of the rows is held out for validation, a tenth for the test.
 
-    data: CSV, TSV or Parquet file, one row per example
-    target: column to predict
-    task: what the target is; auto takes texts and few whole numbers as classes
-    objective: by name or from a file of your own, options may follow: "laplace", "./huber.py delta=2"; auto suits the target
-    ignore: columns to leave out
-    hidden: widths of the hidden layers
-    dropout: share of hidden values set to 0 while training
-    batch_size: examples per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data at most
-    patience: evaluations without a better validation loss before it stops; 0 never stops early
+    Args:
+        data: CSV, TSV or Parquet file, one row per example
+        target: column to predict
+        task: what the target is; auto takes texts and few whole numbers as classes
+        objective: by name or from a file of your own, options may follow: "laplace", "./huber.py delta=2"; auto suits the target
+        ignore: columns to leave out
+        hidden: widths of the hidden layers
+        dropout: share of hidden values set to 0 while training
+        batch_size: examples per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        epochs: passes over the training data at most
+        patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
     dataset = load(data, target=target, task=task, ignore=ignore)
     model, usual = dense(dataset, hidden, dropout)

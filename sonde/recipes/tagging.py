@@ -32,14 +32,15 @@ def recipe(
 ) -> Recipe:
     """Sentences of a small grammar, made up, with the kind of each word; in one direction only a third of them stays unsure.
 
-    mixer: what reads the words; its options may follow: "gla heads=8"
-    depth: mixers one after the other
-    width: numbers per word and direction
-    bidirectional: a second mixer reads from the end, and so knows the next word
-    n: sentences, eight tenths of them to train on
-    batch_size: sentences per update
-    lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
-    steps: updates
+    Args:
+        mixer: what reads the words; its options may follow: "gla heads=8"
+        depth: mixers one after the other
+        width: numbers per word and direction
+        bidirectional: a second mixer reads from the end, and so knows the next word
+        n: sentences, eight tenths of them to train on
+        batch_size: sentences per update
+        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        steps: updates
     """
     data = _sentences(n, seed)
     size, kinds = data.reader.vocabulary.size, len(data.classes)

@@ -22,10 +22,11 @@ def recipe(
 ) -> Recipe:
     """Two inputs, two hidden layers, one output, fitted to a quadratic bowl with noise under a Gaussian likelihood.
 
-    width: of both hidden layers
-    batch_size: examples per update
-    lr: learning rate
-    steps: updates
+    Args:
+        width: of both hidden layers
+        batch_size: examples per update
+        lr: learning rate
+        steps: updates
     """
     return Recipe(
         model=partial(MLP, widths=(2, width, width, 1)),

@@ -53,24 +53,25 @@ def recipe(
 ) -> Recipe:
     """Translate sentences; at the end the test part is translated and compared, as a whole (BLEU) and sentence by sentence.
 
-    source: the language translated from
-    target: the language translated to
-    pairs: captions of photographs in both languages (multi30k), or sentences of a made-up grammar (toy, always from
-        English); auto takes multi30k where a data folder has it
-    model: rnn has a recurrent encoder and decoder, transformer a stack of blocks for each
-    mixer: what moves information along both sequences of an rnn, by default gru, or along the target of a transformer, by
-        default attention; by name, its options may follow: "lstm hidden=400"
-    attention: how the decoder of an rnn looks at the source; none leaves it one vector
-    feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
-    width: numbers per token
-    depth: layers of the encoder, and of the decoder
-    vocabulary: sub-words, of both languages together
-    dropout: share of numbers set to 0 while training
-    sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
-    beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
-    batch_size: sentences per update
-    lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
-    steps: updates
+    Args:
+        source: the language translated from
+        target: the language translated to
+        pairs: captions of photographs in both languages (multi30k), or sentences of a made-up grammar (toy, always from
+            English); auto takes multi30k where a data folder has it
+        model: rnn has a recurrent encoder and decoder, transformer a stack of blocks for each
+        mixer: what moves information along both sequences of an rnn, by default gru, or along the target of a transformer, by
+            default attention; by name, its options may follow: "lstm hidden=400"
+        attention: how the decoder of an rnn looks at the source; none leaves it one vector
+        feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
+        width: numbers per token
+        depth: layers of the encoder, and of the decoder
+        vocabulary: sub-words, of both languages together
+        dropout: share of numbers set to 0 while training
+        sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
+        beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
+        batch_size: sentences per update
+        lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
+        steps: updates
     """
     there = fetch.find(f"translation/multi30k.train.{source}.gz") is not None
     if pairs == "toy" or (pairs == "auto" and not there):

@@ -48,16 +48,17 @@ def recipe(
     A gray pixel is black or white with its gray value as chance: drawn anew in each training batch, once for the test part, so that
     a likelihood of black and white pixels is one.
 
-    data: gray pictures by name, or a file of your own (./mine.py);
-        digits come with scikit-learn; the others need a data folder or a connection
-    code: numbers of a code
-    hidden: widths of dense layers, or channels of convolutions, between a picture and its code
-    network: dense layers or convolutions
-    beta: factor of the KL; 1 is the ELBO
-    samples: codes for each picture in the importance-weighted bound
-    batch_size: pictures per update
-    lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-    epochs: passes over the training data
+    Args:
+        data: gray pictures by name, or a file of your own (./mine.py);
+            digits come with scikit-learn; the others need a data folder or a connection
+        code: numbers of a code
+        hidden: widths of dense layers, or channels of convolutions, between a picture and its code
+        network: dense layers or convolutions
+        beta: factor of the KL; 1 is the ELBO
+        samples: codes for each picture in the importance-weighted bound
+        batch_size: pictures per update
+        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        epochs: passes over the training data
     """
     parts = load(data, seed=seed, standardize=False)
     held_out: dict[str, Any] = {name: freeze_changes(part, binarize, seed) for name, part in parts.splits.items() if name != "train"}

@@ -20,11 +20,12 @@ def recipe(
 ) -> Recipe:
     """Classification of scikit-learn's wine table.
 
-    hidden: widths of the hidden layers
-    dropout: share of hidden values set to 0 while training
-    lr: learning rate
-    weight_decay: pull of the weights toward 0
-    epochs: passes over the training data
+    Args:
+        hidden: widths of the hidden layers
+        dropout: share of hidden values set to 0 while training
+        lr: learning rate
+        weight_decay: pull of the weights toward 0
+        epochs: passes over the training data
     """
     data = load("wine")
     model, objective = dense(data, hidden, dropout)

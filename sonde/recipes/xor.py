@@ -23,11 +23,12 @@ def recipe(
 ) -> Recipe:
     """Four clouds at the corners of a square, opposite corners alike.
 
-    hidden: widths of the hidden layers; --hidden= (nothing) is a perceptron, which must fail
-    activation: function between the layers
-    noise: deviation of each cloud
-    lr: learning rate
-    steps: updates
+    Args:
+        hidden: widths of the hidden layers; --hidden= (nothing) is a perceptron, which must fail
+        activation: function between the layers
+        noise: deviation of each cloud
+        lr: learning rate
+        steps: updates
     """
     return Recipe(
         model=partial(MLP, widths=(2, *hidden, 2), activation=activation),

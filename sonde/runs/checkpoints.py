@@ -46,10 +46,11 @@ def write(
 
     Any failure leaves the earlier checkpoints as they were, removes what was half written and raises ResourceFault.
 
-    contents: file name -> the chunks of the file
-    need: bytes that must be free
-    state: for state.json
-    about: further entries of the manifest
+    Args:
+        contents: file name -> the chunks of the file
+        need: bytes that must be free
+        state: for state.json
+        about: further entries of the manifest
     """
     final = path_of(folder, step)
     if final.exists():

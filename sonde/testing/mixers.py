@@ -28,7 +28,7 @@ SIZES = (5, 0, 33, 1, 18)
 LENGTHS = (1, 2, 63, 64, 65, 100)
 """around the sizes of blocks"""
 PIECES = ((1, 37, 62), (64, 36), (99, 1), (30, 2, 1, 67))
-Make = Callable[..., Mixer]
+MakeMixer = Callable[..., Mixer]
 """makes the tiny mixer of a dtype, float64 where none is given"""
 
 
@@ -39,7 +39,7 @@ def check_mixer(plugin: Plugin) -> None:
     run(stem(module), CHECKS, fresh(module))
 
 
-def fresh(module: ModuleType) -> Make:
+def fresh(module: ModuleType) -> MakeMixer:
     """Makes the tiny mixer, with no parameter left at a special value such as zero."""
 
     def make(dtype: torch.dtype = torch.float64) -> Mixer:
@@ -73,7 +73,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(not missing, f"grows names {', '.join(missing)}, which its state does not hold")
 
 
-def able(mix: Mixer) -> list[str]:
+def available_forms(mix: Mixer) -> list[str]:
     """Forms that can run here, the definition first."""
     forms = [form for form in mix.forms() if form != "fused" or kernels.available()]
     return sorted(forms, key=lambda form: form != "step")
@@ -128,12 +128,12 @@ def at_once(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
 # Forms --------------------------------------------------------------------------------------------------------------
 
 
-def forms_are_equal(make: Make, lengths: Sequence[int] = LENGTHS) -> None:
+def forms_are_equal(make: MakeMixer, lengths: Sequence[int] = LENGTHS) -> None:
     """All its forms give the same outputs, final state and gradients, from a state that has seen something."""
     for length in lengths:
         mix, narrow = make(), make(torch.float32)
         x, state = draw(B, length, mix.width), warm(mix)
-        first, *others = able(mix)
+        first, *others = available_forms(mix)
         wanted = results(mix, x, state, at_once(mix, first))
         bad = [name for name, right in wanted.items() if not right.isfinite().all()]
         require(not bad, f"form '{first}' at {length} tokens: '{', '.join(bad)}' is not finite")
@@ -151,23 +151,23 @@ def _widened(state: State) -> State:
     return {name: s.to(torch.complex128 if s.is_complex() else torch.float64) if smooth(s) else s for name, s in state.items()}
 
 
-def one_pass_equals_token_by_token(make: Make) -> None:
+def one_pass_equals_token_by_token(make: MakeMixer) -> None:
     """One pass equals token by token through the state, gradients included."""
     mix = make()
     if not mix.causal:
         return
-    x, first = draw(B, 33, mix.width), able(mix)[0]
+    x, first = draw(B, 33, mix.width), available_forms(mix)[0]
     for state in (None, warm(mix)):
         wanted = results(mix, x, state, lambda x, state: fed(mix, x, state, [1] * 33, [first]))
         agree(results(mix, x, state, at_once(mix, first)), wanted, 1e-9, f"form '{first}' in one pass")
 
 
-def pieces_equal_one_pass(make: Make, pieces: Sequence[Sequence[int]] = PIECES) -> None:
+def pieces_equal_one_pass(make: MakeMixer, pieces: Sequence[Sequence[int]] = PIECES) -> None:
     """A sequence in pieces, the state carried on, equals one pass, whatever form each piece takes."""
     mix = make()
     if not mix.causal:
         return
-    x, forms = draw(B, 100, mix.width), able(mix)
+    x, forms = draw(B, 100, mix.width), available_forms(mix)
     with torch.no_grad():
         y, state = mix.use(forms[0])(x)
         for sizes in pieces:
@@ -178,7 +178,7 @@ def pieces_equal_one_pass(make: Make, pieces: Sequence[Sequence[int]] = PIECES) 
                 agree({"y": out, **kept(mix, end)}, {"y": y, **kept(mix, state)}, 1e-9, label)
 
 
-def the_future_does_not_leak(make: Make) -> None:
+def the_future_does_not_leak(make: MakeMixer) -> None:
     """No output depends on a later input, and every one on its own."""
     for dtype in (torch.float64, torch.float32):
         mix = make(dtype)
@@ -186,7 +186,7 @@ def the_future_does_not_leak(make: Make) -> None:
             return
         x = draw(1, 70, mix.width).to(dtype)
         with torch.no_grad():
-            for form in able(mix):
+            for form in available_forms(mix):
                 y, _ = mix.use(form)(x)
                 for t in (1, 16, 33, 64, 69):
                     other, _ = mix(torch.cat([x[:, :t], 3 * draw(1, 70 - t, mix.width, seed=8).to(dtype)], 1))
@@ -208,13 +208,13 @@ def _laid_out() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, i
     yield "packed", Spans.packed(torch.tensor(bounds)), (1, bounds[-1]), [(0, start) for start in bounds[:-1]]
 
 
-def padding_changes_nothing(make: Make) -> None:
+def padding_changes_nothing(make: MakeMixer) -> None:
     """Padded and packed sequences give what each gives alone: outputs, states that go on, gradients; padding gets no gradient."""
     mix = make()
     alone = [draw(1, size, mix.width, seed=20 + i) for i, size in enumerate(SIZES)]
     more = [draw(1, size, mix.width, seed=40 + i) for i, size in enumerate(SIZES)]
-    wanted = [_one_by_one(mix.use(able(mix)[0]), first, second) for first, second in zip(alone, more)]
-    for form in able(mix):
+    wanted = [_one_by_one(mix.use(available_forms(mix)[0]), first, second) for first, second in zip(alone, more)]
+    for form in available_forms(mix):
         mix.use(form)
         for name, spans, shape, places in _laid_out():
             x = _laid(alone, shape, places).requires_grad_()
@@ -249,7 +249,7 @@ def _one_by_one(mix: Mixer, x: Tensor, more: Tensor) -> dict[str, Tensor]:
     return {name: out.detach() for name, out in outs.items()} | {"dx": dx}
 
 
-def an_empty_sequence_keeps_its_state(make: Make) -> None:
+def an_empty_sequence_keeps_its_state(make: MakeMixer) -> None:
     """A sequence without tokens keeps its state, and its outputs are 0."""
     mix = make()
     state, x = warm(mix, 3), draw(3, 7, mix.width)
@@ -266,7 +266,7 @@ def an_empty_sequence_keeps_its_state(make: Make) -> None:
 # Numbers ------------------------------------------------------------------------------------------------------------
 
 
-def gradients_are_right(make: Make) -> None:
+def gradients_are_right(make: MakeMixer) -> None:
     """Its gradients equal finite differences in float64."""
     # Of one long vector of input, state and parameters, so that one random direction tests them all.
     mix = make()
@@ -283,7 +283,7 @@ def gradients_are_right(make: Make) -> None:
         y, end = torch.func.functional_call(mix, now, (inputs, None if state is None else {**state, **first}))
         return torch.cat([_flat(out) for out in (y, *end.values()) if smooth(out)])
 
-    for form in able(mix):
+    for form in available_forms(mix):
         mix.use(form)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -299,14 +299,14 @@ def _shaped(vector: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_complex(vector.view(*like.shape, 2)) if like.is_complex() else vector.view_as(like)
 
 
-def half_precision_is_summed_in_float32(make: Make) -> None:
+def half_precision_is_summed_in_float32(make: MakeMixer) -> None:
     """bfloat16 in and out, the state in float32, and the error that of the inputs: it does not grow with the length."""
     narrow, wide = make(torch.bfloat16), make(torch.float32)
     wide.load_state_dict({name: value.to(wide.state_dict()[name].dtype) for name, value in narrow.state_dict().items()})
     x = draw(1, 200, wide.width).bfloat16()
     with torch.no_grad():
         wanted, _ = wide(x.float())
-        for form in [form for form in able(narrow) if form != "step"] or able(narrow):
+        for form in [form for form in available_forms(narrow) if form != "step"] or available_forms(narrow):
             y, state = narrow.use(form)(x)
             require(
                 y.dtype == torch.bfloat16 and bool(y.isfinite().all()), f"form '{form}' gives {y.dtype}, or numbers that are not finite"
@@ -318,7 +318,7 @@ def half_precision_is_summed_in_float32(make: Make) -> None:
             require(error < 0.05, f"form '{form}' differs by {error:.2g} from float32")
 
 
-def autocast_changes_little(make: Make) -> None:
+def autocast_changes_little(make: MakeMixer) -> None:
     """Under autocast outputs stay close and gradients finite."""
     mix = make(torch.float32)
     x = draw(1, 65, mix.width).float()
@@ -331,7 +331,7 @@ def autocast_changes_little(make: Make) -> None:
     require(all(p.grad is None or bool(p.grad.isfinite().all()) for p in mix.parameters()), "a gradient is not finite")
 
 
-def a_state_goes_in_and_out_of_autocast(make: Make) -> None:
+def a_state_goes_in_and_out_of_autocast(make: MakeMixer) -> None:
     """A state made under autocast goes on without it, and the other way round."""
     mix = make(torch.float32)
     if not mix.causal:
@@ -351,7 +351,7 @@ def a_state_goes_in_and_out_of_autocast(make: Make) -> None:
             )
 
 
-def long_and_loud_inputs_stay_finite(make: Make) -> None:
+def long_and_loud_inputs_stay_finite(make: MakeMixer) -> None:
     """Inputs thirty times too large drive every gate to its ends; nothing overflows over 4096 steps."""
     mix = make(torch.float32).use("auto")
     with torch.no_grad():
@@ -360,7 +360,7 @@ def long_and_loud_inputs_stay_finite(make: Make) -> None:
     require(all(bool(s.isfinite().all()) for s in state.values()), "a state is not finite")
 
 
-def loud_gradients_stay_finite(make: Make) -> None:
+def loud_gradients_stay_finite(make: MakeMixer) -> None:
     """Inputs thirty times too large have finite gradients."""
     mix = make(torch.float32).use("auto")
     x = (30 * draw(1, 130, mix.width)).float().requires_grad_()
@@ -370,7 +370,7 @@ def loud_gradients_stay_finite(make: Make) -> None:
     require(not bad, f"the gradient of {', '.join(bad)} is not finite")
 
 
-def saved_and_loaded_it_gives_the_same_bits(make: Make) -> None:
+def saved_and_loaded_it_gives_the_same_bits(make: MakeMixer) -> None:
     """Saved and loaded it gives the same bits, and so does its state."""
     mix, again = make(torch.float32), make(torch.float32)
     with torch.no_grad():
@@ -389,7 +389,7 @@ def saved_and_loaded_it_gives_the_same_bits(make: Make) -> None:
             require(torch.equal(mix(x, state)[0], again(x, loaded)[0]), "outputs after a loaded state differ")
 
 
-def decoding_equals_forward(make: Make) -> None:
+def decoding_equals_forward(make: MakeMixer) -> None:
     """Where it has `decode`, a program of the decoding kernel gives its logits and states."""
     from ..generate.fused import prepare
     from ..models.language_model import LanguageModel
@@ -422,7 +422,7 @@ def the_rule_is_what_runs(module: ModuleType) -> None:
     if not isinstance(mix, Recurrent):
         return
     require(inspect.isgeneratorfunction(getattr(module, "rule", None)), "its file has no generator function 'rule'")
-    for form in able(mix):
+    for form in available_forms(mix):
         mix.use(form)
         with watching() as watch, torch.no_grad():
             mix(draw(B, 4, mix.width))
@@ -432,7 +432,7 @@ def the_rule_is_what_runs(module: ModuleType) -> None:
         )
 
 
-CHECKS: tuple[Callable[[Make], None], ...] = (
+CHECKS: tuple[Callable[[MakeMixer], None], ...] = (
     forms_are_equal,
     one_pass_equals_token_by_token,
     pieces_equal_one_pass,

@@ -14,7 +14,7 @@ from ..core.batch import Batch, ask
 from ..core.tensors import decode, encode
 from ._contract import Plugin, agree, function, load, require, run, stem
 
-Make = Callable[..., tuple[nn.Module, Batch]]
+MakeModel = Callable[..., tuple[nn.Module, Batch]]
 """makes the tiny model in evaluation mode and its batch; another seed gives other weights"""
 
 
@@ -29,7 +29,7 @@ def check_model(plugin: Plugin) -> None:
     run(stem(module), CHECKS, fresh(module))
 
 
-def fresh(module: ModuleType) -> Make:
+def fresh(module: ModuleType) -> MakeModel:
     """Makes the tiny model with no parameter left at a special value, in float64, and its batch."""
 
     def make(seed: int = 0) -> tuple[nn.Module, Batch]:
@@ -66,7 +66,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(bool(kind.__doc__) and bool(module.__doc__), "the file or the class has no docstring")
 
 
-def outputs_are_finite_and_the_same_twice(make: Make) -> None:
+def outputs_are_finite_and_the_same_twice(make: MakeModel) -> None:
     """In evaluation mode its outputs are finite, and the same twice."""
     model, batch = make()
     with torch.no_grad():
@@ -76,7 +76,7 @@ def outputs_are_finite_and_the_same_twice(make: Make) -> None:
         require(torch.equal(out, second[name]), f"'{name}' differs from call to call")
 
 
-def gradients_reach_its_weights(make: Make) -> None:
+def gradients_reach_its_weights(make: MakeModel) -> None:
     """In training mode gradients are finite, and reach its weights where it has some."""
     model, batch = make()
     model.train()
@@ -91,7 +91,7 @@ def gradients_reach_its_weights(make: Make) -> None:
     require(any(p.grad is not None and bool(p.grad.any()) for _, p in trained), "every gradient is 0")
 
 
-def saved_and_loaded_it_says_the_same(make: Make) -> None:
+def saved_and_loaded_it_says_the_same(make: MakeModel) -> None:
     """Loaded into another instance, what was saved gives the same bits."""
     (first, batch), (again, _) = make(), make(seed=1)
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
@@ -101,7 +101,7 @@ def saved_and_loaded_it_says_the_same(make: Make) -> None:
         require(torch.equal(actual[name], out), f"'{name}' differs")
 
 
-def examples_do_not_see_each_other(make: Make) -> None:
+def examples_do_not_see_each_other(make: MakeModel) -> None:
     """In evaluation mode what it says of an example is the same alone and in a batch."""
     model, batch = make()
     if not getattr(model, "batch_independent", True):
@@ -119,7 +119,7 @@ def examples_do_not_see_each_other(make: Make) -> None:
             )
 
 
-def changes_nothing(make: Make) -> None:
+def changes_nothing(make: MakeModel) -> None:
     """In evaluation mode it changes neither the batch, nor its buffers, nor a random state."""
     model, batch = make()
     fields = {name: x.clone() for name, x in batch.fields.items()}
@@ -132,7 +132,7 @@ def changes_nothing(make: Make) -> None:
     require(all(torch.equal(x, model.state_dict()[name]) for name, x in buffers.items()), "it changes its own weights or buffers")
 
 
-CHECKS: tuple[Callable[[Make], None], ...] = (
+CHECKS: tuple[Callable[[MakeModel], None], ...] = (
     outputs_are_finite_and_the_same_twice,
     gradients_reach_its_weights,
     saved_and_loaded_it_says_the_same,

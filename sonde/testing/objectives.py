@@ -27,7 +27,7 @@ class Small(NamedTuple):
     batch: Batch
 
 
-Make = Callable[[], Small]
+MakeObjective = Callable[[], Small]
 
 
 def check_objective(plugin: Plugin) -> None:
@@ -40,7 +40,7 @@ def check_objective(plugin: Plugin) -> None:
     run(stem(module), CHECKS, fresh(module))
 
 
-def fresh(module: ModuleType) -> Make:
+def fresh(module: ModuleType) -> MakeObjective:
     """Makes objective, model and batch, the same every time."""
 
     def make() -> Small:
@@ -68,7 +68,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(isinstance(getattr(kind, "repeatable", False), bool), "repeatable must be True or False")
 
 
-def sums_are_finite_and_counted(make: Make) -> None:
+def sums_are_finite_and_counted(make: MakeObjective) -> None:
     """It gives finite sums, whose counts do not need the model."""
     objective, model, batch = make()
     if hasattr(objective, "check"):
@@ -82,7 +82,7 @@ def sums_are_finite_and_counted(make: Make) -> None:
         require(terms.counts() == objective.counts(batch), f"counts(batch) is {objective.counts(batch)}, the terms have {terms.counts()}")
 
 
-def parts_add_up(make: Make) -> None:
+def parts_add_up(make: MakeObjective) -> None:
     """The sums and counts of the parts of a batch add up to those of the whole."""
     objective, model, batch = _wide(make())
     require(len(batch) > 5, f"tiny() has a batch of {len(batch)} examples; give it six or more")
@@ -96,11 +96,11 @@ def parts_add_up(make: Make) -> None:
             require(close, f"the {what} of '{name}' is {all_of_it:.12g} for the whole and {part:.12g} over its parts")
 
 
-def gradients_are_right(make: Make) -> None:
+def gradients_are_right(make: MakeObjective) -> None:
     """The gradient of its loss equals finite differences in float64."""
     objective, model, batch = _wide(make())
     state = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    whole = _Loss(objective, model, batch)
+    whole = _LossOf(objective, model, batch)
 
     def loss(*values: Tensor) -> Tensor:
         return torch.func.functional_call(whole, {f"model.{name}": value for name, value in zip(state, values, strict=True)}, ())
@@ -109,7 +109,7 @@ def gradients_are_right(make: Make) -> None:
     require(right, "the gradient of the parameters is wrong")
 
 
-class _Loss(nn.Module):
+class _LossOf(nn.Module):
     """The objective sees the module itself, because a penalty looks at its weights."""
 
     def __init__(self, objective: Any, model: nn.Module, batch: Batch) -> None:
@@ -120,7 +120,7 @@ class _Loss(nn.Module):
         return self.objective(self.model, self.batch).loss()
 
 
-def a_step_downhill_lowers_the_loss(make: Make) -> None:
+def a_step_downhill_lowers_the_loss(make: MakeObjective) -> None:
     """One small step against the gradient lowers the loss."""
     objective, model, batch = make()
     better = copy.deepcopy(model)
@@ -134,7 +134,7 @@ def a_step_downhill_lowers_the_loss(make: Make) -> None:
     require(after < float(loss.detach()), f"the loss goes from {float(loss.detach()):.7g} to {after:.7g}")
 
 
-def measures_and_predictions_keep_the_examples(make: Make) -> None:
+def measures_and_predictions_keep_the_examples(make: MakeObjective) -> None:
     """Predictions have one row per example; measures are finite, counted, and have no gradient."""
     objective, model, batch = make()
     output = model(batch.x)
@@ -149,7 +149,7 @@ def measures_and_predictions_keep_the_examples(make: Make) -> None:
             require(fine, f"'{name}' of measures is not finite, has a gradient, or counts nothing")
 
 
-def changes_nothing(make: Make) -> None:
+def changes_nothing(make: MakeObjective) -> None:
     """It changes neither the batch nor a random state."""
     objective, model, batch = make()
     before = {name: tensor.clone() for name, tensor in batch.fields.items()}
@@ -168,7 +168,7 @@ def _wide(small: Small) -> Small:
     return Small(objective, model.double(), batch.replace(x=batch.x.double()))
 
 
-CHECKS: tuple[Callable[[Make], None], ...] = (
+CHECKS: tuple[Callable[[MakeObjective], None], ...] = (
     sums_are_finite_and_counted,
     parts_add_up,
     gradients_are_right,

@@ -59,8 +59,9 @@ def recipe(
 ) -> Recipe:
     """A line through points.
 
-    width: numbers between the two layers
-    lr: length of a step
+    Args:
+        width: numbers between the two layers
+        lr: length of a step
     """
     return Recipe(
         model=lambda: nn.Sequential(nn.Linear(1, width, bias=bias), nn.Linear(width, 1)),

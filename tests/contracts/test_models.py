@@ -201,6 +201,6 @@ def test_the_file_of_a_model_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names("models"))
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_keeps_the_contract(check: Callable[[checks.Make], None], name: str) -> None:
+def test_keeps_the_contract(check: Callable[[checks.MakeModel], None], name: str) -> None:
     with torch.enable_grad():
         check(checks.fresh(registry.load("models", name)))

@@ -26,5 +26,5 @@ def test_its_file_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_keeps_the_contract(check: Callable[[checks.Make], None], name: str) -> None:
+def test_keeps_the_contract(check: Callable[[checks.MakeObjective], None], name: str) -> None:
     check(checks.fresh(registry.load("objectives", name)))

@@ -57,10 +57,12 @@ def example(
 ) -> None:
     """A function with an option of every sort.
 
-    width: channels of the first convolution
-    lr: step size
-      of the first step
-    act: the bend
+    Args:
+        width: channels of the first convolution
+        lr: step size
+          of the first step
+        act: the bend
+
     not an option
     """
 
@@ -121,7 +123,10 @@ def test_a_constructor_has_options_too() -> None:
 
 
 def test_help_texts_of_a_docstring() -> None:
-    assert help_texts("What it is: a thing\n\nwidth: how wide\n  it is\n\nlr: step\n") == {"width": "how wide it is", "lr": "step"}
+    assert help_texts("What it is: a thing\n\nArgs:\n    width: how wide\n        it is\n    lr: step\n\nReturns:\n    no: option\n") == {
+        "width": "how wide it is",
+        "lr": "step",
+    }
     assert help_texts("") == {}
 
 

@@ -37,11 +37,11 @@ def test_what_options_are_written_with(tmp_path: Path) -> None:
 from pathlib import Path
 from typing import Annotated, Literal
 from sonde.core.options import Range as Between
-from sonde.recipes.tools.sequence import Width
+from sonde.recipes.tools.sequence import ModelWidth
 MOST = 2 * 3
 Share = Annotated[float, Between(0, below=1 << 2)]
 def recipe(a: int, b: Share = -0.5, c: Literal["x", 3] = "x", *, d: tuple[int, ...] = (1, MOST), e: Path | None = None,
-           f: Width = 10**2, g=True, h: Annotated[int | None, Between(1)] = None, seed: int = 0):
+           f: ModelWidth = 10**2, g=True, h: Annotated[int | None, Between(1)] = None, seed: int = 0):
     """What it is."""
 '''
     read = declared(tmp_path, text)

@@ -31,8 +31,9 @@ from sonde.nn.mixers import Mixer
 class Fade(Mixer):
     """s = share s + x.
 
-    width: numbers per token
-    share: what is kept
+    Args:
+        width: numbers per token
+        share: what is kept
     """
 
     no_decay = ("table",)
@@ -74,7 +75,8 @@ from sonde.core.terms import Terms
 class Far:
     """y is any real number.
 
-    power: of the error
+    Args:
+        power: of the error
     """
 
     tasks = ("real",)
@@ -103,7 +105,8 @@ def why_not(subject):
 def read(subject: Subject, most: int = 3) -> Bars:
     """Means.
 
-    most: how many
+    Args:
+        most: how many
     """
     return Bars("Means", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
 '''
@@ -173,7 +176,9 @@ def test_bench_and_explain(folder: Path, capsys: pytest.CaptureFixture) -> None:
 
 def test_an_objective(folder: Path) -> None:
     assert objective_of("./far.py power=2").power == 2 and objective_of("far.py", classes=3).power == 1
-    assert mismatch("real", "identity", "./far.py") == "" and "'far' is not a likelihood of binary" in mismatch("binary", "identity", "./far.py")
+    assert mismatch("real", "identity", "./far.py") == "" and "'far' is not a likelihood of binary" in mismatch(
+        "binary", "identity", "./far.py"
+    )
     assert type(head("real", 1, objective="./far.py").likelihood()).__name__ == "Far"
     run = sonde.train("table", data="table.csv", target="b", objective="./far.py power=1.5", epochs=1, run="run", quiet=True)
     assert run.recipe.objective.power == 1.5

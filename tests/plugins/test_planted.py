@@ -24,7 +24,8 @@ from ..core.batch import Batch
 class Layer(nn.Module):
     """One layer.
 
-    width: inputs
+    Args:
+        width: inputs
     """
 
     def __init__(self, width: int = 3) -> None:
@@ -86,7 +87,7 @@ import torch
 import sonde
 from sonde.cli.main import main
 from sonde.core import registry
-from sonde.models.heads import fitting, odd
+from sonde.models.heads import likelihoods_of, mismatch
 from sonde.optim.build import names, optimizer
 from sonde.data.catalog import load
 
@@ -99,7 +100,7 @@ for kind, name in (("mixers", "fade"), ("objectives", "far"), ("lenses", "means"
     assert _catalog.entries(kind)[name], (kind, name)
 for check, name in ((check_objective, "far"), (check_lens, "means"), (check_model, "layer")):
     check(name)
-assert "far" in fitting("real") and odd("real", "identity", "far") == ""
+assert "far" in likelihoods_of("real") and mismatch("real", "identity", "far") == ""
 rule = optimizer("slide", lr=0.1)
 assert "slide" in names() and rule.linear_in_lr and rule.elementwise and optimizer("rmsprop", lr=0.1, slide=True).name == "slide"
 mix = registry.load("nn.mixers", "fade").tiny()

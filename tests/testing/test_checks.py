@@ -35,7 +35,8 @@ class Wrong(torch.autograd.Function):
 class Fade(Mixer):
     """s = s / 2 + x.
 
-    width: numbers per token
+    Args:
+        width: numbers per token
     """
 
     def __init__(self, width: int = 6) -> None:
@@ -84,7 +85,7 @@ MUTANTS = {
     "a form is another mixer": ('return ("step",)', 'return ("step", "scan")', None),
     "not named like the file": ("Fade", "Other", "named like"),
     "not final": ("@final\nclass", "class", "@final"),
-    "no docstring": ('    """s = s / 2 + x.\n\n    width: numbers per token\n    """\n', "", "docstring"),
+    "no docstring": ('    """s = s / 2 + x.\n\n    Args:\n        width: numbers per token\n    """\n', "", "docstring"),
     "a limit that is no option": ("    def forms", '    length_option = "most"\n\n    def forms', "length_option 'most'"),
     "a growing tensor that is not there": ("    def forms", '    grows = ("k",)\n\n    def forms', "grows names k"),
     "no tiny": ("def tiny", "def small", "defines no function 'tiny'"),
@@ -193,7 +194,8 @@ def why_not(subject):
 def read(subject: Subject, most: int = 3) -> Bars:
     """Means.
 
-    most: how many
+    Args:
+        most: how many
     """
     return Bars("Means", {"mean": subject.batch.x.float().flatten(1).mean(0)[:most]}, axes=["input"], note="Measured.")
 
@@ -208,7 +210,7 @@ LENS_MUTANTS = {
     "mode": ("    return Bars(", "    subject.model.eval()\n    return Bars(", "changes training modes"),
     "batch": ("    return Bars(", "    subject.batch.x.zero_()\n    return Bars(", "changes the batch"),
     "no check": ("@guard\n", "", "says so in one line"),
-    "help": ("    most: how many\n", "", "'most' has no line"),
+    "help": ("        most: how many\n", "", "'most' has no line"),
     "taken": ("most", "first", "'first' is an argument of looking"),
     "subject": ("subject: Subject, most", "thing: Subject, most", "first argument of read is not 'subject'"),
     "tiny draws": ("    return images()", "    import random\n    random.random()\n    return images()", "global random state"),
@@ -296,7 +298,8 @@ from sonde.optim.build import optimizer
 def recipe(width: int = 8, seed: int = 0) -> Recipe:
     """Two rings.
 
-    width: units
+    Args:
+        width: units
     """
     return Recipe(model=lambda: MLP((2, width, 2)), data=lambda: load("rings", seed=seed, n=60), objective=Categorical(2),
                   optimizer=optimizer("adamw", lr=1e-2), epochs=1)

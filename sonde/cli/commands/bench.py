@@ -62,7 +62,7 @@ def run(words: list[str]) -> int:
         torch.set_num_threads(values["threads"])
     lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
-    mixers = {name: _made(text, values["width"], lengths[-1]) for name, text in zip(names, texts, strict=True)}
+    mixers = {name: _build_mixer(text, values["width"], lengths[-1]) for name, text in zip(names, texts, strict=True)}
     able = {form for one in mixers.values() for form in one.forms()}
     if values["forms"] and not able & set(values["forms"]):
         request = ", ".join(values["forms"])
@@ -95,7 +95,7 @@ def _known(text: str) -> str:
     return text
 
 
-def _made(text: str, width: int, length: int) -> Mixer:
+def _build_mixer(text: str, width: int, length: int) -> Mixer:
     """A mixer that reads sequences of this length."""
     from ...nn.mixers import length_options, mixer, mixer_class
 

@@ -54,9 +54,10 @@ class LinesReader:
 def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Data:
     """SST-2: 9,613 sentences of film reviews, negative or positive.
 
-    level: tokens are words, sub-words, characters or bytes
-    most: most words or sub-words
-    longest: tokens of a sentence; the rest is cut off
+    Args:
+        level: tokens are words, sub-words, characters or bytes
+        most: most words or sub-words
+        longest: tokens of a sentence; the rest is cut off
     """
     parts = [_read_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
     return _reviews("sst2", parts, level, most, longest)
@@ -65,10 +66,11 @@ def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Lo
 def imdb(seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
     """IMDB: 50,000 film reviews, negative or positive.
 
-    valid: fraction or count of the 25,000 training reviews held out for validation
-    level: tokens are words, sub-words, characters or bytes
-    most: most words or sub-words
-    longest: tokens of a review; the rest is cut off
+    Args:
+        valid: fraction or count of the 25,000 training reviews held out for validation
+        level: tokens are words, sub-words, characters or bytes
+        most: most words or sub-words
+        longest: tokens of a review; the rest is cut off
     """
     whole, test = (_read_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
     rest, held, _ = (_take(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
@@ -80,11 +82,12 @@ def sentence_polarity(
 ) -> Data:
     """10,662 sentences of film reviews, negative or positive.
 
-    valid: fraction or count of sentences held out for validation
-    test: fraction or count of sentences held out for the test
-    level: tokens are words, sub-words, characters or bytes
-    most: most words or sub-words
-    longest: tokens of a sentence; the rest is cut off
+    Args:
+        valid: fraction or count of sentences held out for validation
+        test: fraction or count of sentences held out for the test
+        level: tokens are words, sub-words, characters or bytes
+        most: most words or sub-words
+        longest: tokens of a sentence; the rest is cut off
     """
     path = find("sentiment/sentence_polarity.zip")
     with reading(path, "is a damaged zip file"), zipfile.ZipFile(io.BytesIO(contents(path))) as box:
@@ -99,11 +102,12 @@ def multi30k(
 ) -> Data:
     """Multi30k: 31,014 captions of photographs in English, German and French, to translate.
 
-    source: the language translated from
-    target: the language translated to
-    level: tokens are sub-words, words, characters or bytes; both languages share them
-    most: most words or sub-words
-    longest: tokens of a sentence; the rest is cut off
+    Args:
+        source: the language translated from
+        target: the language translated to
+        level: tokens are sub-words, words, characters or bytes; both languages share them
+        most: most words or sub-words
+        longest: tokens of a sentence; the rest is cut off
     """
     if source == target:
         raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
@@ -123,8 +127,9 @@ PARTS = ("train", "val", "test_2016_flickr")
 def given_names(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) -> Data:
     """29,494 given names, to predict letter by letter.
 
-    valid: fraction or count of names held out for validation
-    test: fraction or count of names held out for the test
+    Args:
+        valid: fraction or count of names held out for validation
+        test: fraction or count of names held out for the test
     """
     return letter_data("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
 
@@ -158,12 +163,13 @@ def nottingham(
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of tunes
-    test: fraction or count of tunes
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learned from the training part
-    most: most words or sub-words
+    Args:
+        valid: fraction or count of tunes
+        test: fraction or count of tunes
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are characters, bytes, words or sub-words learned from the training part
+        most: most words or sub-words
     """
     tunes = ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
     return windows(_thirds(tunes, valid, test, ""), "nottingham", length, stride, level, most)
@@ -182,12 +188,13 @@ def novels(
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of novels
-    test: fraction or count of novels
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learned from the training part
-    most: most words or sub-words
+    Args:
+        valid: fraction or count of novels
+        test: fraction or count of novels
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are characters, bytes, words or sub-words learned from the training part
+        most: most words or sub-words
     """
     texts = [text for _, text in novel_texts()]
     return windows(_thirds(texts, valid, test, "\n"), "novels", length, stride, level, most)
@@ -206,12 +213,13 @@ def kjv(
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of verses
-    test: fraction or count of verses
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learned from the training part
-    most: most words or sub-words
+    Args:
+        valid: fraction or count of verses
+        test: fraction or count of verses
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are characters, bytes, words or sub-words learned from the training part
+        most: most words or sub-words
     """
     path = find("text/kjv.tsv.xz")
     with reading(path, "is not a table of verses"):
@@ -232,12 +240,13 @@ def wikitext2(
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of lines
-    test: fraction or count of lines
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are words, sub-words, characters or bytes
-    most: most words or sub-words
+    Args:
+        valid: fraction or count of lines
+        test: fraction or count of lines
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are words, sub-words, characters or bytes
+        most: most words or sub-words
     """
     lines = decode(find("text/wikitext-2.valid.txt.gz")).splitlines()
     return windows(_thirds(lines, valid, test, "\n"), "wikitext2", length, stride, level, most)

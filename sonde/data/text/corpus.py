@@ -125,14 +125,15 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
 ) -> Data:
     """Token shards made by `sonde data tokens`.
 
-    valid: fraction (or, by place, a count of tokens) held out for validation
-    test: fraction (or, by place, a count of tokens) held out for the test
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    by: a document goes to a part by the hash of its tokens, or the text is cut at two places; by default the first where
-        there are 100 documents or more
-    boundaries: tell which document each token belongs to, and ask for no token across documents
-    check: compare every shard with its checksum first
+    Args:
+        valid: fraction (or, by place, a count of tokens) held out for validation
+        test: fraction (or, by place, a count of tokens) held out for the test
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        by: a document goes to a part by the hash of its tokens, or the text is cut at two places; by default the first where
+            there are 100 documents or more
+        boundaries: tell which document each token belongs to, and ask for no token across documents
+        check: compare every shard with its checksum first
     """
     if target is not None:
         raise BadInput(f"'{path.name}' holds tokens and has no target", fix="leave 'target' out")

@@ -249,9 +249,10 @@ class Subwords:
 def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokenizer:
     """A tokenizer learned from texts, which are read once; the same texts give the same one, number for number.
 
-    kind: byte, char, words, bpe (over bytes: every text comes back exactly), wordpiece (small letters) or unigram
-    size: most tokens it may have, special ones included
-    specials: names of special tokens; 'sentinel 0' and so on are those of span corruption
+    Args:
+        kind: byte, char, words, bpe (over bytes: every text comes back exactly), wordpiece (small letters) or unigram
+        size: most tokens it may have, special ones included
+        specials: names of special tokens; 'sentinel 0' and so on are those of span corruption
     """
     if kind not in KINDS:
         raise BadInput(f"no tokenizer '{kind}'", fix="choose from " + ", ".join(KINDS))

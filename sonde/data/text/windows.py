@@ -70,13 +70,14 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
 ) -> Data:
     """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of characters
-    test: fraction or count of characters
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learned from the training part
-    most: most words or sub-words
-    specials: names of special tokens, such as 'mask', that the text does not hold
+    Args:
+        valid: fraction or count of characters
+        test: fraction or count of characters
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are characters, bytes, words or sub-words learned from the training part
+        most: most words or sub-words
+        specials: names of special tokens, such as 'mask', that the text does not hold
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
@@ -110,13 +111,14 @@ def tiny_shakespeare(  # noqa: PLR0913  the options of a set
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    valid: fraction or count of characters
-    test: fraction or count of characters
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are characters, bytes, words or sub-words learned from the training part
-    most: most words or sub-words
-    specials: names of special tokens, such as 'mask', that the text does not hold
+    Args:
+        valid: fraction or count of characters
+        test: fraction or count of characters
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are characters, bytes, words or sub-words learned from the training part
+        most: most words or sub-words
+        specials: names of special tokens, such as 'mask', that the text does not hold
     """
 
     def check(path: Path) -> bytes:
@@ -141,12 +143,13 @@ def stdlib_text(
 ) -> Data:
     """Source text of the installed Python standard library: a corpus that needs no download.
 
-    length: tokens per window
-    stride: tokens between the starts of two windows; by default the length
-    level: tokens are bytes, characters, words or sub-words learned from the training part
-    most: most words or sub-words
-    specials: names of special tokens, such as 'mask', that the text does not hold
-    share: how much of it, by whole files
+    Args:
+        length: tokens per window
+        stride: tokens between the starts of two windows; by default the length
+        level: tokens are bytes, characters, words or sub-words learned from the training part
+        most: most words or sub-words
+        specials: names of special tokens, such as 'mask', that the text does not hold
+        share: how much of it, by whole files
     """
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     files = 0

@@ -110,7 +110,8 @@ def cells(row: MixerRow, batch_size: int = 1) -> tuple[str | float, ...]:
 def readings(rows: Sequence[MixerRow], batch_size: int = 1, setting: str = "") -> list[Reading]:
     """The rows as a table, and time and memory against length as curves of each member's best form.
 
-    setting: how it was measured, told in the notes
+    Args:
+        setting: how it was measured, told in the notes
     """
     table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch_size) for row in rows)))))
     panels: list[Reading] = [Table("Mixers: time, memory and arithmetic against length", table, note=setting, formats=FORMATS)]

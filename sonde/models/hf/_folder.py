@@ -40,8 +40,9 @@ MARKS = {"start": "bos", "end": "eos", "pad": "pad", "unknown": "unk", "mask": "
 def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tokenizer | None]:
     """The model of a folder, ready for use, and its tokenizer if there is one.
 
-    fresh: patterns of our tensors that may be missing and then begin with random numbers, such as 'pair_head.*'
-    dtype: of the numbers, whatever the file has
+    Args:
+        fresh: patterns of our tensors that may be missing and then begin with random numbers, such as 'pair_head.*'
+        dtype: of the numbers, whatever the file has
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -28,7 +28,8 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu"
 class Fields:
     """Values of a config.json, each checked when it is asked for; None counts as not there.
 
-    tensors: how many stand beside it
+    Args:
+        tensors: how many stand beside it
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, tensors: int = SIZE_LIMIT) -> None:

@@ -19,7 +19,8 @@ COUNTER = "num_batches_tracked"
 def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()) -> nn.Module:
     """The model with the numbers of a file; all are checked before the first is changed.
 
-    fresh: beginnings of names whose tensors keep their numbers, whatever the file holds, such as 'fc.' for other classes
+    Args:
+        fresh: beginnings of names whose tensors keep their numbers, whatever the file holds, such as 'fc.' for other classes
     """
     path = Path(path)
     if path.suffix != ".safetensors":

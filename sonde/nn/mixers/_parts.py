@@ -46,7 +46,8 @@ def advance_position(position: Tensor | None, x: Tensor, lengths: Tensor | None)
 def rotate(x: Tensor, position: Tensor | None, base: float = 10000.0, interleaved: bool = False) -> Tensor:
     """x (B, H, T, d) with pairs of channels turned by an angle that grows with time; position (B,) is where x begins.
 
-    interleaved: pairs are neighbors (0, 1), (2, 3), ..; otherwise channel i goes with channel i + d/2
+    Args:
+        interleaved: pairs are neighbors (0, 1), (2, 3), ..; otherwise channel i goes with channel i + d/2
     """
     T, d = x.shape[-2:]
     if position is None:

@@ -47,10 +47,11 @@ def average_rule(q: Tensor, k: Tensor, v: Tensor, s: Tensor, state: State | None
 class ABC(Recurrent):
     """The layer: rotated keys half as wide as values, slots averaged, a norm for each head, a swish gate at the output.
 
-    width: numbers per token
-    heads: independent memories
-    slots: of each memory; none takes as many as a key has numbers
-    average: divide the memories by the sum of what was written; without it they grow with the length
+    Args:
+        width: numbers per token
+        heads: independent memories
+        slots: of each memory; none takes as many as a key has numbers
+        average: divide the memories by the sum of what was written; without it they grow with the length
     """
 
     def __init__(

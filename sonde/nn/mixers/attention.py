@@ -45,9 +45,10 @@ def attend(
 ) -> Tensor:
     """q (B, H, T, K), k (B, G, N, K), v (B, G, N, V) -> (B, H, T, V).
 
-    last: (B, T) the last key each query sees; without it all of them, or with `causal` those up to its own place
-    scale: of the scores; None is K^-1/2
-    bias: (B or 1, H, T, N) added to the scores
+    Args:
+        last: (B, T) the last key each query sees; without it all of them, or with `causal` those up to its own place
+        scale: of the scores; None is K^-1/2
+        bias: (B or 1, H, T, N) added to the scores
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     parallel = form in ("auto", "parallel")
@@ -168,16 +169,17 @@ class Attention(Mixer):
     Causal attention remembers all keys and values: its state grows with the sequence.  The rows of `qkv` are the queries
     of all heads, then the keys and then the values of all groups.
 
-    width: numbers per token
-    heads: independent sets of weights
-    groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
-    causal: no token looks at a later one; otherwise every token sees all, and there is no state
-    positions: how scores depend on distance: 'rotary' turns queries and keys by an angle that grows with the position,
-        'alibi' takes off a share of the distance, 'relative' adds a learned number for each class of distances
-    base: of the rotations; the slowest pair turns once in about 2 pi times as many tokens
-    scale: factor of the scores; none is one over the root of the head's width
-    bias: add a number to each query, key, value and output
-    each: width of one head; none is width / heads
+    Args:
+        width: numbers per token
+        heads: independent sets of weights
+        groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
+        causal: no token looks at a later one; otherwise every token sees all, and there is no state
+        positions: how scores depend on distance: 'rotary' turns queries and keys by an angle that grows with the position,
+            'alibi' takes off a share of the distance, 'relative' adds a learned number for each class of distances
+        base: of the rotations; the slowest pair turns once in about 2 pi times as many tokens
+        scale: factor of the scores; none is one over the root of the head's width
+        bias: add a number to each query, key, value and output
+        each: width of one head; none is width / heads
     """
 
     grows = ("k", "v")
@@ -272,13 +274,14 @@ class Attention(Mixer):
 class CrossAttention(nn.Module):
     """Queries from one sequence, keys and values from another: all of it is seen, and nothing has a position.
 
-    width: numbers per token of the sequence that asks
-    heads: independent sets of weights
-    keys: numbers per token of the other sequence; none is as many
-    values: numbers per token of what values are made of, where that is a third sequence
-    scale: factor of the scores; none is one over the root of the head's width
-    bias: add a number to each query, key, value and output
-    each: width of one head; none is width / heads
+    Args:
+        width: numbers per token of the sequence that asks
+        heads: independent sets of weights
+        keys: numbers per token of the other sequence; none is as many
+        values: numbers per token of what values are made of, where that is a third sequence
+        scale: factor of the scores; none is one over the root of the head's width
+        bias: add a number to each query, key, value and output
+        each: width of one head; none is width / heads
     """
 
     small_start = True

@@ -32,11 +32,12 @@ def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Rule:
 class DeltaNet(Recurrent):
     """The layer: short convolutions, keys and queries of length one, a norm for each head.
 
-    width: numbers per token
-    heads: independent states
-    taps: tokens the short convolution looks at
-    negative: let the write strength reach 2, so that a step can also turn what it finds around
-    gate: multiply the output by a swish gate
+    Args:
+        width: numbers per token
+        heads: independent states
+        taps: tokens the short convolution looks at
+        negative: let the write strength reach 2, so that a step can also turn what it finds around
+        gate: multiply the output by a swish gate
     """
 
     def __init__(

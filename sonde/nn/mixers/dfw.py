@@ -27,9 +27,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, log_b: Tensor) -> Rule:
 class DFW(Recurrent):
     """The layer: projections, and two forget gates that start out spread evenly between forgetting all and nothing.
 
-    width: numbers per token
-    heads: independent states
-    keys: numbers per key of each head; none takes as many as a value has
+    Args:
+        width: numbers per token
+        heads: independent states
+        keys: numbers per key of each head; none takes as many as a value has
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:

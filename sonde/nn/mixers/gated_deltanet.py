@@ -33,12 +33,13 @@ def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor) -> Rule:
 class GatedDeltaNet(Recurrent):
     """The layer: short convolutions, keys and queries of length one, values wider than keys, a norm and then a swish gate.
 
-    width: numbers per token
-    heads: sets of keys and queries
-    value_heads: independent states, some to each set of keys; none is one to each
-    key: width of the keys and queries of a head; none is three quarters of the width, shared out
-    expand: width of a head's values for each number of its keys
-    taps: tokens the short convolution looks at
+    Args:
+        width: numbers per token
+        heads: sets of keys and queries
+        value_heads: independent states, some to each set of keys; none is one to each
+        key: width of the keys and queries of a head; none is three quarters of the width, shared out
+        expand: width of a head's values for each number of its keys
+        taps: tokens the short convolution looks at
     """
 
     no_decay = ("log_rate",)

@@ -26,7 +26,8 @@ from ._parts import Heads, PositiveWidth, divides, merge, split
 def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) -> Rule:
     """S = g S + (1 - g) k (x) v, z = g z + (1 - g) k, o = S^T q / (z . q): q, k (B, H, L, K), v (B, H, L, V), log_g (B, H, L).
 
-    floor: the least denominator, in size
+    Args:
+        floor: the least denominator, in size
     """
     written = -torch.expm1(log_g).unsqueeze(-1) * k
     return normalize((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)
@@ -36,9 +37,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) ->
 class GatedRFA(Recurrent):
     """The layer: Fourier features of normalized queries and keys, one gate for each head.
 
-    width: numbers per token
-    heads: independent states
-    features: random directions for each head; there are twice as many features
+    Args:
+        width: numbers per token
+        heads: independent states
+        features: random directions for each head; there are twice as many features
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:

@@ -26,9 +26,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
 class GLA(Recurrent):
     """The layer: keys half as wide as values, a gate of low rank, a norm for each head, a swish gate at the output.
 
-    width: numbers per token
-    heads: independent states
-    rank: width of the bottleneck that makes the forget gate
+    Args:
+        width: numbers per token
+        heads: independent states
+        rank: width of the bottleneck that makes the forget gate
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:

@@ -24,11 +24,12 @@ from ._parts import PositiveWidth
 class GRU(Cell):
     """The layer.  Its gates lie in torch's order r, z, n.
 
-    width: numbers per token
-    hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-    update: what an open update gate does, keep the old state or take the new one
-    reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from
-    memory: about so many steps the units remember at first, each its own share of them; none is a few
+    Args:
+        width: numbers per token
+        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
+        update: what an open update gate does, keep the old state or take the new one
+        reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from
+        memory: about so many steps the units remember at first, each its own share of them; none is a few
     """
 
     def __init__(

@@ -34,9 +34,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor, log_a: Tensor | None) -> 
 class GSA(Recurrent):
     """The layer: swish on queries, keys and values, phi = 1 - a, then swish and a norm over the whole width.
 
-    width: numbers per token
-    heads: independent memories
-    slots: of each memory; none takes as many as a key has numbers
+    Args:
+        width: numbers per token
+        heads: independent memories
+        slots: of each memory; none takes as many as a key has numbers
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:

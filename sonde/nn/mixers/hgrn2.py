@@ -31,9 +31,10 @@ def rule(q: Tensor, v: Tensor, log_a: Tensor) -> Rule:
 class HGRN2(Recurrent):
     """The layer: swish on queries, gates above a lower bound, a norm over the whole width.
 
-    width: numbers per token
-    heads: independent states
-    bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
+    Args:
+        width: numbers per token
+        heads: independent states
+        bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:

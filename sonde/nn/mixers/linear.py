@@ -25,8 +25,9 @@ def rule(q: Tensor, k: Tensor, v: Tensor) -> Rule:
 class Linear(Recurrent):
     """The layer: plain queries and keys, and a norm for each head, because the state grows with the length.
 
-    width: numbers per token
-    heads: independent states
+    Args:
+        width: numbers per token
+        heads: independent states
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:

@@ -27,9 +27,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature) -> Rule:
 class LinearKernel(Recurrent):
     """The layer: features of queries and keys, and a norm for each head instead of a denominator.
 
-    width: numbers per token
-    heads: independent states
-    feature_map: what queries and keys are mapped to
+    Args:
+        width: numbers per token
+        heads: independent states
+        feature_map: what queries and keys are mapped to
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:

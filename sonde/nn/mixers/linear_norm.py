@@ -21,7 +21,8 @@ from ._parts import Heads, PositiveWidth, divides, merge, split
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> Rule:
     """o = S^T phi(q) / (z . phi(q)), z in one more column of S: q, k (B, H, L, K), v (B, H, L, V).
 
-    floor: the least denominator, in size
+    Args:
+        floor: the least denominator, in size
     """
     return normalize((yield Steps(phi(q), phi(k), with_ones(v))), floor)
 
@@ -30,9 +31,10 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> 
 class LinearNorm(Recurrent):
     """The layer: projections with biases around the recurrence, and nothing else, in the place of softmax attention.
 
-    width: numbers per token
-    heads: independent states
-    feature_map: what queries and keys are mapped to
+    Args:
+        width: numbers per token
+        heads: independent states
+        feature_map: what queries and keys are mapped to
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:

@@ -26,11 +26,12 @@ from .attention import attend, refuse_state
 class Linformer(Mixer):
     """The layer: heads of softmax attention over mixed keys and values.
 
-    width: numbers per token
-    heads: independent sets of weights
-    rows: mixed keys and values that stand for the whole sequence
-    max_len: longest sequence
-    projection: learned, or random and fixed: Gaussian, which keeps inner products on average (Johnson and Lindenstrauss)
+    Args:
+        width: numbers per token
+        heads: independent sets of weights
+        rows: mixed keys and values that stand for the whole sequence
+        max_len: longest sequence
+        projection: learned, or random and fixed: Gaussian, which keeps inner products on average (Johnson and Lindenstrauss)
     """
 
     causal = False

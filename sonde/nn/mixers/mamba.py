@@ -37,11 +37,12 @@ def rule(q: Tensor, k: Tensor, v: Tensor, a: Tensor, rate: Tensor, d: Tensor | N
 class Mamba(Recurrent):
     """The layer: a short convolution, then time step, write and read made from each token, and a swish gate at the output.
 
-    width: numbers per token
-    states: entries of the state for each channel
-    expand: channels of the recurrence for each number of a token
-    rank: width of the bottleneck that makes the time steps; none is a sixteenth of the width
-    taps: tokens the short convolution looks at
+    Args:
+        width: numbers per token
+        states: entries of the state for each channel
+        expand: channels of the recurrence for each number of a token
+        rank: width of the bottleneck that makes the time steps; none is a sixteenth of the width
+        taps: tokens the short convolution looks at
     """
 
     no_decay = ("log_rate", "skip")

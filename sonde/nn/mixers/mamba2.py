@@ -29,8 +29,9 @@ Count = Annotated[int, Range(least=1)]
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, a: Tensor | None = None, d: Tensor | None = None) -> Rule:
     """S = gamma S + k (x) v, o = S^T q: q, k (B, G, L, K), v (B, H, L, V), log_gamma (B, H, L).
 
-    a: (B, H, L) time steps: a v is written instead of v
-    d: (H,) skip: d v is added to the output
+    Args:
+        a: (B, H, L) time steps: a v is written instead of v
+        d: (H,) skip: d v is added to the output
     """
     out = yield Steps(q, k, v if a is None else a.unsqueeze(-1) * v, log_head=log_gamma)
     return out if d is None else out + d.view(-1, 1, 1) * v
@@ -40,14 +41,15 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, a: Tensor | None = 
 class Mamba2(Recurrent):
     """The layer: a short convolution over values, keys and queries, a time step for each head, a gate and then a norm.
 
-    width: numbers per token
-    heads: independent states
-    states: width of the keys and queries
-    groups: sets of heads that share keys and queries
-    expand: channels of the recurrence for each number of a token
-    taps: tokens the short convolution looks at
-    least: no time step is shorter
-    most: no time step is longer; none is no limit
+    Args:
+        width: numbers per token
+        heads: independent states
+        states: width of the keys and queries
+        groups: sets of heads that share keys and queries
+        expand: channels of the recurrence for each number of a token
+        taps: tokens the short convolution looks at
+        least: no time step is shorter
+        most: no time step is longer; none is no limit
     """
 
     no_decay = ("log_rate", "skip")

@@ -54,10 +54,11 @@ def _running_max(i: Tensor, f: Tensor, start: Tensor) -> Tensor:
 class MLSTM(Recurrent):
     """The layer: keys of half the width, gates of each head held within a cap, a norm for each head, a sigmoid output gate.
 
-    width: numbers per token
-    heads: independent states
-    cap: gates before their exponential stay within plus and minus this; none leaves them free
-    input_bias: the input gate's bias at the start; so low that the state begins almost closed
+    Args:
+        width: numbers per token
+        heads: independent states
+        cap: gates before their exponential stay within plus and minus this; none leaves them free
+        input_bias: the input gate's bias at the start; so low that the state begins almost closed
     """
 
     def __init__(

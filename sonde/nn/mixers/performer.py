@@ -67,11 +67,12 @@ def directions(M: int, K: int) -> Tensor:
 class Performer(Recurrent):
     """The layer: heads of attention by random features, the same features in all heads.
 
-    width: numbers per token
-    heads: independent states
-    features: random features; the error of the weights falls with one over their root
-    causal: no token looks at a later one; otherwise every token sees all, and there is no state
-    rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+    Args:
+        width: numbers per token
+        heads: independent states
+        features: random features; the error of the weights falls with one over their root
+        causal: no token looks at a later one; otherwise every token sees all, and there is no state
+        rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
     """
 
     W: Tensor

@@ -56,12 +56,13 @@ class Reformer(Mixer):
 
     Without `capacity` it remembers all keys and values: its state grows with the sequence.
 
-    width: numbers per token
-    heads: independent sets of weights
-    buckets: of the hash, an even number
-    rounds: hashes drawn; a pair counts if it meets in any
-    capacity: chunk of the sorted version, at linear cost, for whole sequences only; none sees all of a bucket
-    rotary: turn queries and keys, once hashed, by an angle that grows with the position
+    Args:
+        width: numbers per token
+        heads: independent sets of weights
+        buckets: of the hash, an even number
+        rounds: hashes drawn; a pair counts if it meets in any
+        capacity: chunk of the sorted version, at linear cost, for whole sequences only; none sees all of a bucket
+        rotary: turn queries and keys, once hashed, by an angle that grows with the position
     """
 
     rotations: Tensor

@@ -34,8 +34,9 @@ class RetNet(Recurrent):
 
     The state holds how far each sequence has come, for the rotation of the tokens that follow.
 
-    width: numbers per token
-    heads: independent states
+    Args:
+        width: numbers per token
+        heads: independent states
     """
 
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:

@@ -20,9 +20,10 @@ from ._parts import PositiveWidth
 class RNN(Cell):
     """The layer.
 
-    width: numbers per token
-    hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-    activation: what bends the sum
+    Args:
+        width: numbers per token
+        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
+        activation: what bends the sum
     """
 
     def __init__(

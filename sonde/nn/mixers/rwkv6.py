@@ -39,11 +39,12 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: Bonus
 class RWKV6(Recurrent):
     """The layer: each token is blended with the one before it in shares it chooses itself; a norm for each head, a swish gate.
 
-    width: numbers per token
-    heads: independent states
-    rank: width of the bottleneck that makes each of the five blends
-    decay_rank: width of the bottleneck that makes the forget gate
-    bonus: what the weight of the present token multiplies; the published model weighs its keys
+    Args:
+        width: numbers per token
+        heads: independent states
+        rank: width of the bottleneck that makes each of the five blends
+        decay_rank: width of the bottleneck that makes the forget gate
+        bonus: what the weight of the present token multiplies; the published model weighs its keys
     """
 
     no_decay = ("share", "now")

@@ -38,9 +38,10 @@ def rule(v: Tensor, a: Tensor, rate: Tensor, B: Tensor, C: Tensor, d: Tensor | N
 class S4(Recurrent):
     """The layer (S4D): a filter for each channel with a zero-order hold, GELU, then a gated map that mixes the channels.
 
-    width: numbers per token
-    states: exponentials in each channel's filter; complex ones count as two, a conjugate pair
-    kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
+    Args:
+        width: numbers per token
+        states: exponentials in each channel's filter; complex ones count as two, a conjugate pair
+        kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """
 
     no_decay = ("log_step", "log_rate", "turn", "skip")

@@ -37,12 +37,13 @@ BLOCK = 32
 class Window(Mixer):
     """The layer: softmax attention that sees a window.  With window >= length and no dilation it is full attention.
 
-    width: numbers per token
-    heads: independent sets of weights
-    window: tokens looked at, this one included
-    dilation: step between them; 1 is the nearest ones
-    global_tokens: how many of the first tokens are seen from everywhere
-    rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+    Args:
+        width: numbers per token
+        heads: independent sets of weights
+        window: tokens looked at, this one included
+        dilation: step between them; 1 is the nearest ones
+        global_tokens: how many of the first tokens are seen from everywhere
+        rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
     """
 
     def __init__(

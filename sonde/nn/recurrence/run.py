@@ -43,8 +43,9 @@ FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
 def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, State]:
     """Drive a rule to its end: its output, and the state after the last step.
 
-    form: one of FORMS, or 'auto' for the fastest that can run
-    lengths: (B,) how many steps of each sequence count; the rest changes no state
+    Args:
+        form: one of FORMS, or 'auto' for the fastest that can run
+        lengths: (B,) how many steps of each sequence count; the rest changes no state
     """
     old: State = state or {}
     new: State = {}

@@ -16,7 +16,8 @@ LETTERS = "0123456789"
 def huffman(weights: Mapping[Symbol, float] | Sequence[float], letters: int = 2) -> dict[Any, str]:
     """Symbol -> its word, for symbols with these probabilities or counts: the rarest are joined, again and again (Huffman 1952).
 
-    letters: how many different letters words are made of, 2 to 10; a symbol that never occurs has no word
+    Args:
+        letters: how many different letters words are made of, 2 to 10; a symbol that never occurs has no word
     """
     table = dict(weights) if isinstance(weights, Mapping) else dict(enumerate(weights))
     if not 2 <= letters <= len(LETTERS):

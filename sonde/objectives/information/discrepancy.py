@@ -17,7 +17,8 @@ from ...core.errors import BadInput
 def discrepancy(x: Tensor, y: Tensor, width: float) -> float:
     """MMD^2 between the samples x (n, ...) and y (m, ...), each taken as a distribution of its own: 0 for the same points.
 
-    width: of the bell, in units of the data; structure much finer than it is not seen
+    Args:
+        width: of the bell, in units of the data; structure much finer than it is not seen
     """
     if x.shape[1:] != y.shape[1:] or not (len(x) and len(y)):
         raise BadInput(f"samples of {tuple(x.shape)} and {tuple(y.shape)} cannot be compared", where="discrepancy")

@@ -82,7 +82,8 @@ def empirical(outcomes: Any, size: int | None = None) -> Tensor:
 def probabilities(table: ProbabilityTable, positive: bool = False, within: float | None = None) -> Tensor:
     """A table of probabilities as a tensor, checked: finite, not negative (or `positive`), with a sum of 1 along the last axis.
 
-    within: how far a sum may be from 1; by default what rounding can do to numbers of this kind
+    Args:
+        within: how far a sum may be from 1; by default what rounding can do to numbers of this kind
     """
     p = _floats(table)
     if p.ndim == 0 or not p.shape[-1]:

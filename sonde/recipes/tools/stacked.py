@@ -40,9 +40,10 @@ def greedy(
 ) -> list[AutoEncoder]:
     """One trained auto-encoder for each width, each on the codes of the one before.
 
-    data: only x of it is looked at
-    stage: the recipe of one layer, from its data and its width, such as `layer`
-    train: trains a recipe under a name and returns its model: `lambda recipe, name: sonde.train(recipe, run=folder / name).model()`
+    Args:
+        data: only x of it is looked at
+        stage: the recipe of one layer, from its data and its width, such as `layer`
+        train: trains a recipe under a name and returns its model: `lambda recipe, name: sonde.train(recipe, run=folder / name).model()`
     """
     autoencoders: list[AutoEncoder] = []
     for i, width in enumerate(widths, 1):
@@ -55,7 +56,8 @@ def greedy(
 def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, lr: float = 1e-3, epochs: float = 10) -> Recipe:
     """The recipe of one layer: a tied auto-encoder, denoising where noise is above 0.
 
-    noise: its deviation against that of what the layer reads: codes between 0 and 1 stand less than a picture does
+    Args:
+        noise: its deviation against that of what the layer reads: codes between 0 and 1 stand less than a picture does
     """
     x = data.train[:].x
     return Recipe(
