@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sonde.core.errors import BadInput
 from sonde.estimators import PCA, LeastSquares, MAPRegression, Ridge
 from sonde.estimators._base import ConstantTarget
-from sonde.estimators._moments import Table
+from sonde.estimators._moments import MomentTable
 from sonde.estimators.least_squares import Singular
 
 X, Y = load_diabetes(return_X_y=True)
@@ -68,8 +68,8 @@ def test_the_factorization_follows_the_condition():
 def test_a_far_mean_costs_no_digits():
     far = X + 1e6
     np.testing.assert_allclose(LeastSquares().fit(far, Y).coef_, LeastSquares().fit(far - 1e6, Y).coef_, rtol=1e-9)
-    table = Table(far, Y[:, None], S)
-    exact = Table(far - 1e6, Y[:, None], S)
+    table = MomentTable(far, Y[:, None], S)
+    exact = MomentTable(far - 1e6, Y[:, None], S)
     np.testing.assert_allclose(table.scatter, exact.scatter, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(table.cross, exact.cross, rtol=1e-8)
 
