@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -315,7 +316,9 @@ def diff_06(exhibit: Exhibit) -> str:
     except Exception as error:
         message = str(error)
     exhibit.expect(
-        "the message says what, where and what to do", all(w in message for w in ("depends on a value", "diff.py", "trace(f, x)")), True
+        "the message says what, where and what to do",
+        all(w in message for w in ("depends on a value", Path(__file__).name, "trace(f, x)")),
+        True,
     )
     ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
     exhibit.show(Table("What can be captured", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))

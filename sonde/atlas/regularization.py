@@ -447,7 +447,7 @@ def reg_05(exhibit: Exhibit) -> str:
     exhibit.expect("without patience: weight that is kept", run.model().weight.item(), 1 - 0.9**20, within=1e-6)
     exhibit.expect("validation loss at each check", traces[2], [0.5 * (0.5 - 0.9**step) ** 2 for step in range(1, 13)], within=1e-6)
     note = f"stopped at step {stops[2]}, the weights of step {kept[2]} are kept"
-    drawn = {"loss": traces[2], "step": list(range(1, 13))}
+    drawn = {"loss": traces[2], "step": list(range(1, len(traces[2]) + 1))}
     exhibit.show(Lines("Validation loss, patience 5", drawn, axes=["step"], note=note))
     ends, nearest = (", ".join(map(str, steps[:3])) for steps in (stops, kept))
     return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {nearest}"

@@ -130,7 +130,7 @@ def parse(text: str, kind: str) -> tuple[str, dict[str, Any]]:
     for word in words:
         option, equals, value = word.partition("=")
         if not (option and equals and value):
-            raise BadInput(f"'{word}' after {kind} '{name}' is no option", where=f"{kind} '{text}'", fix=f"write '{name} option=value'")
+            raise BadInput(f"'{word}' after {kind} '{name}' is not an option", where=f"{kind} '{text}'", fix=f"write '{name} option=value'")
         try:
             options[option] = json.loads(value)
         except (ValueError, RecursionError):

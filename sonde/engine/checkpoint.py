@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core import tensors
-from ..core.errors import DataUnusable, NoCheckpoint
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint
 from ..runs import checkpoints
 from ..runs.checkpoints import damage_error, path_of, set_aside, steps, sweep
 
@@ -41,6 +41,8 @@ def read(path: Path) -> Checkpoint:
     """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
     try:
         return _read(path)
+    except BadInput:  # of a newer version: sound, and not ours to judge
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damage_error(path, str(error)) from error
 

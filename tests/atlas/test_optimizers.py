@@ -117,7 +117,7 @@ def test_opt_11_notices_a_sum_in_place_of_a_rolling_mean(monkeypatch):
 
 
 def test_opt_12_notices_a_switch_that_does_nothing(monkeypatch):
-    monkeypatch.setitem(build._SWITCHES, "adam", ("bias_correction", False, "adam"))
+    monkeypatch.setitem(build._switches(), "adam", ("bias_correction", False, "adam"))
     names = wrong("OPT-12")
     assert any_of(names, "the same without bias correction") and any_of(names, "library against formula")
 

@@ -80,8 +80,8 @@ def test_res_07_notices_statistics_over_the_batch(monkeypatch):
 
 
 def test_res_08_notices_a_padding_that_is_not_there(monkeypatch, untrained):
-    right = residual_networks.UNet.answers
-    monkeypatch.setattr(residual_networks.UNet, "answers", lambda self, size: tuple(n + 2 for n in right(self, size)))
+    right = residual_networks.UNet.output_size
+    monkeypatch.setattr(residual_networks.UNet, "output_size", lambda self, size: tuple(n + 2 for n in right(self, size)))
     names = wrong("RES-08")
     assert any_of(names, "572 x 572") and any_of(names, "IoU on held-out")
 

@@ -29,6 +29,7 @@ from sonde.core import files
 from sonde.core.errors import ResourceFault
 from sonde.engine import checkpoint, evaluate, loop, progress, replica
 from sonde.runs import checkpoints
+from sonde.runs import clock as clock_module
 from tests.engine.harness import (
     EVERY,
     FAULTS,
@@ -591,7 +592,7 @@ def test_a_clock_that_jumps_changes_nothing(
     assert attempt(memory / "run", kill_in_save(3, 0)).wait().killed
     for number, path in enumerate(sorted((memory / "run").rglob("*"))):  # file times are not to be believed either
         os.utime(path, (1e9 - number * 1e6, 1e9 - number * 1e6))
-    monkeypatch.setattr(progress, "datetime", type("datetime", (), {"datetime": clock}))
+    monkeypatch.setattr(clock_module, "datetime", type("datetime", (), {"datetime": clock}))
     talkative(progress.Progress, monkeypatch.setattr)
     train(memory / "run", quiet=False)
     assert clock.looks > 3

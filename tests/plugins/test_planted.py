@@ -45,11 +45,11 @@ from typing import final
 import torch
 from torch import nn
 
-from ._rule import Rule
+from ._rule import OptimizerRule
 
 
 @final
-class Slide(Rule):
+class Slide(OptimizerRule):
     """theta = theta - lr g; also optimizer("sgd", slide=True)."""
 
     linear_in_lr = True

@@ -31,7 +31,7 @@ def test_a_module_imports_neither_torch_nor_numpy(module: str) -> None:
 def test_runs_are_listed_without_torch(tmp_path: Path) -> None:
     (tmp_path / "one" / "checkpoints").mkdir(parents=True)
     lines = "from pathlib import Path", "from sonde.runs import listing", f"for path in listing.folders(Path({str(tmp_path)!r})):"
-    code = "\n".join((*lines, "    listing.glance(path)"))
+    code = "\n".join((*lines, "    listing.summarize(path)"))
     assert not packages_after(code) & {"torch", "numpy"}
 
 

@@ -60,9 +60,9 @@ def _op(s: Steps) -> Any:
         name = "rwkv6"
     else:
         name = "gla" if s.log_key is not None else "simple_gla" if s.log_head is not None else "linear_attn"
-    import fla.ops
+    from fla import ops
 
-    return getattr(fla.ops, f"{'fused_recurrent' if _recurrent(s) else 'chunk'}_{name}")
+    return getattr(ops, f"{'fused_recurrent' if _recurrent(s) else 'chunk'}_{name}")
 
 
 def _recurrent(s: Steps) -> bool:
