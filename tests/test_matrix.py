@@ -418,6 +418,9 @@ def test_the_key_of_an_exhibit_changes_with_the_parts_it_takes(tmp_path: Path, m
     assert key() == key(_other="x = 2\n") == key(exhibit="y = 1\n")
     assert len({key(), key(_fn_parts="net = 2\n"), key(fn=files["fn"].replace("pass", "return"))}) == 3
     assert sensitive.key("atlas XX-01") == ""
+    monkeypatch.undo()
+    for known in (sensitive.keys, sensitive._parts_of, sensitive.chapters):
+        known.cache_clear()
 
 
 def test_only_measurements_of_the_source_as_it_is_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
