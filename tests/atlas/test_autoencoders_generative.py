@@ -2,68 +2,55 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from sonde.atlas import _autoencoder_parts
 from sonde.models import autoregressive, diffusion, flow
 from sonde.objectives import adversarial
-from tests.atlas.mistakes import any_of, two_seeds, wrong
+from tests.atlas.mistakes import Mistakes, two_seeds
 
 pytestmark = pytest.mark.slow
 
+GAPS = tuple(f"{name}: gap" for name in _autoencoder_parts.FAMILIES)
 
-@pytest.fixture
-def budget(monkeypatch):
+
+def budget(monkeypatch, **steps: int) -> None:
     """Two seeds, and hardly a step but for the families named."""
-
-    def spend(**steps: int) -> None:
-        two_seeds(monkeypatch)
-        monkeypatch.setattr(_autoencoder_parts, "CELLS", 100)
-        monkeypatch.setattr(_autoencoder_parts, "STEPS", {**dict.fromkeys(_autoencoder_parts.STEPS, 2), **steps})
-
-    return spend
+    two_seeds(monkeypatch)
+    monkeypatch.setattr(_autoencoder_parts, "CELLS", 100)
+    monkeypatch.setattr(_autoencoder_parts, "STEPS", {**dict.fromkeys(_autoencoder_parts.STEPS, 2), **steps})
 
 
-def test_families_that_learned_nothing(budget):
-    budget()
-    names = wrong("AE-10")
-    assert all(any_of(names, f"{name}: gap") for name in _autoencoder_parts.FAMILIES)
-    assert any_of(names, "best judge of p against q") and any_of(names, "flow: nats") and not any_of(names, "flow: density")
+mistakes = Mistakes()
+
+mistakes.add(
+    "AE-10", "families that learned nothing", red=(*GAPS, "best judge of p against q", "flow: nats"), green="flow: density", setup=budget
+)
+mistakes.add("AE-10", "a volume that nobody counts", red="flow: density summed", setup=partial(budget, flow=60)).replace(
+    flow.Coupling, "forward", lambda right, self, x: (right(self, x)[0], 0 * right(self, x)[1])
+)
+mistakes.add(
+    "AE-10", "an order in which a number sees itself", red="autoregressive: density summed", setup=partial(budget, autoregressive=60)
+).replace(autoregressive.torch.Tensor, "tril", lambda self, diagonal=0: torch.tril(self))
+# The hinge: its best judge is the sign of p - q.
+mistakes.add(
+    "AE-10", "a judge with another loss", red=("best judge of p against q", "2 log 2"), setup=partial(budget, discriminator=200)
+).replace(adversarial, "softplus", lambda a: torch.relu(1 + a))
+mistakes.add("AE-10", "a judge that sees no forgeries", red="best judge of equals", setup=partial(budget, discriminator=200)).replace(
+    _autoencoder_parts.gan.GAN, "generate", lambda self, noise: noise[:, :2] + 9.0
+)
 
 
-def test_a_volume_that_nobody_counts(budget, monkeypatch):
-    budget(flow=60)
-    right = flow.Coupling.forward
-    monkeypatch.setattr(flow.Coupling, "forward", lambda self, x: (right(self, x)[0], 0 * right(self, x)[1]))
-    assert any_of(wrong("AE-10"), "flow: density summed")
+@mistakes.add(
+    "AE-10", "steps back that add no noise yet leave room for it", red="diffusion: gap", setup=partial(budget, diffusion=400)
+).replace(diffusion.Diffusion, "back")
+def dull(right, self, x, now, then, fresh=None, eta=1.0):
+    return right(self, x, now, then, None if fresh is None else 0 * fresh, eta)
 
 
-def test_an_order_in_which_a_number_sees_itself(budget, monkeypatch):
-    budget(autoregressive=60)
-    monkeypatch.setattr(autoregressive.torch.Tensor, "tril", lambda self, diagonal=0: torch.tril(self))
-    assert any_of(wrong("AE-10"), "autoregressive: density summed")
-
-
-def test_a_judge_with_another_loss(budget, monkeypatch):
-    budget(discriminator=200)
-    monkeypatch.setattr(adversarial, "softplus", lambda a: torch.relu(1 + a))  # the hinge: its best judge is the sign of p - q
-    names = wrong("AE-10")
-    assert any_of(names, "best judge of p against q") and any_of(names, "2 log 2")
-
-
-def test_a_judge_that_sees_no_forgeries(budget, monkeypatch):
-    budget(discriminator=200)
-    monkeypatch.setattr(_autoencoder_parts.gan.GAN, "generate", lambda self, noise: noise[:, :2] + 9.0)
-    assert any_of(wrong("AE-10"), "best judge of equals")
-
-
-def test_steps_back_that_add_no_noise_yet_leave_room_for_it(budget, monkeypatch):
-    budget(diffusion=400)
-    right = diffusion.Diffusion.back
-
-    def dull(self, x, now, then, fresh=None, eta=1.0):
-        return right(self, x, now, then, None if fresh is None else 0 * fresh, eta)
-
-    monkeypatch.setattr(diffusion.Diffusion, "back", dull)
-    assert any_of(wrong("AE-10"), "diffusion: gap")
+@mistakes.each
+def test_notices(mistake, monkeypatch):
+    mistake.assert_noticed(monkeypatch)

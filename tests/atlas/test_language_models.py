@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-import pytest
 import torch
 
 from sonde.atlas import _language_model_parts, language_models
 from sonde.atlas.exhibit import Exhibit
 from sonde.models import elmo, ngram
 from sonde.nn import adapters
-from tests.atlas.mistakes import any_of, wrong
+from tests.atlas.mistakes import Mistakes
 
 
-@pytest.fixture
 def untrained(monkeypatch):
     """Training takes two steps, of two seeds and on little data: for mistakes that show without it."""
     right = _language_model_parts.recipe
@@ -32,180 +30,113 @@ def _fewer(draw, most, seed, n, *key):
     return draw(seed, min(n, most), *key)
 
 
-def test_lm_01_notices_probabilities_that_are_none(monkeypatch):
-    right = language_models.score
-    monkeypatch.setattr(language_models, "score", lambda model, *rest, **how: right(model, *rest, **how) + 0.01)
-    assert any_of(wrong("LM-01"), "all 64 strings")
+mistakes = Mistakes()
+
+mistakes.add("LM-01", "probabilities that are none", red="all 64 strings").replace(
+    language_models, "score", lambda right, model, *rest, **how: right(model, *rest, **how) + 0.01
+)
+mistakes.add("LM-02", "a discount that nobody gets back", red="add up to").replace(
+    ngram, "_discount_counts", lambda right, *args: (right(*args)[0], right(*args)[1] * 0.9)
+)
+mistakes.add("LM-02", "a trigram that looks too far", red="E-46").replace(
+    language_models, "Ngram", lambda right, text, V, order, how: right(text, V, order + 1, how)
+)
+mistakes.add("LM-04", "a model that learned nothing", red="RNN", setup=untrained)
+mistakes.add("LM-05", "weights that do not add up", red="add up to", setup=untrained).replace(
+    elmo.LayerMix, "shares", property(lambda self: self.s.exp())
+)
+mistakes.add("LM-06", "a generator that takes anything", red="generate() with BERT").replace(
+    language_models,
+    "generate",
+    lambda right, model, x, new: x[:, :new] if isinstance(model, language_models.Bert) else right(model, x, new),
+)
+mistakes.add("LM-07", "a count that leaves something out", red="large, with pooler").replace(
+    language_models, "size", lambda right, model, *without: right(model, *without, "positions")
+)
+mistakes.add("LM-09", "a third target", red=("terms of the loss", "what it is asked")).replace(
+    language_models, "hide", lambda right, batch, chosen, mask: right(batch, chosen | (torch.arange(chosen.shape[1]) == 2), mask)
+)
+mistakes.add("LM-10", "pre-training without effect", red=("next-sentence", "better than from scratch"), setup=untrained)
+mistakes.add("LM-12", "a model that writes no words", red="letters or more that exist", setup=untrained)
+mistakes.add("LM-13", "a weight that is ignored", red=("pure classifier", "L_cls + L_LM / 2"), setup=untrained).replace(
+    language_models, "Part", lambda right, y, mask, weight=1.0: right(y, mask)
+)
+mistakes.add("LM-14", "a count that leaves something out", red="gpt3: parameters").replace(
+    language_models, "size", lambda right, model, *without: right(model, *without, "positions")
+)
+mistakes.add("LM-15", "an answer given away", red=("stops before the answer", "not in it", "16 shots"), setup=untrained).replace(
+    language_models, "few_shot", lambda right, *args: right(*args) + " I'd be happy to work on another project."
+)
+mistakes.add("LM-16", "a lost span", red="restored", setup=untrained).replace(
+    language_models, "restore_spans", lambda right, source, target, tokenizer: right(source, target, tokenizer).roll(1)
+)
+mistakes.add("LM-16", "a model that trains a quarter as long", red="reverse: answers right").replace(
+    language_models.toy, "recipe", lambda right, model, data, objective, steps, lr: right(model, data, objective, steps // 4, lr)
+)
+mistakes.add("LM-17", "a model that cannot translate", red="without a mistake", setup=untrained).replace(
+    language_models.translation, "recipe", lambda right, **how: right(**{**how, "steps": 2})
+).replace(language_models.translation, "TOYS", 500)
 
 
-def test_lm_02_notices_a_discount_that_nobody_gets_back(monkeypatch):
-    right = ngram._discount_counts
-    monkeypatch.setattr(ngram, "_discount_counts", lambda *args: (right(*args)[0], right(*args)[1] * 0.9))
-    assert any_of(wrong("LM-02"), "add up to")
+@mistakes.add("LM-03", "one embedding for each place", red="|V| d", setup=untrained).replace(language_models.FeedForwardLM, "__init__")
+def three(right, self, *args):
+    right(self, *args)
+    self.other = torch.nn.Embedding(self.vocabulary, self.width)
 
 
-def test_lm_02_notices_a_trigram_that_looks_too_far(monkeypatch):
-    right = language_models.Ngram
-    monkeypatch.setattr(language_models, "Ngram", lambda text, V, order, how: right(text, V, order + 1, how))
-    assert any_of(wrong("LM-02"), "E-46")
+@mistakes.add("LM-05", "a body that learns", red=("what may learn", "receives a gradient", "bit for bit"), setup=untrained).replace(
+    language_models, "ElmoFeatures"
+)
+def thawed(right, body):
+    features = right(body)
+    body.requires_grad_(True)
+    return features
 
 
-def test_lm_03_notices_one_embedding_for_each_place(monkeypatch, untrained):
-    right = language_models.FeedForwardLM.__init__
-
-    def three(self, *args):
-        right(self, *args)
-        self.other = torch.nn.Embedding(self.vocabulary, self.width)
-
-    monkeypatch.setattr(language_models.FeedForwardLM, "__init__", three)
-    assert any_of(wrong("LM-03"), "|V| d")
+@mistakes.add("LM-05", "a direction that is missing", red="reader of the past alone").replace(elmo.Elmo, "layers")
+def twice_forward(right, self, *args, **more):
+    layers = right(self, *args, **more)
+    half = layers.shape[-1] // 2
+    return torch.cat([layers[..., :half], layers[..., :half]], -1)
 
 
-def test_lm_04_notices_a_model_that_learned_nothing(untrained):
-    assert any_of(wrong("LM-04"), "RNN")
+@mistakes.add("LM-08", "an output matrix of its own", red="the table of embeddings itself", setup=untrained).replace(
+    language_models.Bert, "logits"
+)
+def apart(right, self, x):
+    table = self.embedding
+    self.embedding = torch.nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
+    try:
+        return right(self, x)
+    finally:
+        self.embedding = table
 
 
-def test_lm_05_notices_a_body_that_learns(monkeypatch, untrained):
-    right = language_models.ElmoFeatures
-
-    def thawed(body):
-        features = right(body)
-        body.requires_grad_(True)
-        return features
-
-    monkeypatch.setattr(language_models, "ElmoFeatures", thawed)
-    names = wrong("LM-05")
-    assert any_of(names, "what may learn") and any_of(names, "receives a gradient") and any_of(names, "bit for bit")
-
-
-def test_lm_05_notices_a_direction_that_is_missing(monkeypatch):
-    right = elmo.Elmo.layers
-
-    def twice_forward(self, *args, **more):
-        layers = right(self, *args, **more)
-        half = layers.shape[-1] // 2
-        return torch.cat([layers[..., :half], layers[..., :half]], -1)
-
-    monkeypatch.setattr(elmo.Elmo, "layers", twice_forward)
-    assert any_of(wrong("LM-05"), "reader of the past alone")
-
-
-def test_lm_05_notices_weights_that_do_not_add_up(monkeypatch, untrained):
-    monkeypatch.setattr(elmo.LayerMix, "shares", property(lambda self: self.s.exp()))
-    assert any_of(wrong("LM-05"), "add up to")
-
-
-def test_lm_06_notices_a_generator_that_takes_anything(monkeypatch):
-    right = language_models.generate
-    monkeypatch.setattr(
-        language_models, "generate", lambda model, x, new: x[:, :new] if isinstance(model, language_models.Bert) else right(model, x, new)
-    )
-    assert any_of(wrong("LM-06"), "generate() with BERT")
-
-
-@pytest.mark.parametrize("row", ["LM-07", "LM-14"])
-def test_a_count_that_leaves_something_out(monkeypatch, row):
-    right = language_models.size
-    monkeypatch.setattr(language_models, "size", lambda model, *without: right(model, *without, "positions"))
-    assert any_of(wrong(row), "gpt3: parameters" if row == "LM-14" else "large, with pooler")
-
-
-def test_lm_08_notices_an_output_matrix_of_its_own(monkeypatch, untrained):
-    right = language_models.Bert.logits
-
-    def apart(self, x):
-        table = self.embedding
-        self.embedding = torch.nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
-        try:
-            return right(self, x)
-        finally:
-            self.embedding = table
-
-    monkeypatch.setattr(language_models.Bert, "logits", apart)
-    assert any_of(wrong("LM-08"), "the table of embeddings itself")
-
-
-def test_lm_09_notices_a_third_target(monkeypatch):
-    right = language_models.hide
-    monkeypatch.setattr(
-        language_models, "hide", lambda batch, chosen, mask: right(batch, chosen | (torch.arange(chosen.shape[1]) == 2), mask)
-    )
-    names = wrong("LM-09")
-    assert any_of(names, "terms of the loss") and any_of(names, "what it is asked")
-
-
-def test_lm_10_notices_pre_training_without_effect(untrained):
-    names = wrong("LM-10")
-    assert any_of(names, "next-sentence") and any_of(names, "better than from scratch")
-
-
-def test_lm_11_notices_a_leak(monkeypatch, untrained):
+@mistakes.add("LM-11", "a leak", red="mean over prefixes", setup=untrained)
+def let_the_model_look_ahead(monkeypatch):
     right = language_models.partial
     leaks = lambda kind, *args, **how: lambda **more: right(kind, *args, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
     monkeypatch.setattr(
         language_models, "partial", lambda kind, *args, **how: leaks(kind, *args, **how) if kind is language_models.LanguageModel else kind
     )
     monkeypatch.setattr(_language_model_parts, "train_model", lambda recipe, seed: recipe.build_model())
-    assert any_of(wrong("LM-11"), "mean over prefixes")
 
 
-def test_lm_12_notices_a_model_that_writes_no_words(untrained):
-    assert any_of(wrong("LM-12"), "letters or more that exist")
+@mistakes.add("LM-15", "weights that change", red="E-41", setup=untrained).replace(language_models, "generate")
+def learns(right, model, *args, **how):
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-3)
+    return right(model, *args, **how)
 
 
-def test_lm_13_notices_a_weight_that_is_ignored(monkeypatch, untrained):
-    right = language_models.Part
-    monkeypatch.setattr(language_models, "Part", lambda y, mask, weight=1.0: right(y, mask))
-    names = wrong("LM-13")
-    assert any_of(names, "pure classifier") and any_of(names, "L_cls + L_LM / 2")
+@mistakes.add("LM-18", "an adapter that does not begin at zero", red="bit for bit", setup=untrained).replace(
+    adapters.Bottleneck, "__init__"
+)
+def random(right, self, *args):
+    right(self, *args)
+    torch.nn.init.normal_(self.up.weight)
 
 
-def test_lm_15_notices_an_answer_given_away(monkeypatch, untrained):
-    right = language_models.few_shot
-    monkeypatch.setattr(language_models, "few_shot", lambda *args: right(*args) + " I'd be happy to work on another project.")
-    names = wrong("LM-15")
-    assert any_of(names, "stops before the answer") and any_of(names, "not in it") and any_of(names, "16 shots")
-
-
-def test_lm_15_notices_weights_that_change(monkeypatch, untrained):
-    right = language_models.generate
-
-    def learns(model, *args, **how):
-        with torch.no_grad():
-            next(model.parameters()).add_(1e-3)
-        return right(model, *args, **how)
-
-    monkeypatch.setattr(language_models, "generate", learns)
-    assert any_of(wrong("LM-15"), "E-41")
-
-
-def test_lm_16_notices_a_lost_span(monkeypatch, untrained):
-    right = language_models.restore_spans
-    monkeypatch.setattr(language_models, "restore_spans", lambda source, target, tokenizer: right(source, target, tokenizer).roll(1))
-    assert any_of(wrong("LM-16"), "restored")
-
-
-def test_lm_16_notices_a_model_that_trains_a_quarter_as_long(monkeypatch):
-    right = language_models.toy.recipe
-    monkeypatch.setattr(
-        language_models.toy, "recipe", lambda model, data, objective, steps, lr: right(model, data, objective, steps // 4, lr)
-    )
-    assert any_of(wrong("LM-16"), "reverse: answers right")
-
-
-def test_lm_17_notices_a_model_that_cannot_translate(monkeypatch, untrained):
-    right = language_models.translation.recipe
-    monkeypatch.setattr(language_models.translation, "recipe", lambda **how: right(**{**how, "steps": 2}))
-    monkeypatch.setattr(language_models.translation, "TOYS", 500)
-    assert any_of(wrong("LM-17"), "without a mistake")
-
-
-def test_lm_18_notices_an_adapter_that_does_not_begin_at_zero(monkeypatch, untrained):
-    right = adapters.Bottleneck.__init__
-
-    def random(self, *args):
-        right(self, *args)
-        torch.nn.init.normal_(self.up.weight)
-
-    monkeypatch.setattr(adapters.Bottleneck, "__init__", random)
-    assert any_of(wrong("LM-18"), "bit for bit")
+@mistakes.each
+def test_notices(mistake, monkeypatch):
+    mistake.assert_noticed(monkeypatch)

@@ -5,151 +5,122 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.svm import SVC
 from torch import nn
 
 from sonde.atlas import perceptrons
-from sonde.atlas.exhibit import run
 from sonde.estimators import perceptron
 from sonde.nn import threshold
 from sonde.nn.threshold import ThresholdLayer, corners
-from tests.atlas.mistakes import wrong as failed
+from tests.atlas.mistakes import Mistakes
+
+UNFINISHED = [pytest.mark.filterwarnings("ignore:.*mistakes after max_epochs")]
 
 
-def wrong(row):
-    """Names of the expectations that did not hold, in one line."""
-    return " | ".join(failed(row))
-
-
-def another_rule(monkeypatch, change):
+def change_rule(monkeypatch, change):
     """Learn with a changed pair (is it wrong?, correct it)."""
     right = perceptron._learn
     monkeypatch.setattr(perceptron, "_learn", lambda estimator, weights, n, *pair: right(estimator, weights, n, *change(*pair)))
 
 
-@pytest.mark.filterwarnings("ignore:.*mistakes after max_epochs")
-class TestRule:
-    def test_per_02_notices_a_wrong_sign(self, monkeypatch):
-        def backwards(is_wrong, correct):
-            def away(weights, row):
-                before = weights.copy()
-                correct(weights, row)
-                weights[:] = 2 * before - weights
+mistakes = Mistakes()
 
-            return is_wrong, away
-
-        another_rule(monkeypatch, backwards)
-        names = wrong("PER-02")
-        assert "converged" in names and "errors afterwards" in names and "correction 1: weights" in names
-
-    def test_per_02_notices_a_tie_that_counts_as_right(self, monkeypatch):
-        def lenient(is_wrong, correct):
-            return lambda w, part: is_wrong(w, part) & (w.any() | (np.arange(part.start, part.stop) > 0)), correct
-
-        another_rule(monkeypatch, lenient)
-        names = wrong("PER-02")
-        assert "correction 1: epoch and row" in names and "a tie is a mistake" in names
-
-    def test_per_03_notices_a_rule_without_end(self, monkeypatch):
-        def shy(is_wrong, correct):
-            """Only the first weight learns."""
-
-            def half(weights, row):
-                before = weights.copy()
-                correct(weights, row)
-                weights[1:] = before[1:]
-
-            return is_wrong, half
-
-        another_rule(monkeypatch, shy)
-        monkeypatch.setattr(perceptrons.math, "ceil", lambda bound: 20)
-        assert "not learned without an error" in wrong("PER-03")
-
-    def test_per_07_notices_that_only_the_right_class_learns(self, monkeypatch):
-        def one_sided(is_wrong, correct):
-            def only_up(weights, row):
-                before = weights.copy()
-                correct(weights, row)
-                if weights.ndim == 2:
-                    down = weights[:, -1] < before[:, -1]
-                    weights[down] = before[down]
-
-            return is_wrong, only_up
-
-        another_rule(monkeypatch, one_sided)
-        names = wrong("PER-07")
-        assert "plain loop" in names and "W_1 - W_0" in names
+mistakes.add("PER-01", "another value at zero", red=("output on the boundary", "reached or exceeded"), green="AND of").replace(
+    threshold, "step", lambda a, at_zero=1.0: (a > 0).double()
+)
+mistakes.add("PER-01", "weights that lie on their side", red=("NOT x1", "sign(w.x + b)"), green="AND of").replace(
+    ThresholdLayer, "before", lambda right, self, x: right(self, x.flip(1))
+)
+# Neither answer passes the check on the rows.
+mistakes.add("PER-04", "a program without signs", why="too close to call").replace(
+    perceptron, "_leads", lambda rows, codes, classes: (np.abs(rows), np.arange(len(rows)))
+)
+mistakes.add("PER-05", "a forgotten bias", red=("h1 = AND", "sum of h1 at (1, 1)")).replace(
+    ThresholdLayer, "before", lambda right, self, x: right(self, x) - self.bias
+)
+mistakes.add("PER-08", "the unit square", red="smallest and largest coordinate").replace(
+    torch, "linspace", lambda right, low, high, steps: right(0, high, steps)
+)
+mistakes.add(
+    "PER-08", "the other order of the grid", red=("share their first coordinate", "changes that lie more than half a step")
+).replace(torch, "meshgrid", lambda right, *sides, indexing: right(*sides, indexing="xy"))
 
 
-def test_per_01_notices_another_value_at_zero(monkeypatch):
-    monkeypatch.setattr(threshold, "step", lambda a, at_zero=1.0: (a > 0).double())
-    names = wrong("PER-01")
-    assert "output on the boundary" in names and "reached or exceeded" in names and "AND of" not in names
+@mistakes.add("PER-02", "a wrong sign", red=("converged", "errors afterwards", "correction 1: weights"), marks=UNFINISHED)
+def correct_backwards(monkeypatch):
+    def backwards(is_wrong, correct):
+        def away(weights, row):
+            before = weights.copy()
+            correct(weights, row)
+            weights[:] = 2 * before - weights
+
+        return is_wrong, away
+
+    change_rule(monkeypatch, backwards)
 
 
-def test_per_01_notices_weights_that_lie_on_their_side(monkeypatch):
-    right = ThresholdLayer.before
-    monkeypatch.setattr(ThresholdLayer, "before", lambda self, x: right(self, x.flip(1)))
-    names = wrong("PER-01")
-    assert "NOT x1" in names and "sign(w.x + b)" in names and "AND of" not in names
+@mistakes.add("PER-02", "a tie that counts as right", red=("correction 1: epoch and row", "a tie is a mistake"), marks=UNFINISHED)
+def forgive_ties(monkeypatch):
+    def lenient(is_wrong, correct):
+        return lambda w, part: is_wrong(w, part) & (w.any() | (np.arange(part.start, part.stop) > 0)), correct
+
+    change_rule(monkeypatch, lenient)
 
 
-def test_per_04_notices_a_program_without_signs(monkeypatch):
-    monkeypatch.setattr(perceptron, "_leads", lambda rows, codes, classes: (np.abs(rows), np.arange(len(rows))))
-    result = run("PER-04")
-    assert not result.passed and "too close to call" in result.why  # neither answer stands the check on the rows
+@mistakes.add("PER-03", "a rule without end", red="not learned without an error", marks=UNFINISHED)
+def teach_only_the_first_weight(monkeypatch):
+    def shy(is_wrong, correct):
+        def half(weights, row):
+            before = weights.copy()
+            correct(weights, row)
+            weights[1:] = before[1:]
+
+        return is_wrong, half
+
+    change_rule(monkeypatch, shy)
+    monkeypatch.setattr(perceptrons.math, "ceil", lambda bound: 20)
 
 
-def test_per_04_notices_a_perceptron_that_claims_to_converge(monkeypatch):
-    right = perceptron.Perceptron.fit
-
-    def boast(self, x, y):
-        right(self, x, y).converged_ = True
-        return self
-
-    monkeypatch.setattr(perceptron.Perceptron, "fit", boast)
-    assert wrong("PER-04") == "converged"
+@mistakes.add("PER-04", "a perceptron that claims to converge", only="converged").replace(perceptron.Perceptron, "fit")
+def boast(right, self, x, y):
+    right(self, x, y).converged_ = True
+    return self
 
 
-def test_per_05_notices_a_forgotten_bias(monkeypatch):
-    right = ThresholdLayer.before
-    monkeypatch.setattr(ThresholdLayer, "before", lambda self, x: right(self, x) - self.bias)
-    names = wrong("PER-05")
-    assert "h1 = AND" in names and "sum of h1 at (1, 1)" in names
+@mistakes.add("PER-06", "a gate that fires too late", red="functions of 2 inputs that come out wrong").replace(perceptrons, "boolean")
+def strict(truth):
+    true = corners(len(truth).bit_length() - 1)[torch.tensor(truth).bool()]
+    last = ThresholdLayer(torch.ones(1, len(true)), torch.tensor([-1.5]))
+    return nn.Sequential(ThresholdLayer(2 * true - 1, 0.5 - true.sum(1)), last)
 
 
-def test_per_06_notices_a_gate_that_fires_too_late(monkeypatch):
-    def strict(truth):
-        true = corners(len(truth).bit_length() - 1)[torch.tensor(truth).bool()]
-        last = ThresholdLayer(torch.ones(1, len(true)), torch.tensor([-1.5]))
-        return nn.Sequential(ThresholdLayer(2 * true - 1, 0.5 - true.sum(1)), last)
+@mistakes.add("PER-07", "a rule by which only the right class learns", red=("plain loop", "W_1 - W_0"), marks=UNFINISHED)
+def teach_only_the_right_class(monkeypatch):
+    def one_sided(is_wrong, correct):
+        def only_up(weights, row):
+            before = weights.copy()
+            correct(weights, row)
+            if weights.ndim == 2:
+                down = weights[:, -1] < before[:, -1]
+                weights[down] = before[down]
 
-    monkeypatch.setattr(perceptrons, "boolean", strict)
-    assert "functions of 2 inputs that come out wrong" in wrong("PER-06")
+        return is_wrong, only_up
 
-
-def test_per_08_notices_the_unit_square(monkeypatch):
-    right = torch.linspace
-    monkeypatch.setattr(torch, "linspace", lambda low, high, steps: right(0, high, steps))
-    names = wrong("PER-08")
-    assert "smallest and largest coordinate" in names
+    change_rule(monkeypatch, one_sided)
 
 
-def test_per_08_notices_the_other_order_of_the_grid(monkeypatch):
-    right = torch.meshgrid
-    monkeypatch.setattr(torch, "meshgrid", lambda *sides, indexing: right(*sides, indexing="xy"))
-    names = wrong("PER-08")
-    assert "share their first coordinate" in names and "changes that lie more than half a step" in names
+@(
+    mistakes.add("PER-09", "a perceptron that maximizes the margin", only="largest difference between planes of unit normal")
+    .replace(perceptrons, "_frozen", lambda width, seed: width > 1)
+    .replace(perceptron.Perceptron, "fit")
+)
+def widest(self, x, y):
+    machine = SVC(kernel="linear", C=1e6, tol=1e-9).fit(x, y)
+    self.classes_, self.n_features_in_, self.converged_ = machine.classes_, x.shape[1], True
+    self.coef_, self.intercept_ = machine.coef_, machine.intercept_
+    return self
 
 
-def test_per_09_notices_a_perceptron_that_maximizes_the_margin(monkeypatch):
-    from sklearn.svm import SVC
-
-    def widest(self, x, y):
-        machine = SVC(kernel="linear", C=1e6, tol=1e-9).fit(x, y)
-        self.classes_, self.n_features_in_, self.converged_ = machine.classes_, x.shape[1], True
-        self.coef_, self.intercept_ = machine.coef_, machine.intercept_
-        return self
-
-    monkeypatch.setattr(perceptron.Perceptron, "fit", widest)
-    monkeypatch.setattr(perceptrons, "_frozen", lambda width, seed: width > 1)
-    assert wrong("PER-09") == "largest difference between planes of unit normal"
+@mistakes.each
+def test_notices(mistake, monkeypatch):
+    mistake.assert_noticed(monkeypatch)

@@ -2,102 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from sonde.atlas import regularization
 from sonde.data import augment
+from sonde.engine import loop
 from sonde.lenses import diagnosis
 from sonde.nn import dropout
 from sonde.objectives import penalized
 from sonde.optim.rules import proximal
-from tests.atlas.mistakes import wrong
+from tests.atlas.mistakes import Mistakes
 
 
-def test_reg_01_notices_a_gap_with_the_wrong_sign(monkeypatch) -> None:
-    right = diagnosis.diagnose_losses
-    monkeypatch.setattr(diagnosis, "diagnose_losses", lambda train, valid, start, floor: right(valid, train, start, floor))
-    names = wrong("REG-01")
-    assert "degree 15: regime" in names
-
-
-def test_reg_01_notices_a_remedy_that_does_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(regularization, "Ridge", lambda alpha: regularization.LeastSquares())
-    names = wrong("REG-01")
-    assert "L2: validation error, over what it was" in names and "L1: validation error, over what it was" not in names
-
-
-@pytest.mark.parametrize(("name", "switch"), [("L1", "decay"), ("early stopping", "stop"), ("dropout", "drop")])
-def test_reg_01_notices_a_descent_without_its_remedy(monkeypatch, name: str, switch: str) -> None:
+def leave_out(monkeypatch, switch: str) -> None:
+    """Descend without one of the remedies."""
     right = regularization._descend_all
     monkeypatch.setattr(
         regularization, "_descend_all", lambda *args, **options: right(*args, **{key: options[key] for key in options if key != switch})
     )
-    assert wrong("REG-01") == [f"{name}: training error rises by", f"{name}: validation error, over what it was"]
-
-
-def test_reg_02_notices_a_penalty_without_its_half(monkeypatch) -> None:
-    monkeypatch.setattr(regularization, "Penalized", lambda objective, l2, biases: penalized.Penalized(objective, 2 * l2, biases=biases))
-    names = wrong("REG-02")
-    assert "gradient of the penalty, against lambda W" in names
-
-
-def test_reg_02_notices_a_decay_with_the_wrong_sign(monkeypatch) -> None:
-    right = regularization._follow_steps
-    monkeypatch.setattr(regularization, "_follow_steps", lambda *args, shrink=1.0: right(*args, shrink=2 - shrink))
-    names = wrong("REG-02")
-    assert "SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g" in names
-    assert "gradient of the penalty, against lambda W" not in names
-
-
-def test_reg_02_notices_adam_that_decays_like_adamw(monkeypatch) -> None:
-    right = regularization.optimizer
-    monkeypatch.setattr(regularization, "optimizer", lambda name, **settings: right("adamw" if name == "adam" else name, **settings))
-    assert "Adam: weight decay of the rule is the penalty in the loss" in wrong("REG-02")
-
-
-def test_reg_03_notices_a_threshold_that_lets_small_weights_through(monkeypatch) -> None:
-    """A hard threshold: zeros as real, the other weights not shortened."""
-
-    def hard(self, closure=None):
-        self.inner.param_groups = [{**group, "weight_decay": 0.0} for group in self.param_groups]
-        self.inner.state = self.state
-        self.inner.step()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for p in group["params"]:
-                    p.mul_(p.abs() > group["lr"] * group["weight_decay"])
-
-    monkeypatch.setattr(proximal.Proximal, "step", hard)
-    names = wrong("REG-03")
-    assert "proximal descent against the soft threshold, 29 strengths" in names and "exact zeros at each strength" not in names
-
-
-def test_reg_03_notices_a_threshold_that_forgets_the_rate(monkeypatch) -> None:
-    right = proximal.Proximal.step
-
-    def unscaled(self, closure=None):
-        for group in self.param_groups:
-            group["weight_decay"] /= 3 * group["lr"]
-        right(self)
-        for group in self.param_groups:
-            group["weight_decay"] *= 3 * group["lr"]
-
-    monkeypatch.setattr(proximal.Proximal, "step", unscaled)
-    assert "diabetes data: weights against scikit-learn" in wrong("REG-03")
-
-
-def test_reg_04_notices_chances_that_are_mixed_up(monkeypatch) -> None:
-    """C-08: p is the chance of being dropped, not of being kept."""
-    right = dropout.F.dropout
-    monkeypatch.setattr(dropout.F, "dropout", lambda x, p, *rest: right(x, 1 - p, *rest))
-    assert "share of active units, 1 - p" in wrong("REG-04")
-
-
-def test_reg_04_notices_a_scale_that_is_forgotten(monkeypatch) -> None:
-    monkeypatch.setattr(regularization, "Dropout", lambda p=None, keep_prob=None, scale="train": dropout.Dropout(p, keep_prob, None))
-    names = wrong("REG-04")
-    assert "training mean, against evaluation" in names and "without division in training, evaluation multiplies by 1 - p" in names
 
 
 def quick_reg_06(monkeypatch) -> None:
@@ -106,34 +28,121 @@ def quick_reg_06(monkeypatch) -> None:
     )
 
 
-def test_reg_06_notices_a_flip_upside_down(monkeypatch) -> None:
-    quick_reg_06(monkeypatch)
-    monkeypatch.setattr(augment, "flip", lambda chance=0.5: lambda batch, generator: batch.replace(x=batch.x.flip(-2)))
-    assert wrong("REG-06") == ["flip, against reversed columns"]
+def quick_reg_07(monkeypatch) -> None:
+    """The sweep over wrong labels takes most of the time and is not what these mistakes are about."""
+    monkeypatch.setattr(regularization, "_accuracy", lambda exhibit, share, seed: 1 - share + 0.001 * seed)
 
 
-def test_reg_06_notices_a_crop_that_repeats_the_border(monkeypatch) -> None:
-    quick_reg_06(monkeypatch)
-    monkeypatch.setattr(augment, "crop", lambda size, padding: augment.shift(padding))
-    assert wrong("REG-06") == ["crop: images that are one of the nine windows"]
+mistakes = Mistakes()
+
+mistakes.add("REG-01", "a gap with the wrong sign", red="degree 15: regime").replace(
+    diagnosis, "diagnose_losses", lambda right, train, valid, start, floor: right(valid, train, start, floor)
+)
+mistakes.add(
+    "REG-01", "a remedy that does nothing", red="L2: validation error, over what it was", green="L1: validation error, over what it was"
+).replace(regularization, "Ridge", lambda alpha: regularization.LeastSquares())
+for remedy, switch in (("L1", "decay"), ("early stopping", "stop"), ("dropout", "drop")):
+    mistakes.add(
+        "REG-01",
+        f"a descent without {remedy}",
+        only=(f"{remedy}: training error rises by", f"{remedy}: validation error, over what it was"),
+    ).call(leave_out, switch)
+mistakes.add("REG-02", "a penalty without its half", red="gradient of the penalty, against lambda W").replace(
+    regularization, "Penalized", lambda objective, l2, biases: penalized.Penalized(objective, 2 * l2, biases=biases)
+)
+mistakes.add(
+    "REG-02",
+    "a decay with the wrong sign",
+    red="SGD: penalty in the loss, against W <- (1 - eta lambda) W - eta g",
+    green="gradient of the penalty, against lambda W",
+).replace(regularization, "_follow_steps", lambda right, *args, shrink=1.0: right(*args, shrink=2 - shrink))
+mistakes.add("REG-02", "Adam that decays like AdamW", red="Adam: weight decay of the rule is the penalty in the loss").replace(
+    regularization, "optimizer", lambda right, name, **settings: right("adamw" if name == "adam" else name, **settings)
+)
+# C-08: p is the chance of being dropped, not of being kept.
+mistakes.add("REG-04", "chances that are mixed up", red="share of active units, 1 - p").replace(
+    dropout.F, "dropout", lambda right, x, p, *rest: right(x, 1 - p, *rest)
+)
+mistakes.add(
+    "REG-04",
+    "a scale that is forgotten",
+    red=("training mean, against evaluation", "without division in training, evaluation multiplies by 1 - p"),
+).replace(regularization, "Dropout", lambda p=None, keep_prob=None, scale="train": dropout.Dropout(p, keep_prob, None))
+mistakes.add("REG-05", "weights that are not restored", red="weight that is kept", green="last step").replace(
+    regularization, "_rising", lambda right, *args: right(*args).replace(restore_best=False)
+)
+mistakes.add("REG-06", "a flip upside down", only="flip, against reversed columns", setup=quick_reg_06).replace(
+    augment, "flip", lambda chance=0.5: lambda batch, generator: batch.replace(x=batch.x.flip(-2))
+)
+mistakes.add("REG-06", "a crop that repeats the border", only="crop: images that are one of the nine windows", setup=quick_reg_06).replace(
+    augment, "crop", lambda size, padding: augment.shift(padding)
+)
+mistakes.add("REG-06", "labels that move", only=("noise: labels", "all: labels"), setup=quick_reg_06).replace(
+    augment, "noise", lambda right, std: lambda batch, generator: right(std)(batch, generator).replace(y=batch.y.flip(0))
+)
+mistakes.add("REG-06", "augmentation that does not help", only="200 images: gain in validation accuracy, mean").replace(
+    regularization, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * seed
+)
+mistakes.add(
+    "REG-07",
+    "classes that are not weighed",
+    only=("loss: weighted against re-balanced", "gradient: weighted against re-balanced"),
+    setup=quick_reg_07,
+).replace(regularization, "class_weights", lambda labels, classes: torch.ones(classes))
+mistakes.add(
+    "REG-07", "rows cleaned without a word", only=("corrupt cells", "rows with gaps dropped", "rows kept"), setup=quick_reg_07
+).replace(regularization, "SPOILT", regularization.SPOILT.replace("x7", "7"))
+mistakes.add("REG-07", "labels that do not matter", count=2).replace(
+    regularization, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed
+)
+mistakes.add(
+    "REG-08", "a start away from zero", red="gradient descent from 0, against the pseudo-inverse", green="its training error"
+).replace(
+    regularization, "_descend", lambda right, exhibit, x, y, starts, *args, **options: right(exhibit, x, y, starts + 0.1, *args, **options)
+)
 
 
-def test_reg_06_notices_labels_that_move(monkeypatch) -> None:
-    quick_reg_06(monkeypatch)
-    right = augment.noise
-    monkeypatch.setattr(augment, "noise", lambda std: lambda batch, generator: right(std)(batch, generator).replace(y=batch.y.flip(0)))
-    assert wrong("REG-06") == ["noise: labels", "all: labels"]
+# A hard threshold: zeros as real, the other weights not shortened.
+@mistakes.add(
+    "REG-03",
+    "a threshold that lets small weights through",
+    red="proximal descent against the soft threshold, 29 strengths",
+    green="exact zeros at each strength",
+).replace(proximal.Proximal, "step")
+def hard(self, closure=None):
+    self.inner.param_groups = [{**group, "weight_decay": 0.0} for group in self.param_groups]
+    self.inner.state = self.state
+    self.inner.step()
+    with torch.no_grad():
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.mul_(p.abs() > group["lr"] * group["weight_decay"])
 
 
-def test_reg_06_notices_augmentation_that_does_not_help(monkeypatch) -> None:
-    monkeypatch.setattr(regularization, "_few_images", lambda exhibit, name, seed: 0.9 + 0.01 * seed)
-    assert wrong("REG-06") == ["200 images: gain in validation accuracy, mean"]
+@mistakes.add("REG-03", "a threshold that forgets the rate", red="diabetes data: weights against scikit-learn").replace(
+    proximal.Proximal, "step"
+)
+def unscaled(right, self, closure=None):
+    for group in self.param_groups:
+        group["weight_decay"] /= 3 * group["lr"]
+    right(self)
+    for group in self.param_groups:
+        group["weight_decay"] *= 3 * group["lr"]
 
 
-def test_reg_08_notices_a_start_away_from_zero(monkeypatch) -> None:
-    right = regularization._descend
-    monkeypatch.setattr(
-        regularization, "_descend", lambda exhibit, x, y, starts, *args, **options: right(exhibit, x, y, starts + 0.1, *args, **options)
-    )
-    names = wrong("REG-08")
-    assert "gradient descent from 0, against the pseudo-inverse" in names and "its training error" not in names
+@mistakes.add("REG-05", "patience off by one", red="patience 3, checked every step: last step").replace(loop.Best, "see")
+def generous(right, self, step, row):
+    better = right(self, step, row)
+    self.since -= self.since == 1  # the first check without progress is not counted
+    return better
+
+
+@mistakes.add("REG-07", "parts that overlap", red=("most parts", "all parts together"), setup=quick_reg_07).replace(regularization, "split")
+def leaky(right, *args, **kwargs):
+    train, valid, test = right(*args, **kwargs)
+    return train, torch.cat([valid[:-1], train[:1]]), test
+
+
+@mistakes.each
+def test_notices(mistake, monkeypatch):
+    mistake.assert_noticed(monkeypatch)

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 
 from sonde.atlas import vision_transformers
-from tests.atlas.mistakes import any_of, two_seeds, wrong
+from tests.atlas.mistakes import Mistakes, two_seeds
+
+mistakes = Mistakes()
+
+mistakes.add("VIT-01", "patches read column by column", red=("cut by hand", "against the linear map", "put together")).replace(
+    vision_transformers, "patchify", lambda right, x, patch: right(x.mT, patch)
+)
+mistakes.add("VIT-01", "a patch with its channels last", red="against the linear map").replace(
+    vision_transformers, "patchify", lambda right, x, patch: right(x, patch).unflatten(2, (x.shape[1], -1)).mT.flatten(2)
+)
+mistakes.add(
+    "VIT-02", "a model that hardly learned and a missing token", red=("tokens in its encoder", "above scikit-learn's"), slow=True
+).replace(vision_transformers, "EPOCHS", 0.1).replace(
+    vision_transformers.ViT, "features", lambda self, x: self.stack(self.embed(x)[:, 1:])[0]
+).replace(vision_transformers.ViT, "pooled", lambda right, self, x: right(self, x))
+mistakes.add("VIT-03", "samples of another digit", red=("the digit asked for", "bits per pixel"), setup=two_seeds, slow=True).replace(
+    vision_transformers, "STEPS", 2
+)
+# A model told the answer saves all bits on paper, and its probabilities add up to something else.
+mistakes.add("VIT-03", "pixels that see themselves", red="add up to", slow=True).replace(vision_transformers, "STEPS", 2).replace(
+    vision_transformers.Pixels,
+    "forward",
+    lambda right, self, x, label=None: right(self, x, label) + 20 * torch.nn.functional.one_hot(x, self.levels),
+)
 
 
-def test_vit_01_notices_patches_read_column_by_column(monkeypatch):
-    right = vision_transformers.patchify
-    monkeypatch.setattr(vision_transformers, "patchify", lambda x, patch: right(x.mT, patch))
-    names = wrong("VIT-01")
-    assert any_of(names, "cut by hand") and any_of(names, "against the linear map") and any_of(names, "put together")
-
-
-def test_vit_01_notices_a_patch_with_its_channels_last(monkeypatch):
-    right = vision_transformers.patchify
-    monkeypatch.setattr(vision_transformers, "patchify", lambda x, patch: right(x, patch).unflatten(2, (x.shape[1], -1)).mT.flatten(2))
-    assert any_of(wrong("VIT-01"), "against the linear map")
+@mistakes.each
+def test_notices(mistake, monkeypatch):
+    mistake.assert_noticed(monkeypatch)
 
 
 def test_vit_02_chooses_by_validation_and_tests_once():
@@ -36,34 +50,3 @@ def test_vit_02_chooses_by_validation_and_tests_once():
     assert search.best_params_ == {"C": model.C}
     assert np.array_equal(model.coef_, LogisticRegression(C=model.C, max_iter=2000).fit(x, y).coef_), "of the training images alone"
     assert list(vision_transformers._digits(data).data.splits) == ["train"]
-
-
-@pytest.mark.slow  # trains, if only for a moment, three times
-def test_vit_02_notices_a_model_that_hardly_learned_and_a_missing_token(monkeypatch):
-    monkeypatch.setattr(vision_transformers, "EPOCHS", 0.1)
-    right = vision_transformers.ViT.pooled
-    monkeypatch.setattr(vision_transformers.ViT, "features", lambda self, x: self.stack(self.embed(x)[:, 1:])[0])
-    monkeypatch.setattr(vision_transformers.ViT, "pooled", lambda self, x: right(self, x))
-    names = wrong("VIT-02")
-    assert any_of(names, "tokens in its encoder") and any_of(names, "above scikit-learn's")
-
-
-@pytest.mark.slow
-def test_vit_03_notices_pixels_that_see_themselves(monkeypatch):
-    """A model told the answer saves all bits on paper, and its probabilities add up to something else."""
-    monkeypatch.setattr(vision_transformers, "STEPS", 2)
-    right = vision_transformers.Pixels.forward
-
-    def leaky(self, x, label=None):
-        return right(self, x, label) + 20 * torch.nn.functional.one_hot(x, self.levels)
-
-    monkeypatch.setattr(vision_transformers.Pixels, "forward", leaky)
-    assert any_of(wrong("VIT-03"), "add up to")
-
-
-@pytest.mark.slow
-def test_vit_03_notices_samples_of_another_digit(monkeypatch):
-    two_seeds(monkeypatch)
-    monkeypatch.setattr(vision_transformers, "STEPS", 2)
-    names = wrong("VIT-03")
-    assert any_of(names, "the digit asked for") and any_of(names, "bits per pixel")
