@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import BadInput, closest, nearest
 
@@ -54,6 +54,10 @@ class Range:
         if self.least is None or self.most is None or self.above is not None or self.below is not None:
             return str(self)
         return f">= {number(self.least)}" if self.most >= 1e9 else f"{number(self.least)} to {number(self.most)}"
+
+
+Count = Annotated[int, Range(least=1)]
+"""a number of things, one or more"""
 
 
 def number(value: float) -> str:
@@ -118,7 +122,7 @@ class Option:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _matches(value, kind):
-            close = closest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else None
+            close = closest(value, map(str, get_args(kind))) if get_origin(kind) is Literal and isinstance(value, str) else None
             raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._error(value, "must be a finite number")

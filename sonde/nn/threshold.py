@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, nearest
-from ..core.options import Range
-
-CODES = ("01", "pm1")
+from ..core.errors import BadInput
+from ..core.options import Range, checked
 
 
 def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
@@ -56,6 +54,7 @@ class ThresholdLayer(nn.Module):
     weight: Tensor
     bias: Tensor
 
+    @checked
     def __init__(
         self,
         weight: Any,
@@ -68,8 +67,6 @@ class ThresholdLayer(nn.Module):
         if weight.ndim != 2 or bias.shape != weight.shape[:1]:
             what = f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)} do not fit"
             raise BadInput(what, where="ThresholdLayer", fix="give weight (out, in) and bias (out,)")
-        if labels not in CODES:
-            raise BadInput(f"no output code '{labels}'", where="ThresholdLayer", fix=nearest(labels, CODES))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
         self.step, self.labels = StepActivation(at_zero), labels

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import checked
 from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
 
 
@@ -31,6 +32,7 @@ class Gaussian(Likelihood):
     link = "identity"
     repeatable = True
 
+    @checked
     def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
         self.variance = None if variance == "learned" else positive(variance, "variance")
         self.factor = 0.5 if self.variance is None else 0.5 / self.variance

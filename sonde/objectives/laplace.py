@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.options import checked
 from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
 
 
@@ -30,6 +31,7 @@ class Laplace(Likelihood):
     link = "identity"
     repeatable = True
 
+    @checked
     def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
         self.scale = None if scale == "learned" else positive(scale, "scale")
         self.factor = 1.0 if self.scale is None else 1.0 / self.scale
