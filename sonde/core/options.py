@@ -58,6 +58,8 @@ class Range:
 
 Count = Annotated[int, Range(least=1)]
 """a number of things, one or more"""
+Share = Annotated[float, Range(least=0, most=1)]
+"""a part of a whole, or a probability"""
 
 
 def number(value: float) -> str:
@@ -122,7 +124,7 @@ class Option:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _matches(value, kind):
-            close = closest(value, map(str, get_args(kind))) if get_origin(kind) is Literal and isinstance(value, str) else None
+            close = closest(value, map(str, _choices(kind))) if isinstance(value, str) else None
             raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._error(value, "must be a finite number")
@@ -314,9 +316,9 @@ def _union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
 
 
-def _choices(kind: Any) -> bool:
-    """Whether a kind names the only values it has, at any depth."""
-    return get_origin(kind) is Literal or any(map(_choices, get_args(kind)))
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The values that a kind names with `Literal`, at any depth."""
+    return get_args(kind) if get_origin(kind) is Literal else tuple(choice for part in get_args(kind) for choice in _choices(part))
 
 
 def _optional(kind: Any) -> bool:
@@ -374,7 +376,8 @@ def _json(value: Any) -> Any:
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
+        choices = get_args(kind)
+        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
     if _union(kind):
         return " or ".join(_describe(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}

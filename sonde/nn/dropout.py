@@ -5,7 +5,7 @@ h = x * m / (1 - p),  m_i = 0 with probability p, else 1
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.errors import BadInput
-from ..core.options import Range, checked
-
-Share = Annotated[float, Range(0, 1)]
+from ..core.options import Share, checked
 
 
 @final
@@ -29,9 +27,7 @@ class Dropout(_DropoutNd):
     """
 
     @checked
-    def __init__(
-        self, p: Share | None = None, keep_prob: Share | None = None, scale: Literal["train", "test"] | None = "train"
-    ) -> None:
+    def __init__(self, p: Share | None = None, keep_prob: Share | None = None, scale: Literal["train", "test"] | None = "train") -> None:
         if p is not None and keep_prob is not None:
             raise BadInput("dropout takes p or keep_prob, not both", where="Dropout", fix="they add up to 1")
         drop = 0.5 if p is None else p

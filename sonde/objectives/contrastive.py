@@ -41,8 +41,6 @@ class Contrastive:
 
     @checked
     def __init__(self, group: Annotated[int, Range(least=0)] = 0, same: str | None = None) -> None:
-        if group < 0:
-            raise BadInput(f"a group has 1 pair or more, not {group}", where=self.name, fix="0 compares all")
         self.group, self.same = group, same
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
 from ..core.options import checked
-from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
+from ._likelihood import Likelihood, PositiveOrLearned, align, errors, expand_like, halves, real_targets, reduce
 
 
 @final
@@ -33,8 +32,8 @@ class Gaussian(Likelihood):
     repeatable = True
 
     @checked
-    def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
-        self.variance = None if variance == "learned" else positive(variance, "variance")
+    def __init__(self, variance: PositiveOrLearned = 1.0) -> None:
+        self.variance = None if variance == "learned" else variance
         self.factor = 0.5 if self.variance is None else 0.5 / self.variance
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
@@ -57,13 +56,12 @@ class Gaussian(Likelihood):
         return real_targets(y)
 
 
+@checked
 def squared_error(output: Tensor, y: Tensor, reduction: Literal["mean", "sum"] = "mean", half: bool = False) -> Tensor:
     """The squares (output - y)^2 as books print them: their mean or their sum, with or without a half before them.
 
     All four have the same minimum; `reduction='mean', half=True` is the loss of `Gaussian()`.
     """
-    if reduction not in ("mean", "sum"):
-        raise BadInput(f"reduction must be 'mean' or 'sum', not {reduction!r}", where="squared error")
     loss = F.mse_loss(*align(output, y, "squared error"), reduction=reduction)
     return loss / 2 if half else loss
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.options import checked
-from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
+from ._likelihood import Likelihood, PositiveOrLearned, align, errors, expand_like, halves, real_targets, reduce
 
 
 @final
@@ -32,8 +32,8 @@ class Laplace(Likelihood):
     repeatable = True
 
     @checked
-    def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
-        self.scale = None if scale == "learned" else positive(scale, "scale")
+    def __init__(self, scale: PositiveOrLearned = 1.0) -> None:
+        self.scale = None if scale == "learned" else scale
         self.factor = 1.0 if self.scale is None else 1.0 / self.scale
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
