@@ -143,6 +143,7 @@ class ResNet(nn.Module):
 class ResidualBlock(nn.Module):
     """F(x) + skip * shortcut(x), of convolutions conv1, conv2 ... with a norm for each."""
 
+    @checked
     def __init__(self, into: int, out: int, stride: int, bottleneck: bool, pre: bool, shortcut: Shortcut, skip: float) -> None:
         super().__init__()
         thin = out // 4

@@ -6,13 +6,13 @@ f = step(w.x + b)         step(a) = 0 for a < 0, 1 for a > 0, and `at_zero` at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from ..core.options import Range, checked
+from ..core.options import checked
 
 
 def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
@@ -30,7 +30,7 @@ class StepActivation(nn.Module):
         at_zero: the value at exactly 0; the notes use both 1 and 0, and 0.5 lies between them
     """
 
-    def __init__(self, at_zero: Annotated[float, Range(0, 1)] = 1.0) -> None:
+    def __init__(self, at_zero: float = 1.0) -> None:
         super().__init__()
         if at_zero not in (0, 0.5, 1):
             raise BadInput(f"at_zero must be 0, 0.5 or 1, not {at_zero!r}", where="StepActivation")
