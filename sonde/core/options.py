@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import BadInput, closest, nearest
 
@@ -54,6 +54,12 @@ class Range:
         if self.least is None or self.most is None or self.above is not None or self.below is not None:
             return str(self)
         return f">= {number(self.least)}" if self.most >= 1e9 else f"{number(self.least)} to {number(self.most)}"
+
+
+Count = Annotated[int, Range(least=1)]
+"""a number of things, one or more"""
+Share = Annotated[float, Range(least=0, most=1)]
+"""a part of a whole, or a probability"""
 
 
 def number(value: float) -> str:
@@ -118,7 +124,7 @@ class Option:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _matches(value, kind):
-            close = closest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else None
+            close = closest(value, map(str, _choices(kind))) if isinstance(value, str) else None
             raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._error(value, "must be a finite number")
@@ -310,9 +316,9 @@ def _union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
 
 
-def _choices(kind: Any) -> bool:
-    """Whether a kind names the only values it has, at any depth."""
-    return get_origin(kind) is Literal or any(map(_choices, get_args(kind)))
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The values that a kind names with `Literal`, at any depth."""
+    return get_args(kind) if get_origin(kind) is Literal else tuple(choice for part in get_args(kind) for choice in _choices(part))
 
 
 def _optional(kind: Any) -> bool:
@@ -370,7 +376,8 @@ def _json(value: Any) -> Any:
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
+        choices = get_args(kind)
+        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
     if _union(kind):
         return " or ".join(_describe(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}

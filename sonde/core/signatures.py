@@ -18,14 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 
-from .options import Option, Range, find_range, help_texts
+from .options import Count, Option, Range, Share, find_range, help_texts
 
 PACKAGE = Path(__file__).resolve().parent.parent
 KNOWN: dict[str, dict[str, Any]] = {
     "typing": {"Annotated": Annotated, "Literal": Literal, "Any": Any, "Optional": Optional, "Union": Union, "Sequence": Sequence},
     "collections.abc": {"Sequence": Sequence, "Mapping": Mapping},
     "pathlib": {"Path": Path},
-    "sonde.core.options": {"Range": Range},
+    "sonde.core.options": {"Range": Range, "Count": Count, "Share": Share},
 }
 BUILTINS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, tuple, list, dict)}
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

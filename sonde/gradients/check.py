@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.options import checked
 from .modes import Tensors, _flat, _join, _names_and_values, _one_number, gradient
 
 EPS = torch.finfo(torch.float64).eps
@@ -48,6 +49,7 @@ class Check:
         )
 
 
+@checked
 def gradcheck(
     f: Callable[..., Tensor],
     x: Tensors,
@@ -59,9 +61,8 @@ def gradcheck(
 
     Args:
         claim: the gradient to check, as a function of x; autograd's where none is given
+        sides: of a difference; two are more exact, one takes about half the passes
     """
-    if sides not in (1, 2):
-        raise BadInput(f"a difference has one side or two, not {sides!r}", fix="sides=2 is the more exact")
     f = _one_number(f, x)
     names, flat = _flat(x)
     labels = [label.strip("'") for label in _names_and_values(x)[0]]

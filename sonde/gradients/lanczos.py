@@ -13,12 +13,13 @@ S_1i^2 is the share of the start vector that lies near theta_i: for a random sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count, Range, checked
 
 Product = Callable[[Tensor], Tensor]
 """vector (n) -> vector (n), linear"""
@@ -48,7 +49,8 @@ class Spectrum(NamedTuple):
 
 
 @torch.no_grad()
-def lanczos(product: Product, start: Tensor, steps: int, tolerance: float = 0.0, keep: bool = True) -> Spectrum:
+@checked
+def lanczos(product: Product, start: Tensor, steps: Count, tolerance: Annotated[float, Range(0)] = 0.0, keep: bool = True) -> Spectrum:
     """Ritz values of a symmetric operator after at most `steps` products.
 
     It stops sooner once both ends are known to `tolerance` times the largest value, or once the vectors seen span all
@@ -60,8 +62,8 @@ def lanczos(product: Product, start: Tensor, steps: int, tolerance: float = 0.0,
     are found as well, but inner values may appear several times and no vectors are given.
     """
     n = start.numel()
-    if start.dim() != 1 or steps < 1 or not tolerance >= 0:
-        raise BadInput(f"lanczos needs a flat start, steps >= 1 and tolerance >= 0, not {tuple(start.shape)}, {steps}, {tolerance}")
+    if start.dim() != 1:
+        raise BadInput(f"the start must be a flat vector, not {tuple(start.shape)}", where="lanczos")
     length = float(torch.linalg.vector_norm(start))
     if not 0 < length < float("inf"):
         raise BadInput(f"the start vector has length {length}", where="lanczos", fix="give a finite vector that is not zero")

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
+from ..core.options import checked
 
 Tensors = Tensor | Mapping[str, Tensor]
 Mode = Literal["forward", "reverse"]
@@ -105,10 +106,9 @@ def gradient(f: Callable[..., Any], x: Tensors) -> Any:
         return torch.func.grad(_one_number(f, x))(x)
 
 
+@checked
 def jacobian(f: Callable[..., Any], x: Tensors, mode: Mode | None = None) -> Any:
     """J with the axes of the value first, then those of x; in the mode that `plan` chooses unless one is named."""
-    if mode not in (None, "forward", "reverse"):
-        raise BadInput(f"there is no mode '{mode}'", fix="choose forward or reverse, or leave it to the plan")
     chosen = mode or plan(f, x).mode
     with _differentiable():
         return torch.func.jacfwd(_guard(f, x))(x) if chosen == "forward" else _by_rows(_guard(f, x), x)

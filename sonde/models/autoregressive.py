@@ -11,17 +11,15 @@ B batch, D numbers of a point, K parts of a mixture.
 from __future__ import annotations
 
 import math
-from typing import Annotated, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.options import Range
+from ..core.options import Count, checked
 from . import _shape
 from .mlp import MLP
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -35,6 +33,7 @@ class Autoregressive(nn.Module):
         depth: hidden layers
     """
 
+    @checked
     def __init__(self, size: Count = 2, parts: Count = 8, width: Count = 64, depth: Count = 2) -> None:
         super().__init__()
         self.shape, self.parts = (size,), parts

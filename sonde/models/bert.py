@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.block import ACTIVATIONS, Style, style_of
 from ..nn.positions import Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack
-from .language_model import Count, Probability, begin_small, embed, mixer_of
+from .language_model import Probability, begin_small, embed, mixer_of
 
 
 @final
@@ -42,6 +42,7 @@ class Bert(nn.Module):
     reads = ("x", "kinds", "lengths")
     causal = False
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 30522,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch
-from ..core.options import Range
+from ..core.options import Range, checked
 
 STEEPEST = 100.0
 """largest factor of the scores, as published: beyond it one pair decides a step"""
@@ -33,6 +33,7 @@ class Clip(nn.Module):
 
     reads = ("x", "text", "lengths")
 
+    @checked
     def __init__(self, image: nn.Module, text: nn.Module, temperature: Annotated[float, Range(above=0)] = 0.07) -> None:
         super().__init__()
         self.image, self.text = image, text

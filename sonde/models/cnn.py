@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Range, checked
 from ..nn.images import run_layers
 from ..nn.residual import Residual
 
@@ -38,6 +38,7 @@ class CNN(nn.Module):
         residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  one option for each part
         self,
         channels: Annotated[tuple[int, ...], Range(least=1)] = (1, 32, 64),
@@ -52,17 +53,13 @@ class CNN(nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        if len(channels) < 2 or min(channels) < 1:
-            raise _error(f"channels must be two or more numbers >= 1, not {tuple(channels)}", "give those of the image first")
-        if kernel < 1 or kernel % 2 == 0:
+        if len(channels) < 2:
+            raise _error(f"channels must be two or more numbers, not {channels}", "give those of the image first")
+        if kernel % 2 == 0:
             raise _error(f"kernel must be odd, not {kernel}", f"set kernel={kernel + 1}")
-        if axes not in LAYERS:
-            raise _error(f"axes must be 1 or 2, not {axes!r}")
-        if image is not None and (len(image) != axes or min(image) < 1):
-            raise _error(f"image must be {NAMES[axes][2]}, not {tuple(image)}", f"write image={(28,) * axes}")
-        if not 0 <= dropout < 1:
-            raise _error(f"dropout must be >= 0 and < 1, not {dropout!r}")
-        self.axes, self.channels, self.image = axes, channels[0], None if image is None else tuple(image)
+        if image is not None and len(image) != axes:
+            raise _error(f"image must be {NAMES[axes][2]}, not {image}", f"write image={(28,) * axes}")
+        self.axes, self.channels, self.image = axes, channels[0], image
         self.least = pool ** (len(channels) - 1 + residual)
         """smallest side of an image that survives all pooling"""
         self.pool = pool

@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.errors import BadInput
+from ..core.options import Count, checked
 from .mlp import MLP
 from .piecewise import from_layers, merge
 
@@ -56,10 +57,9 @@ def zigzag() -> MLP:
     return from_layers([(np.ones((3, 1)), [1.0, 1 / 3, -1 / 3]), ([[3.0, -6.0, 6.0]], [-1.0])])
 
 
-def fold_zigzag(times: int) -> MLP:
+@checked
+def fold_zigzag(times: Count) -> MLP:
     """The zig-zag applied `times` times as one deep network of 3 units a layer: 3^times pieces on [-1, 1]."""
-    if times < 1:
-        raise BadInput(f"folded {times} times", where="folded", fix="once at least")
     net = zigzag()
     for _ in range(times - 1):
         net = merge(net, zigzag())

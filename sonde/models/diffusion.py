@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.positions import sinusoidal
 from ._shape import Shape, check_shape, noise, numbers, quarters
 from .mlp import MLP
 
-Count = Annotated[int, Range(least=1)]
 NoiseSchedule = Literal["cosine", "linear"]
 
 
-def signal_share(steps: int, schedule: NoiseSchedule = "cosine") -> Tensor:
+@checked
+def signal_share(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
     """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
 
     cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
@@ -42,10 +42,8 @@ def signal_share(steps: int, schedule: NoiseSchedule = "cosine") -> Tensor:
         angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + 0.008) / 1.008 * math.pi / 2
         wave = angle.cos().square()
         betas = (1 - wave[1:] / wave[:-1]).clamp(max=0.999)
-    elif schedule == "linear":
-        betas = (torch.linspace(1e-4, 0.02, steps, dtype=torch.float64) * 1000 / steps).clamp(max=0.999)
     else:
-        raise BadInput(f"no schedule '{schedule}'", where="diffusion", fix="choose from cosine, linear")
+        betas = (torch.linspace(1e-4, 0.02, steps, dtype=torch.float64) * 1000 / steps).clamp(max=0.999)
     return torch.cat([betas.new_ones(1), (1 - betas).cumprod(0)])
 
 
@@ -67,18 +65,17 @@ class Diffusion(nn.Module):
 
     kept: Tensor
 
+    @checked
     def __init__(
         self,
         denoiser: nn.Module,
         shape: Shape,
-        steps: int = 100,
+        steps: Count = 100,
         schedule: NoiseSchedule = "cosine",
         span: tuple[float, float] | None = None,
-        unit: float = 1.0,
+        unit: Annotated[float, Range(above=0)] = 1.0,
     ) -> None:
         super().__init__()
-        if steps < 1 or not unit > 0:
-            raise BadInput(f"steps must be a number >= 1 and unit > 0, not {steps!r} and {unit!r}", where="Diffusion")
         if span is not None and not span[0] < span[1]:
             raise BadInput(f"span must be a lower and a higher number, not {span!r}", where="Diffusion")
         self.denoiser, self.shape, self.steps, self.unit = denoiser, tuple(shape), steps, unit

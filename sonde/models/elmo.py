@@ -10,7 +10,7 @@ B batch, T time, D width of one direction, J = depth + 1 layers.
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,11 @@ from torch.nn import functional as F
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, checked
 from ..nn.directions import reverse
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from .language_model import embed, mixer_of, refuse_ahead
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -40,6 +38,7 @@ class Elmo(nn.Module):
 
     reads = ("x", "lengths")
 
+    @checked
     def __init__(self, vocabulary: Count = 256, width: Count = 64, depth: Count = 2, mixer: str = "lstm") -> None:
         super().__init__()
         self.width, self.vocabulary = width, vocabulary
@@ -65,6 +64,7 @@ class Elmo(nn.Module):
 class LayerMix(nn.Module):
     """gamma sum_j softmax(s)_j h_j: as many numbers to learn as layers, and one more."""
 
+    @checked
     def __init__(self, layers: Count) -> None:
         super().__init__()
         self.s, self.gamma = nn.Parameter(torch.zeros(layers)), nn.Parameter(torch.ones(()))

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.block import Block, Style, style_of
 from ..nn.mixers.attention import Attention
 from ..nn.positions import PositionKind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, prefix_state
-from .language_model import Count, Probability, begin_small, embed, logits_of, mixer_of, refuse_ahead
+from .language_model import Probability, begin_small, embed, logits_of, mixer_of, refuse_ahead
 
 
 @final
@@ -47,6 +47,7 @@ class EncoderDecoder(nn.Module):
     reads = ("source", "x", "lengths")
     causal = True
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 256,

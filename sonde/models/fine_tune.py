@@ -9,17 +9,15 @@ B batch, T time, D width, C classes.
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, checked
 from ..nn.spans import Spans
 from ._trunk import Take, pool
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -37,6 +35,7 @@ class SequenceHead(nn.Module):
 
     reads = ("x", "lengths", "kinds")
 
+    @checked
     def __init__(self, body: Any, classes: Count = 2, take: Take = "last", hidden: Count | None = None, language: bool = False) -> None:
         super().__init__()
         self.body, self.take, self.language = body, take, language
@@ -65,6 +64,7 @@ class TokenHead(nn.Module):
 
     reads = ("x", "lengths", "kinds")
 
+    @checked
     def __init__(self, body: Any, classes: Count = 2, hidden: Count | None = None) -> None:
         super().__init__()
         self.body, self.head = body, _head(body.width, classes, hidden)
@@ -87,6 +87,7 @@ class PairHead(nn.Module):
 
     reads = ("x", "lengths", "other", "other_lengths")
 
+    @checked
     def __init__(self, body: Any, classes: Count = 2, take: Take = "mean", hidden: Count | None = None) -> None:
         super().__init__()
         self.body, self.take, self.head = body, take, _head(4 * body.width, classes, hidden)

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from . import _shape
 from ._shape import Shape
 from .mlp import MLP
 
-Count = Annotated[int, Range(least=1)]
 EDGE = 0.02
 """share of the unit interval that is left free on both sides, so that no pixel is infinitely far out"""
 STEEP = 2.0
@@ -83,6 +82,7 @@ class Flow(nn.Module):
 
     reads = ("x", "noise")
 
+    @checked
     def __init__(
         self,
         shape: Annotated[Shape, Range(least=1)] = (2,),
@@ -95,7 +95,7 @@ class Flow(nn.Module):
         size = _shape.numbers(shape, "Flow")
         if size < 2:
             raise BadInput("a coupling needs two numbers or more", where="Flow", fix="give shape=(2,) or larger")
-        if levels == 1 or levels < 0:
+        if levels == 1:
             raise BadInput(f"levels must be 0 or 2 or more, not {levels}", where="Flow", fix="pixels of 8 bits have levels=256")
         self.shape, self.levels = tuple(shape), levels
         bits, index = (size - 1).bit_length(), torch.arange(size)

@@ -10,18 +10,15 @@ Trained by `objectives.adversarial`, in which the two players take turns.
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, checked
 from ._shape import Shape, check_shape, noise, quarters
 from .mlp import MLP
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -35,10 +32,9 @@ class GAN(nn.Module):
         shape: of one example
     """
 
-    def __init__(self, generator: nn.Module, discriminator: nn.Module, latent: int, shape: Shape) -> None:
+    @checked
+    def __init__(self, generator: nn.Module, discriminator: nn.Module, latent: Count, shape: Shape) -> None:
         super().__init__()
-        if latent < 1:
-            raise BadInput(f"latent must be a number >= 1, not {latent!r}", where="GAN")
         self.generator, self.discriminator = generator, discriminator
         self.latent, self.shape = latent, tuple(shape)
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..core import registry
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.block import Style, style_of
 from ..nn.mixers import Mixer, mixer
 from ..nn.positions import PositionKind, Positions
@@ -24,7 +24,6 @@ from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, parts, prefix_state
 
-Count = Annotated[int, Range(least=1)]
 Probability = Annotated[float, Range(least=0, below=1)]
 
 
@@ -46,6 +45,7 @@ class LanguageModel(nn.Module):
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         vocabulary: Count = 256,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Range, checked
 from ..nn.activations import activation as make_activation
 
 
@@ -25,6 +25,7 @@ class MLP(nn.Module):
         norm: normalize hidden values before the activation, over the batch or over the layer
     """
 
+    @checked
     def __init__(
         self,
         widths: Annotated[tuple[int, ...], Range(least=1)] = (64, 128, 10),
@@ -33,14 +34,8 @@ class MLP(nn.Module):
         norm: Literal["batch", "layer"] | None = None,
     ) -> None:
         super().__init__()
-        if len(widths) < 2 or min(widths) < 1:
-            raise BadInput(
-                f"widths must be two or more numbers >= 1, not {tuple(widths)}", where="MLP", fix="give input, hidden and output widths"
-            )
-        if not 0 <= dropout < 1:
-            raise BadInput(f"dropout must be >= 0 and < 1, not {dropout!r}", where="MLP")
-        if norm not in (None, "batch", "layer"):
-            raise BadInput(f"norm must be 'batch', 'layer' or None, not {norm!r}", where="MLP")
+        if len(widths) < 2:
+            raise BadInput(f"widths must be two or more numbers, not {widths}", where="MLP", fix="give input, hidden and output widths")
         self.inputs = widths[0]
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         last = len(widths) - 1

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import Count, checked
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ._recent import NONE, check_tokens, continue_from
@@ -62,18 +63,13 @@ class Ngram(nn.Module):
     Only 'add' needs nothing shorter: it says 1/V after a context it never saw, the others go on with a shorter context.
     """
 
+    @checked
     def __init__(
-        self, tokens: Tensor | Sequence[Tensor], vocabulary: int, order: int = 3, smoothing: Smoothing = "kneser-ney", k: float = 1.0
+        self, tokens: Tensor | Sequence[Tensor], vocabulary: Count, order: Count = 3, smoothing: Smoothing = "kneser-ney", k: float = 1.0
     ) -> None:
         super().__init__()
-        if order < 1 or vocabulary < 1:
-            raise BadInput(
-                f"order and vocabulary must be at least 1, not {order} and {vocabulary}", where="Ngram", fix="give 1 or more of each"
-            )
         if smoothing == "add" and not k > 0:
             raise BadInput(f"k must be above 0, not {k!r}", where="Ngram", fix="use smoothing='none' to add nothing")
-        if smoothing not in ("none", "add", "backoff", "kneser-ney"):
-            raise BadInput(f"no smoothing '{smoothing}'", where="Ngram", fix="choose none, add, backoff or kneser-ney")
         self.vocabulary, self.order, self.chained = vocabulary, order, smoothing != "add"
         text = check_tokens(_join_documents(tokens), vocabulary, "Ngram", least=NONE)
         if not bool((text >= 0).any()):

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ._recent import check_tokens, continue_from
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -35,6 +33,7 @@ class FeedForwardLM(nn.Module):
         hidden: numbers between the window and the logits, h
     """
 
+    @checked
     def __init__(self, vocabulary: Count = 256, order: Annotated[int, Range(least=2)] = 4, width: Count = 64, hidden: Count = 128) -> None:
         super().__init__()
         self.vocabulary, self.order, self.width = vocabulary, order, width

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.recurrence import State
-from .language_model import Count, LanguageModel, Probability
+from .language_model import LanguageModel, Probability
 
 INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -42,6 +42,7 @@ class Pixels(nn.Module):
 
     reads = ("x", "label")
 
+    @checked
     def __init__(
         self,
         image: Annotated[tuple[int, ...], Range(least=1)] = (8, 8),

@@ -17,20 +17,19 @@ B batch, C channels, H height, W width
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal, final, get_args
+from typing import Annotated, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.batch import Batch
-from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.errors import BadInput
+from ..core.options import Count, Range, checked
 from ..nn.images import apply_convolution, apply_norm, run_layers
 
 ActivationOrder = Literal["post", "pre"]
 Shortcut = Literal["projection", "pad"]
-Count = Annotated[int, Range(least=1)]
 
 IMAGENET: dict[int, tuple[tuple[int, ...], bool]] = {
     18: ((2, 2, 2, 2), False),
@@ -49,11 +48,9 @@ def cifar(depth: int = 20, classes: int = 10, shortcut: Shortcut = "pad", **othe
     return ResNet(((depth - 2) // 6,) * 3, classes, width=16, large=False, shortcut=shortcut, **others)  # type: ignore[arg-type]
 
 
-def imagenet(depth: int = 50, classes: int = 1000, **others: object) -> ResNet:
+@checked
+def imagenet(depth: Literal[18, 34, 50, 101, 152] = 50, classes: int = 1000, **others: object) -> ResNet:
     """The network for images of 224 x 224 with 18, 34, 50, 101 or 152 layers."""
-    if depth not in IMAGENET:
-        known = ", ".join(map(str, IMAGENET))
-        raise BadInput(f"no ResNet for ImageNet has {depth} layers", where="resnet.imagenet", fix=f"choose from {known}")
     blocks, bottleneck = IMAGENET[depth]
     return ResNet(blocks, classes, bottleneck=bottleneck, **others)  # type: ignore[arg-type]
 
@@ -75,6 +72,7 @@ class ResNet(nn.Module):
         zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which published residual networks differ
         self,
         blocks: Annotated[tuple[int, ...], Range(least=1)] = (2, 2, 2, 2),
@@ -89,11 +87,8 @@ class ResNet(nn.Module):
         zero: bool = False,
     ) -> None:
         super().__init__()
-        if not blocks or min(*blocks, classes, channels, width) < 1:
-            raise _error(f"blocks, classes, channels and width must be >= 1, not {tuple(blocks)}, {classes}, {channels}, {width}")
-        for name, value, known in (("activation", activation, get_args(ActivationOrder)), ("shortcut", shortcut, get_args(Shortcut))):
-            if value not in known:
-                raise _error(f"no {name} '{value}'", nearest(value, known))
+        if not blocks:
+            raise _error("there are no blocks", "give one number or more")
         self.channels, self.image = channels, (224, 224) if large else (32, 32)
         """channels of an image, and the size it usually has; others will do"""
         self.pre = activation == "pre"
@@ -148,6 +143,7 @@ class ResNet(nn.Module):
 class ResidualBlock(nn.Module):
     """F(x) + skip * shortcut(x), of convolutions conv1, conv2 ... with a norm for each."""
 
+    @checked
     def __init__(self, into: int, out: int, stride: int, bottleneck: bool, pre: bool, shortcut: Shortcut, skip: float) -> None:
         super().__init__()
         thin = out // 4

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import prefix_state
 from ._trunk import inside, pool, spans_of, trunk, writer
 from .language_model import embed
 
-Count = Annotated[int, Range(least=1)]
 Scoring = Literal["dot", "general", "additive"]
 
 
@@ -40,6 +39,7 @@ class Lookup(nn.Module):
     The part of a score that depends on the source alone is computed once, by `keys`.
     """
 
+    @checked
     def __init__(self, width: int, scoring: Scoring) -> None:
         super().__init__()
         self.scoring = scoring
@@ -81,6 +81,7 @@ class Seq2Seq(nn.Module):
     reads = ("source", "x", "lengths")
     causal = True
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which such models differ
         self,
         vocabulary: Count = 256,

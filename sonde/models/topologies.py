@@ -22,14 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import prefix_state
 from ._trunk import InputKind, enter, entry, inside, pool, spans_of, trunk, writer
 from .seq2seq import Seq2Seq
-
-Count = Annotated[int, Range(least=1)]
 
 
 @final
@@ -44,6 +42,7 @@ class Vec2Vec(nn.Module):
         mixer: what moves information along a sequence, by name; its options may follow: 'gla heads=8'
     """
 
+    @checked
     def __init__(self, inputs: Count, outputs: Count, width: Count = 64, depth: Count = 1, mixer: str = "gru") -> None:
         super().__init__()
         self.entry, self.trunk, self.head = nn.Linear(inputs, width), trunk(mixer, width, depth), nn.Linear(width, outputs)
@@ -68,6 +67,7 @@ class Vec2Seq(nn.Module):
 
     reads = ("source", "x")
 
+    @checked
     def __init__(
         self, source: Count, outputs: Count, kind: InputKind = "tokens", width: Count = 64, depth: Count = 1, mixer: str = "gru"
     ) -> None:
@@ -121,6 +121,7 @@ class Seq2Vec(nn.Module):
 
     reads = ("x", "lengths")
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which readers of a sequence differ
         self,
         inputs: Count,
@@ -165,6 +166,7 @@ class Tagger(nn.Module):
 
     reads = ("x", "lengths")
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which readers of a sequence differ
         self,
         inputs: Count,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Range, checked
 from ..nn.images import run_layers
 
 LOST = 4
@@ -37,6 +37,7 @@ class UNet(nn.Module):
         norm: normalize over the batch after each convolution
     """
 
+    @checked
     def __init__(
         self,
         channels: Annotated[int, Range(least=1)] = 1,

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.images import run_layers
 
-Count = Annotated[int, Range(least=1)]
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 """layers -> convolutions before each pooling; three more layers are dense"""
 WIDTHS = (64, 128, 256, 512, 512)
@@ -40,6 +39,7 @@ class VGG(nn.Module):
         dropout: share of values set to 0 after each of these two while training
     """
 
+    @checked
     def __init__(
         self,
         depth: Literal[11, 13, 16, 19] = 19,
@@ -50,8 +50,6 @@ class VGG(nn.Module):
         dropout: Annotated[float, Range(least=0, below=1)] = 0.5,
     ) -> None:
         super().__init__()
-        if depth not in DEPTHS:
-            raise _error(f"no VGG has {depth} layers", f"choose from {', '.join(map(str, DEPTHS))}")
         self.channels, self.image = channels, (224, 224)
         """channels of an image, and the size it usually has; others will do"""
         self.features = nn.Sequential()

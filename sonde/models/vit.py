@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, Range, checked
 from ..nn.block import Style, style_of
 from ..nn.positions import Positions
 from ..nn.stack import Stack
-from .language_model import Count, Probability, mixer_of
+from .language_model import Probability, mixer_of
 
 STYLE = Style("layer", eps=1e-6, activation="gelu", bias=True, scaled=False)
 """norms before the branches, as published"""
@@ -62,6 +62,7 @@ class ViT(nn.Module):
         style: norms and activation: a name such as gpt2, or a Style
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  an option for each way in which models of one size differ
         self,
         image: Annotated[tuple[int, ...], Range(least=1)] = (224, 224),
@@ -78,8 +79,8 @@ class ViT(nn.Module):
         style: str | Style = STYLE,
     ) -> None:
         super().__init__()
-        if len(image) != 2 or min(image) < 1:
-            raise _error(f"image must be height and width, not {tuple(image)}", "write image=(32, 32)")
+        if len(image) != 2:
+            raise _error(f"image must be height and width, not {image}", "write image=(32, 32)")
         if any(side % patch for side in image):
             raise _error(f"an image of {_size(image)} does not fall into patches of {patch}x{patch}", "use a patch that divides both sides")
         self.image, self.patch, self.channels, self.width, self.pool = (image[0], image[1]), patch, channels, width, pool

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.options import Count, checked
 from .spans import Spans, State
-
-Count = Annotated[int, Range(least=1)]
 
 ENDS = ("*mixer.out", "*ffn.down")
 """the linear maps at which the branches of a block end"""
@@ -39,6 +37,7 @@ class Bottleneck(nn.Module):
         middle: width of the narrow part
     """
 
+    @checked
     def __init__(self, base: nn.Linear, middle: Count = 16) -> None:
         super().__init__()
         self.base = base
@@ -63,6 +62,7 @@ class Lora(nn.Module):
         alpha: the change is multiplied by alpha / rank; none is 1
     """
 
+    @checked
     def __init__(self, base: nn.Linear, rank: Count = 8, alpha: float | None = None) -> None:
         super().__init__()
         most = min(base.in_features, base.out_features)
@@ -160,6 +160,7 @@ class Prompted(nn.Module):
         tokens: numbers of tokens whose vectors the prompt begins with; none is vectors at random, as large as those of tokens
     """
 
+    @checked
     def __init__(self, body: Any, length: Count = 20, tokens: Tensor | None = None) -> None:
         super().__init__()
         freeze(body)

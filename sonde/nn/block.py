@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.options import Range, checked
 from ..kernels.activate import activate
 from .mixers import Mixer
 from .mixers.attention import CrossAttention
@@ -98,6 +98,7 @@ class FeedForward(nn.Module):
 
     small_start = True
 
+    @checked
     def __init__(
         self, width: int = 64, factor: Annotated[float, Range(above=0)] = 4.0, kind: FeedForwardActivation = "swiglu", bias: bool = False
     ) -> None:

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.options import Count, Range, checked
 
 
-def output_size(size: int, kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> int:
+@checked
+def output_size(size: Count, kernel: Count, stride: Count = 1, padding: Annotated[int, Range(0)] = 0, dilation: Count = 1) -> int:
     """Outputs along one axis: floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1."""
     reach = dilation * (kernel - 1) + 1
-    if min(size, kernel, stride, dilation) < 1 or padding < 0:
-        raise BadInput(f"size {size}, kernel {kernel}, stride {stride}, dilation {dilation} must be >= 1, padding {padding} >= 0")
     if size + 2 * padding < reach:
         raise BadInput(f"a kernel that reaches over {reach} does not fit into {size + 2 * padding}", fix="use more padding")
     return (size + 2 * padding - reach) // stride + 1

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.errors import BadInput
+from ..core.options import Share, checked
 
 
 @final
@@ -25,15 +26,12 @@ class Dropout(_DropoutNd):
     as it is and multiplies by 1 - p in evaluation (the first form); None rescales nowhere, so the two disagree
     """
 
-    def __init__(self, p: float | None = None, keep_prob: float | None = None, scale: Literal["train", "test"] | None = "train") -> None:
+    @checked
+    def __init__(self, p: Share | None = None, keep_prob: Share | None = None, scale: Literal["train", "test"] | None = "train") -> None:
         if p is not None and keep_prob is not None:
             raise BadInput("dropout takes p or keep_prob, not both", where="Dropout", fix="they add up to 1")
-        drop = 0.5 if p is None and keep_prob is None else p if keep_prob is None else 1 - keep_prob
-        if drop is None or not 0 <= drop <= 1:
-            raise BadInput(f"a chance lies between 0 and 1, not {p if keep_prob is None else keep_prob}", where="Dropout")
-        if scale not in ("train", "test", None):
-            raise BadInput(f"scale must be 'train', 'test' or None, not {scale!r}", where="Dropout")
-        super().__init__(p=drop)
+        drop = 0.5 if p is None else p
+        super().__init__(p=drop if keep_prob is None else 1 - keep_prob)
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:

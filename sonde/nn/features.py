@@ -20,18 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import BadInput, nearest
+from ..core.options import checked
 
 Feature = Callable[[Tensor], Tensor]
 FeatureName = Literal["identity", "elu", "relu", "polynomial", "dpfp", "hedgehog"]
 
 
-def feature(name: str, width: int) -> nn.Module:
+@checked
+def feature(name: FeatureName, width: int) -> nn.Module:
     """A new feature map for vectors of `width` numbers."""
-    make = _MAPS.get(name)
-    if make is None:
-        raise BadInput(f"no feature map '{name}'", fix=nearest(name, _MAPS))
-    return make(width)
+    return _MAPS[name](width)
 
 
 @final

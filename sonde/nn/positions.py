@@ -15,17 +15,16 @@ B batch, T time, N keys, D width, H heads.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from ..core.options import Range
+from ..core.options import Count, checked
 from .spans import State
 
 PositionKind = Literal["none", "learned", "sinusoidal", "binary"]
-Count = Annotated[int, Range(least=1)]
 
 
 def sinusoidal(places: Tensor, width: int, base: float = 10000.0) -> Tensor:
@@ -52,6 +51,7 @@ class Positions(nn.Module):
         scale: factor of a learned code, whose numbers begin with a standard deviation of `std`
     """
 
+    @checked
     def __init__(
         self,
         kind: Literal["learned", "sinusoidal", "binary"],
@@ -134,6 +134,7 @@ class RelativeBias(nn.Module):
         furthest: all distances from this one on are one class
     """
 
+    @checked
     def __init__(self, heads: int = 4, causal: bool = True, buckets: Count = 32, furthest: Count = 128) -> None:
         super().__init__()
         self.causal, self.buckets, self.furthest = causal, buckets, furthest

@@ -6,15 +6,13 @@ f = step(w.x + b)         step(a) = 0 for a < 0, 1 for a > 0, and `at_zero` at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, nearest
-from ..core.options import Range
-
-CODES = ("01", "pm1")
+from ..core.errors import BadInput
+from ..core.options import checked
 
 
 def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
@@ -32,7 +30,7 @@ class StepActivation(nn.Module):
         at_zero: the value at exactly 0; the notes use both 1 and 0, and 0.5 lies between them
     """
 
-    def __init__(self, at_zero: Annotated[float, Range(0, 1)] = 1.0) -> None:
+    def __init__(self, at_zero: float = 1.0) -> None:
         super().__init__()
         if at_zero not in (0, 0.5, 1):
             raise BadInput(f"at_zero must be 0, 0.5 or 1, not {at_zero!r}", where="StepActivation")
@@ -56,6 +54,7 @@ class ThresholdLayer(nn.Module):
     weight: Tensor
     bias: Tensor
 
+    @checked
     def __init__(
         self,
         weight: Any,
@@ -68,8 +67,6 @@ class ThresholdLayer(nn.Module):
         if weight.ndim != 2 or bias.shape != weight.shape[:1]:
             what = f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)} do not fit"
             raise BadInput(what, where="ThresholdLayer", fix="give weight (out, in) and bias (out,)")
-        if labels not in CODES:
-            raise BadInput(f"no output code '{labels}'", where="ThresholdLayer", fix=nearest(labels, CODES))
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
         self.step, self.labels = StepActivation(at_zero), labels

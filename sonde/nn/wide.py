@@ -17,20 +17,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.options import Range, checked
 from .activations import activation as make_activation
 
 Function = Callable[[Tensor], Tensor]
+Variance = Annotated[float, Range(0)]
 NODES = 240
 """points of the trapezoid rule on each of two axes; on one there are four times as many.  Even, so that none lies on a kink at 0"""
 
 
-def kernel(x: Tensor, depth: int, activation: str | Function = "relu", weight: float = 2.0, bias: float = 0.0) -> Tensor:
+@checked
+def kernel(
+    x: Tensor, depth: Annotated[int, Range(0)], activation: str | Function = "relu", weight: Variance = 2.0, bias: Variance = 0.0
+) -> Tensor:
     """Covariance between inputs x (N, d) before each of `depth` activations and at the output: (depth + 1, N, N).
 
     Args:
@@ -42,11 +47,6 @@ def kernel(x: Tensor, depth: int, activation: str | Function = "relu", weight: f
     """
     if x.ndim != 2 or not bool(x.isfinite().all()):
         raise BadInput(f"inputs must be finite, of shape (N, d), not {tuple(x.shape)}", where="wide kernel")
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
-        raise BadInput(f"depth must be a whole number >= 0, not {depth!r}", where="wide kernel")
-    for name, value in (("weight", weight), ("bias", bias)):
-        if not 0 <= value < math.inf:
-            raise BadInput(f"{name} must be a number >= 0, not {value!r}", where="wide kernel", fix="it is a variance")
     x = x.double()
     layers = [bias + weight * x @ x.mT / x.shape[1]]
     for _ in range(depth):

@@ -6,15 +6,19 @@ A likelihood says what one target costs; masks, weights, counts and precision ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.terms import Term, Terms
 from . import _weight
+
+PositiveOrLearned = Annotated[float, Range(above=0)] | Literal["learned"]
+"""a fixed number, or one that the model gives for each target"""
 
 
 class Likelihood(ABC):
@@ -189,13 +193,6 @@ def expand_like(y: Tensor, value: float) -> Tensor:
 def real_targets(y: Tensor) -> tuple[str, Tensor, str]:
     """The rule of a likelihood over all real numbers."""
     return "targets must be finite", ~torch.isfinite(y), "clean the data"
-
-
-def positive(value: object, what: str) -> float:
-    """A number above 0, or an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise BadInput(f"{what} must be a number > 0 or 'learned', not {value!r}")
-    return float(value)
 
 
 def _stretch(values: Tensor, y: Tensor) -> Tensor:

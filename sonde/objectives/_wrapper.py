@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
+from ..core.options import Range
 from ..core.terms import Terms
+
+PenaltyFactor = Annotated[float, Range(0)]
+"""what a term of a loss is multiplied by; 0 leaves it out"""
 
 
 class Wrapper(ABC):
@@ -51,10 +54,3 @@ class Wrapper(ABC):
     @phase.setter
     def phase(self, value: int | None) -> None:
         self.objective.phase = value
-
-
-def factor(value: object, name: str, where: str, fix: str = "0 leaves it out") -> float:
-    """A number >= 0 that a term of a loss is multiplied by, or an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise BadInput(f"{name} must be a number >= 0, not {value!r}", where=where, fix=fix)
-    return float(value)

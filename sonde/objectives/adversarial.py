@@ -13,7 +13,7 @@ Once G draws from the data's own distribution, D can do no better than 1/2: the 
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,11 @@ from torch.nn.functional import softplus
 
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput
+from ..core.options import Count, Range, checked
 from ..core.terms import Term, Terms
 from . import _unlabeled, _weight
 from ._noise import normal
-from ._wrapper import factor
+from ._wrapper import PenaltyFactor
 
 DISCRIMINATOR, GENERATOR = 0, 1
 
@@ -45,16 +46,18 @@ class Adversarial:
         generator_steps: steps of the generator after them; 0 trains the discriminator alone
     """
 
-    def __init__(self, smoothing: float = 0.0, r1: float = 0.0, discriminator_steps: int = 1, generator_steps: int = 1) -> None:
-        self.smoothing = factor(smoothing, "smoothing", "adversarial")
-        if self.smoothing >= 0.5:
+    @checked
+    def __init__(
+        self,
+        smoothing: Annotated[float, Range(0)] = 0.0,
+        r1: PenaltyFactor = 0.0,
+        discriminator_steps: Count = 1,
+        generator_steps: Annotated[int, Range(0)] = 1,
+    ) -> None:
+        if smoothing >= 0.5:
             message = f"smoothing must be a number below 0.5, not {smoothing!r}"
             raise BadInput(message, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
-        self.r1 = factor(r1, "r1", "adversarial", "0 leaves the penalty out")
-        for name, turns, least in (("discriminator_steps", discriminator_steps, 1), ("generator_steps", generator_steps, 0)):
-            if isinstance(turns, bool) or not isinstance(turns, int) or turns < least:
-                message = f"{name} must be a whole number >= {least}, not {turns!r}"
-                raise BadInput(message, where="adversarial", fix="1 and 1 is usual; generator_steps=0 trains the discriminator alone")
+        self.smoothing, self.r1 = smoothing, r1
         self.phases = (DISCRIMINATOR,) * discriminator_steps + (GENERATOR,) * generator_steps
         self.phase: int | None = None
         """the network this step updates; None gives both a gradient"""

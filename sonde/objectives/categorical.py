@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Annotated, final
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import Range, checked
 from ._likelihood import Likelihood, expand_like, misfit
 
 # Torch skips targets of this value without a word; ours are left out by a mask alone, so the value is out of reach.
@@ -36,11 +37,11 @@ class Categorical(Likelihood):
     link = "softmax"
     repeatable = True
 
-    def __init__(self, classes: int | None = None, smoothing: float = 0.0, weights: Sequence[float] | None = None) -> None:
-        if not 0 <= smoothing < 1:
-            raise BadInput(f"smoothing must be >= 0 and < 1, not {smoothing!r}", where=self.name)
-        self.smoothing = smoothing
-        self.classes = classes
+    @checked
+    def __init__(
+        self, classes: int | None = None, smoothing: Annotated[float, Range(0, below=1)] = 0.0, weights: Sequence[float] | None = None
+    ) -> None:
+        self.classes, self.smoothing = classes, smoothing
         if weights is not None:
             self.class_weights = torch.as_tensor(weights, dtype=torch.float32)
             if self.class_weights.ndim != 1 or not bool((self.class_weights.isfinite() & (self.class_weights >= 0)).all()):

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.options import checked
 from ..core.terms import Term, Terms
-from . import _weight, _wrapper
+from . import _weight
 from ._coder import Coder, examples
-from ._wrapper import Wrapper
+from ._wrapper import PenaltyFactor, Wrapper
 from .reconstruction import Reconstruction
 
 
@@ -33,8 +34,9 @@ class Contractive(Wrapper):
         objective: the objective of the output
     """
 
-    def __init__(self, factor: float, objective: Any = None) -> None:
-        self.factor = _wrapper.factor(factor, "the factor", "contractive")
+    @checked
+    def __init__(self, factor: PenaltyFactor, objective: Any = None) -> None:
+        self.factor = factor
         self.objective = Reconstruction() if objective is None else objective
 
     def __call__(self, model: Any, batch: Batch) -> Terms:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ..core.batch import Batch, ask
 from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.options import Range, checked
 from ..core.terms import Terms
 
 
@@ -39,9 +39,8 @@ class Contrastive:
 
     name = "contrastive"
 
+    @checked
     def __init__(self, group: Annotated[int, Range(least=0)] = 0, same: str | None = None) -> None:
-        if group < 0:
-            raise BadInput(f"a group has 1 pair or more, not {group}", where=self.name, fix="0 compares all")
         self.group, self.same = group, same
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:

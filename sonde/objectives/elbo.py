@@ -17,11 +17,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.batch import Batch
+from ..core.options import checked
 from ..core.terms import Term, Terms
 from . import _weight
 from ._coder import Coder, examples
 from ._noise import normal
-from ._wrapper import Wrapper, factor
+from ._wrapper import PenaltyFactor, Wrapper
 from .bernoulli import Bernoulli
 from .gaussian import Gaussian
 from .reconstruction import Reconstruction
@@ -43,8 +44,9 @@ class Elbo(Wrapper):
         beta: factor of the KL; below 1 for closer reconstructions, above 1 for simpler codes
     """
 
-    def __init__(self, likelihood: Any = None, beta: float = 1.0) -> None:
-        self.likelihood, self.beta = Bernoulli() if likelihood is None else likelihood, factor(beta, "beta", "elbo")
+    @checked
+    def __init__(self, likelihood: Any = None, beta: PenaltyFactor = 1.0) -> None:
+        self.likelihood, self.beta = Bernoulli() if likelihood is None else likelihood, beta
         self.objective = Reconstruction(self.likelihood)
 
     def __call__(self, model: Any, batch: Batch) -> Terms:

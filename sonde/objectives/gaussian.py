@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.errors import BadInput
-from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
+from ..core.options import checked
+from ._likelihood import Likelihood, PositiveOrLearned, align, errors, expand_like, halves, real_targets, reduce
 
 
 @final
@@ -31,8 +31,9 @@ class Gaussian(Likelihood):
     link = "identity"
     repeatable = True
 
-    def __init__(self, variance: float | Literal["learned"] = 1.0) -> None:
-        self.variance = None if variance == "learned" else positive(variance, "variance")
+    @checked
+    def __init__(self, variance: PositiveOrLearned = 1.0) -> None:
+        self.variance = None if variance == "learned" else variance
         self.factor = 0.5 if self.variance is None else 0.5 / self.variance
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
@@ -55,13 +56,12 @@ class Gaussian(Likelihood):
         return real_targets(y)
 
 
+@checked
 def squared_error(output: Tensor, y: Tensor, reduction: Literal["mean", "sum"] = "mean", half: bool = False) -> Tensor:
     """The squares (output - y)^2 as books print them: their mean or their sum, with or without a half before them.
 
     All four have the same minimum; `reduction='mean', half=True` is the loss of `Gaussian()`.
     """
-    if reduction not in ("mean", "sum"):
-        raise BadInput(f"reduction must be 'mean' or 'sum', not {reduction!r}", where="squared error")
     loss = F.mse_loss(*align(output, y, "squared error"), reduction=reduction)
     return loss / 2 if half else loss
 

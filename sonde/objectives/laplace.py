@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ._likelihood import Likelihood, align, errors, expand_like, halves, positive, real_targets, reduce
+from ..core.options import checked
+from ._likelihood import Likelihood, PositiveOrLearned, align, errors, expand_like, halves, real_targets, reduce
 
 
 @final
@@ -30,8 +31,9 @@ class Laplace(Likelihood):
     link = "identity"
     repeatable = True
 
-    def __init__(self, scale: float | Literal["learned"] = 1.0) -> None:
-        self.scale = None if scale == "learned" else positive(scale, "scale")
+    @checked
+    def __init__(self, scale: PositiveOrLearned = 1.0) -> None:
+        self.scale = None if scale == "learned" else scale
         self.factor = 1.0 if self.scale is None else 1.0 / self.scale
 
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import checked
 from ..core.terms import Term, Terms
-from ._wrapper import Wrapper, factor
+from ._wrapper import PenaltyFactor, Wrapper
 from .gaussian import Gaussian
 
 
@@ -28,10 +29,10 @@ class Penalized(Wrapper):
         biases: whether vectors (biases, gains of norms) are penalized like matrices
     """
 
-    def __init__(self, objective: Any, l2: float = 0.0, l1: float = 0.0, biases: bool = False) -> None:
+    @checked
+    def __init__(self, objective: Any, l2: PenaltyFactor = 0.0, l1: PenaltyFactor = 0.0, biases: bool = False) -> None:
         self.objective, self.biases = objective, biases
-        factors = {name: factor(value, name, "penalized") for name, value in (("l2", l2), ("l1", l1))}
-        self.factors = {name: value for name, value in factors.items() if value}
+        self.factors = {name: value for name, value in (("l2", l2), ("l1", l1)) if value}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         terms = self.objective(model, batch)

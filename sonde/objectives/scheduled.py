@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import Count, Range, Share, checked
 from ..core.terms import Terms
 from ._wrapper import Wrapper
 from .categorical import Categorical
@@ -25,29 +26,24 @@ Fraction = Callable[[int], float]
 """share of places that are the model's own, as a function of the step"""
 
 
-def linear(steps: int, most: float = 1.0) -> Fraction:
+@checked
+def linear(steps: Count, most: Share = 1.0) -> Fraction:
     """From 0 to `most` along a line, there after so many steps."""
-    _check_name("linear", steps > 0 and 0 <= most <= 1)
     return lambda step: most * min(step / steps, 1.0)
 
 
-def exponential(base: float, most: float = 1.0) -> Fraction:
+@checked
+def exponential(base: Annotated[float, Range(above=0, below=1)], most: Share = 1.0) -> Fraction:
     """most (1 - base^step), base below 1: fast at first."""
-    _check_name("exponential", 0 < base < 1 and 0 <= most <= 1)
     return lambda step: most * (1 - base**step)
 
 
-def inverse_sigmoid(pace: float, most: float = 1.0) -> Fraction:
+@checked
+def inverse_sigmoid(pace: Annotated[float, Range(1)], most: Share = 1.0) -> Fraction:
     """most (1 - pace / (pace + exp(step / pace))): slow at first, half after about pace log(pace) steps; pace at least 1."""
-    _check_name("inverse_sigmoid", pace >= 1 and 0 <= most <= 1)
     # pace / (pace + e^u) = 1 / (1 + e^(u - log pace)), which does not overflow; less its value at 0, so that it begins there
     share: Fraction = lambda step: 1 / (1 + math.exp(min(math.log(pace) - step / pace, 700.0)))  # noqa: E731
     return lambda step: most * (share(step) - share(0)) / (1 - share(0))
-
-
-def _check_name(name: str, fine: bool) -> None:
-    if not fine:
-        raise BadInput(f"these settings of '{name}' make no fraction that rises from 0", where="scheduled", fix="see its docstring")
 
 
 @torch.no_grad()

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import checked
 from ..core.terms import Term, Terms
 from . import _weight
 from ._coder import Coder, examples
-from ._wrapper import Wrapper, factor
+from ._wrapper import PenaltyFactor, Wrapper
 from .reconstruction import Reconstruction
 
 
@@ -37,15 +38,21 @@ class Sparse(Wrapper):
         above: a value of the code larger than this is in use
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  one factor for each penalty of the formula
-        self, objective: Any = None, l1: float = 0.0, l2: float = 0.0, kl: float = 0.0, rate: float = 0.05, above: float = 0.0
+        self,
+        objective: Any = None,
+        l1: PenaltyFactor = 0.0,
+        l2: PenaltyFactor = 0.0,
+        kl: PenaltyFactor = 0.0,
+        rate: float = 0.05,
+        above: float = 0.0,
     ) -> None:
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
             message = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
             raise BadInput(message, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
         self.objective = Reconstruction() if objective is None else objective
-        factors = {name: factor(value, name, "sparse") for name, value in (("l1", l1), ("l2", l2), ("kl", kl))}
-        self.factors = {name: value for name, value in factors.items() if value}
+        self.factors = {name: value for name, value in (("l1", l1), ("l2", l2), ("kl", kl)) if value}
         self.rate, self.above = float(rate), above
 
     def __call__(self, model: Any, batch: Batch) -> Terms:

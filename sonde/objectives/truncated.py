@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import Count, checked
 from ..core.terms import Terms
 from ._wrapper import Wrapper
 from .gaussian import Gaussian
@@ -31,9 +32,8 @@ class Truncated(Wrapper):
         ordered: the pieces of a row follow one another: the state goes on, detached; otherwise each begins afresh
     """
 
-    def __init__(self, objective: Any, steps: int = 32, ordered: bool = True) -> None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise BadInput(f"steps must be a whole number >= 1, not {steps!r}", where="truncated")
+    @checked
+    def __init__(self, objective: Any, steps: Count = 32, ordered: bool = True) -> None:
         self.objective, self.steps, self.ordered = objective, steps, ordered
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:

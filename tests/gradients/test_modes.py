@@ -134,7 +134,7 @@ BAD = [
     (lambda: modes.gradient(f, [1.0]), "x is a list"),
     (lambda: modes.gradient(f, {}), "x is a dict"),
     (lambda: modes.gradient(f, {"a": 3}), "'a' is a int"),
-    (lambda: modes.jacobian(f, X, "sideways"), "no mode 'sideways'"),
+    (lambda: modes.jacobian(f, X, "sideways"), "must be one of forward, reverse, not 'sideways'"),
     (lambda: modes.jacobian(torch.argmax, X), "gives int64"),
     (lambda: modes.plan(lambda x: 3.0, X), "gives float, not a tensor"),
     (lambda: modes.hvp(lambda t: t["a"].sum(), {"a": X}, X), "direction v is a Tensor"),

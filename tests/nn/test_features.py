@@ -76,5 +76,5 @@ def test_fourier_gradients_even_at_zero() -> None:
 
 
 def test_an_unknown_name() -> None:
-    with pytest.raises(BadInput, match="no feature map 'hedghog'; did you mean 'hedgehog'"):
+    with pytest.raises(BadInput, match="argument 'name' of feature must be one of .*not 'hedghog'; did you mean 'hedgehog'"):
         feature("hedghog", 4)

@@ -89,7 +89,7 @@ def test_the_rest_is_the_objective_s_own():
 def test_bad_use_is_named():
     model, batch = problem()
     for settings in ({"l2": -1.0}, {"l1": float("nan")}, {"l2": True}, {"l1": "small"}):
-        with pytest.raises(BadInput, match="must be a number >= 0"):
+        with pytest.raises(BadInput, match="of Penalized must be (>= 0|a finite number|a number)"):
             Penalized(Gaussian(), **settings)
     with pytest.raises(BadInput, match="the model itself"):
         Penalized(Gaussian(), l2=1.0)(lambda x: model(x), batch)

@@ -71,7 +71,7 @@ def test_nothing_is_remembered_between_calls() -> None:
 
 def test_mistakes_are_told() -> None:
     model, batch = setting()
-    with pytest.raises(BadInput, match="steps must be a whole number >= 1, not 0"):
+    with pytest.raises(BadInput, match="argument 'steps' of Truncated must be >= 1, not 0"):
         Truncated(Categorical(), 0)
     with pytest.raises(BadInput, match="Linear cannot continue from a state"):
         Truncated(Categorical())(torch.nn.Linear(2, 2), batch)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State
 from . import gsa
 from ._gates import full
@@ -54,6 +54,7 @@ class ABC(Recurrent):
         average: divide the memories by the sum of what was written; without it they grow with the length
     """
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None, average: bool = True
     ) -> None:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Range, checked
 from ...kernels.attend import attend as fused
 from ...kernels.decode import Program, Vectors
 from ...kernels.states import Memory, Rooms, linear, unfit
@@ -185,6 +185,7 @@ class Attention(Mixer):
     grows = ("k", "v")
     small_start = True
 
+    @checked
     def __init__(  # noqa: PLR0913  the choices in which published attention layers differ
         self,
         width: PositiveWidth = 64,
@@ -286,6 +287,7 @@ class CrossAttention(nn.Module):
 
     small_start = True
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, unit
@@ -40,6 +40,7 @@ class DeltaNet(Recurrent):
         gate: multiply the output by a swish gate
     """
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

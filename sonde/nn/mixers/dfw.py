@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
 from ._gates import full
 from ._mixer import Recurrent
@@ -33,6 +33,7 @@ class DFW(Recurrent):
         keys: numbers per key of each head; none takes as many as a value has
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
         head = divides(width, heads, "DFW")

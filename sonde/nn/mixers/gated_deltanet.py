@@ -7,21 +7,19 @@ Yang, Kautz and Hatamizadeh, Gated Delta Networks: Improving Mamba2 with Delta R
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias, unit
 from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, merge, split
-
-Count = Annotated[int, Range(least=1)]
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor) -> Rule:
@@ -44,6 +42,7 @@ class GatedDeltaNet(Recurrent):
 
     no_decay = ("log_rate",)
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..features import Fourier
 from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._gates import full
@@ -43,6 +43,7 @@ class GatedRFA(Recurrent):
         features: random directions for each head; there are twice as many features
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, features: Annotated[int, Range(least=1)] = 64) -> None:
         super().__init__()
         self.width, self.heads = width, heads

@@ -10,7 +10,7 @@ from typing import Annotated, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
 from ._gates import full
 from ._mixer import Recurrent
@@ -32,6 +32,7 @@ class GLA(Recurrent):
         rank: width of the bottleneck that makes the forget gate
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:
         super().__init__()
         self.width, self.heads = width, heads

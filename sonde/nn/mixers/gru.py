@@ -14,6 +14,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from ...core.options import checked
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, keeping
 from ._gates import full
@@ -32,6 +33,7 @@ class GRU(Cell):
         memory: about so many steps the units remember at first, each its own share of them; none is a few
     """
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import State, Steps
 from ._gates import full
 from ._mixer import Recurrent
@@ -40,6 +40,7 @@ class GSA(Recurrent):
         slots: of each memory; none takes as many as a key has numbers
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
         head = divides(width, heads, "GSA")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State
 from . import gla
 from ._gates import full
@@ -37,6 +37,7 @@ class HGRN2(Recurrent):
         bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:
         super().__init__()
         divides(width, heads, "HGRN2")

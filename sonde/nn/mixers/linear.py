@@ -11,6 +11,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from ...core.options import checked
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, divides, merge, split
@@ -30,6 +31,7 @@ class Linear(Recurrent):
         heads: independent states
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads

@@ -12,6 +12,7 @@ from typing import final
 
 from torch import Tensor, nn
 
+from ...core.options import checked
 from ..features import Feature, FeatureName, feature
 from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._mixer import Recurrent
@@ -37,6 +38,7 @@ class LinearNorm(Recurrent):
         feature_map: what queries and keys are mapped to
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import State
 from ._mixer import Mixer
 from ._parts import Heads, PositiveWidth, divides, merge, split
@@ -39,6 +39,7 @@ class Linformer(Mixer):
     E: Tensor
     F: Tensor
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -15,6 +15,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from ...core.options import checked
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, keeping
 from ._gates import full
@@ -34,6 +35,7 @@ class LSTM(Cell):
 
     keeps = ("h", "c")
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

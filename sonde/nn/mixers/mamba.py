@@ -8,20 +8,18 @@ Gu and Dao, Mamba: Linear-Time Sequence Modeling with Selective State Spaces, 20
 from __future__ import annotations
 
 import math
-from typing import Annotated, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
 from ._mixer import Recurrent
 from ._parts import PositiveWidth
-
-Count = Annotated[int, Range(least=1)]
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, a: Tensor, rate: Tensor, d: Tensor | None = None) -> Rule:
@@ -47,6 +45,7 @@ class Mamba(Recurrent):
 
     no_decay = ("log_rate", "skip")
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, states: Count = 16, expand: Count = 2, rank: Count | None = None, taps: Count = 4
     ) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Count, Range, checked
 from ...kernels.decode import Program, Vectors
 from ...kernels.states import Memory, Renewed, linear
 from ..recurrence import Rule, State, Steps
@@ -22,8 +22,6 @@ from ..short_conv import ShortConv
 from ._gates import full, step_bias
 from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, divides, merge, split
-
-Count = Annotated[int, Range(least=1)]
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, a: Tensor | None = None, d: Tensor | None = None) -> Rule:
@@ -54,6 +52,7 @@ class Mamba2(Recurrent):
 
     no_decay = ("log_rate", "skip")
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps, divide, with_ones
 from ._gates import full
 from ._mixer import Recurrent
@@ -61,6 +61,7 @@ class MLSTM(Recurrent):
         input_bias: the input gate's bias at the start; so low that the state begins almost closed
     """
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
     ) -> None:

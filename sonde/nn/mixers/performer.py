@@ -21,7 +21,7 @@ from typing import Annotated, final
 import torch
 from torch import Tensor, nn
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..precision import full_precision
 from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._mixer import Recurrent
@@ -77,6 +77,7 @@ class Performer(Recurrent):
 
     W: Tensor
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, heads: Heads = 4, features: Annotated[int, Range(1)] = 64, causal: bool = True, rotary: bool = True
     ) -> None:

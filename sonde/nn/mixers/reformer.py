@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..precision import full_precision
 from ..recurrence import State
 from ._mixer import Mixer
@@ -68,6 +68,7 @@ class Reformer(Mixer):
     rotations: Tensor
     grows = ("k", "v", "buckets")
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
+from ...core.options import checked
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rotate, split
@@ -39,6 +40,7 @@ class RetNet(Recurrent):
         heads: independent states
     """
 
+    @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads

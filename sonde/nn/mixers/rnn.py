@@ -10,6 +10,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from ...core.options import checked
 from ..recurrence import State
 from ._cell import Cell
 from ._gates import full
@@ -26,6 +27,7 @@ class RNN(Cell):
         activation: what bends the sum
     """
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, hidden: PositiveWidth | None = None, activation: Literal["tanh", "relu"] = "tanh"
     ) -> None:

@@ -9,13 +9,13 @@ Peng et al., Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurre
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import tail_of
 from ._gates import full
@@ -23,7 +23,6 @@ from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, divides, merge, split
 
 BonusSide = Literal["value", "key"]
-Count = Annotated[int, Range(least=1)]
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: BonusSide = "value") -> Rule:
@@ -49,6 +48,7 @@ class RWKV6(Recurrent):
 
     no_decay = ("share", "now")
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, heads: Heads = 4, rank: Count = 32, decay_rank: Count = 64, bonus: BonusSide = "key"
     ) -> None:

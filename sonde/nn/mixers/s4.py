@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import BadInput
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
 from ._gates import full, step_sizes
 from ._mixer import Recurrent
@@ -46,6 +46,7 @@ class S4(Recurrent):
 
     no_decay = ("log_step", "log_rate", "turn", "skip")
 
+    @checked
     def __init__(
         self, width: PositiveWidth = 64, states: Annotated[int, Range(least=1)] = 64, kind: Literal["complex", "real"] = "complex"
     ) -> None:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.options import Range
+from ...core.options import Range, checked
 from ..recurrence import State
 from ._mixer import Mixer
 from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split
@@ -46,6 +46,7 @@ class Window(Mixer):
         rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
     """
 
+    @checked
     def __init__(
         self,
         width: PositiveWidth = 64,

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from ...core.errors import BadInput
+from ...core.options import Range, checked
 from .measures import probabilities
 
 Symbol = TypeVar("Symbol", bound=Hashable)
 LETTERS = "0123456789"
 
 
-def huffman(weights: Mapping[Symbol, float] | Sequence[float], letters: int = 2) -> dict[Any, str]:
+@checked
+def huffman(weights: Mapping[Symbol, float] | Sequence[float], letters: Annotated[int, Range(2, len(LETTERS))] = 2) -> dict[Any, str]:
     """Symbol -> its word, for symbols with these probabilities or counts: the rarest are joined, again and again (Huffman 1952).
 
     Args:
         letters: how many different letters words are made of, 2 to 10; a symbol that never occurs has no word
     """
     table = dict(weights) if isinstance(weights, Mapping) else dict(enumerate(weights))
-    if not 2 <= letters <= len(LETTERS):
-        raise BadInput(f"a code needs 2 to {len(LETTERS)} letters, not {letters!r}", where="huffman")
     if not table:
         raise BadInput("there is nothing to code", where="huffman", fix="give at least one symbol")
     for symbol, weight in table.items():

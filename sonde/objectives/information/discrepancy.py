@@ -8,13 +8,17 @@ the far ones, do not.  Gretton and others, A Kernel Two-Sample Test, 2012.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from ...core.errors import BadInput
+from ...core.options import Range, checked
 
 
-def discrepancy(x: Tensor, y: Tensor, width: float) -> float:
+@checked
+def discrepancy(x: Tensor, y: Tensor, width: Annotated[float, Range(above=0)]) -> float:
     """MMD^2 between the samples x (n, ...) and y (m, ...), each taken as a distribution of its own: 0 for the same points.
 
     Args:
@@ -22,8 +26,6 @@ def discrepancy(x: Tensor, y: Tensor, width: float) -> float:
     """
     if x.shape[1:] != y.shape[1:] or not (len(x) and len(y)):
         raise BadInput(f"samples of {tuple(x.shape)} and {tuple(y.shape)} cannot be compared", where="discrepancy")
-    if not width > 0:
-        raise BadInput(f"width must be a number > 0, not {width!r}", where="discrepancy")
     x, y = (each.detach().reshape(len(each), -1).double() for each in (x, y))
 
     def kernel(a: Tensor, b: Tensor) -> float:

@@ -9,19 +9,21 @@ has probability 0 adds nothing, and a q of 0 where p is not costs infinity.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch import distributions as D
 
-from ...core.errors import BadInput, nearest
+from ...core.errors import BadInput
+from ...core.options import Range, checked
 
-Base = Literal["nats", "bits"] | float
+Base = Literal["nats", "bits"] | Annotated[float, Range(above=1)]
 ProbabilityTable = Any
 """numbers >= 0 whose sum over the last axis is 1: a tensor, an array, or nested lists"""
 
 
+@checked
 def entropy(p: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p): the mean surprise of p, and the shortest mean code for it."""
     if isinstance(p, D.Distribution):
@@ -29,6 +31,7 @@ def entropy(p: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor
     return cross_entropy(p, p, base)
 
 
+@checked
 def cross_entropy(p: ProbabilityTable | D.Distribution, q: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p, q): the mean surprise at outcomes of p for one who believes q; the mean length of q's code under p."""
     if isinstance(p, D.Distribution) or isinstance(q, D.Distribution):
@@ -38,6 +41,7 @@ def cross_entropy(p: ProbabilityTable | D.Distribution, q: ProbabilityTable | D.
     return -torch.where(p > 0, p * torch.where(p > 0, q, 1.0).log(), 0.0).sum(-1) / unit
 
 
+@checked
 def kl(
     p: ProbabilityTable | D.Distribution,
     q: ProbabilityTable | D.Distribution,
@@ -45,8 +49,6 @@ def kl(
     direction: Literal["forward", "reverse"] = "forward",
 ) -> Tensor:
     """KL(p, q), the mean over p of log p/q; 'reverse' is KL(q, p), the mean over q of log q/p."""
-    if direction not in ("forward", "reverse"):
-        raise BadInput(f"no direction '{direction}'", where="kl", fix=nearest(direction, ("forward", "reverse")))
     if direction == "reverse":
         p, q = q, p
     if isinstance(p, D.Distribution) != isinstance(q, D.Distribution):
@@ -62,6 +64,7 @@ def kl(
     return torch.where(close, p * (t - t.log1p()), apart).sum(-1) / per(base)
 
 
+@checked
 def surprise(p: ProbabilityTable, base: Base = "nats") -> Tensor:
     """-log p of every outcome: the length of its word in an ideal code."""
     return -probabilities(p, positive=True).log() / per(base)
@@ -103,16 +106,10 @@ def probabilities(table: ProbabilityTable, positive: bool = False, within: float
     return p
 
 
+@checked
 def per(base: Base) -> float:
     """Nats in one unit of the base: 1 for 'nats', log 2 for 'bits' or 2, log b for any other number b."""
-    if isinstance(base, str):
-        units = {"nats": 1.0, "bits": math.log(2)}
-        if base not in units:
-            raise BadInput(f"no unit '{base}'", where="base", fix=nearest(base, units))
-        return units[base]
-    if isinstance(base, bool) or not isinstance(base, (int, float)) or not 1 < base < math.inf:
-        raise BadInput(f"a base of logarithms must be a number > 1, not {base!r}", where="base", fix="try 'nats', 'bits' or 10")
-    return math.log(base)
+    return {"nats": 1.0, "bits": math.log(2)}[base] if isinstance(base, str) else math.log(base)
 
 
 def _floats(table: Any) -> Tensor:
