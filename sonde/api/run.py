@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core import registry
 from ..core.batch import Batch, Data, ask
 from ..core.errors import BadInput, nearest
-from ..core.options import options_of
+from ..core.options import check_values, options_of
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..engine import saved
@@ -124,8 +124,5 @@ class Run:
 
 def resolve_lens(read: Callable, options: dict[str, Any], lens: str) -> dict[str, Any]:
     """Options of a lens, checked."""
-    known = options_of(read, f"lens '{lens}'", skip=("subject",))
-    for name in options:
-        if name not in known:
-            raise BadInput(f"lens '{lens}' has no option '{name}'", fix=nearest(name, known))
-    return {name: known[name].check(value) for name, value in options.items()}
+    owner = f"lens '{lens}'"
+    return check_values(options_of(read, owner, skip=("subject",)), options, owner)
