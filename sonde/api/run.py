@@ -70,12 +70,12 @@ class Run:
         """The data of the recipe, refused where they are another set than the one the run was trained on."""
         return saved.load_data(self.directory, self.recipe)
 
-    def model(self, which: str | int = "final") -> nn.Module:
+    def model(self, which: saved.Which = "final") -> nn.Module:
         """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint."""
         return saved.load_model(self.directory, self.recipe, which, lambda: self.data)
 
     @torch.no_grad()
-    def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
+    def predict(self, batch: Batch, which: saved.Which = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
         if not isinstance(batch, Batch):
             message = f"predict takes a Batch, not {type(batch).__name__}"

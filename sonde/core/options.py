@@ -119,7 +119,7 @@ class Option:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _matches(value, kind):
-            close = closest(str(value), map(str, get_args(kind))) if get_origin(kind) is Literal else None
+            close = closest(str(value), map(str, _choices(kind)))
             raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._error(value, "must be a finite number")
@@ -327,9 +327,9 @@ def _union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
 
 
-def _choices(kind: Any) -> bool:
-    """Whether a kind names the only values it has, at any depth."""
-    return get_origin(kind) is Literal or any(map(_choices, get_args(kind)))
+def _choices(kind: Any) -> list[Any]:
+    """The values that a kind names by `Literal`, at any depth."""
+    return list(get_args(kind)) if get_origin(kind) is Literal else [choice for inside in get_args(kind) for choice in _choices(inside)]
 
 
 def _optional(kind: Any) -> bool:
