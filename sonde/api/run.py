@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core import registry
 from ..core.batch import Batch, Data, ask
 from ..core.errors import BadInput, nearest
-from ..core.options import options_of
+from ..core.options import check_values, options_of
 from ..core.reading import Reading, Subject
 from ..core.recipe import Recipe
 from ..engine import saved
@@ -70,12 +70,12 @@ class Run:
         """The data of the recipe, refused where they are another set than the one the run was trained on."""
         return saved.load_data(self.directory, self.recipe)
 
-    def model(self, which: str | int = "final") -> nn.Module:
+    def model(self, which: saved.Which = "final") -> nn.Module:
         """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint."""
         return saved.load_model(self.directory, self.recipe, which, lambda: self.data)
 
     @torch.no_grad()
-    def predict(self, batch: Batch, which: str | int = "final") -> Tensor:
+    def predict(self, batch: Batch, which: saved.Which = "final") -> Tensor:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
         if not isinstance(batch, Batch):
             message = f"predict takes a Batch, not {type(batch).__name__}"
@@ -124,8 +124,5 @@ class Run:
 
 def resolve_lens(read: Callable, options: dict[str, Any], lens: str) -> dict[str, Any]:
     """Options of a lens, checked."""
-    known = options_of(read, f"lens '{lens}'", skip=("subject",))
-    for name in options:
-        if name not in known:
-            raise BadInput(f"lens '{lens}' has no option '{name}'", fix=nearest(name, known))
-    return {name: known[name].check(value) for name, value in options.items()}
+    owner = f"lens '{lens}'"
+    return check_values(options_of(read, owner, skip=("subject",)), options, owner)

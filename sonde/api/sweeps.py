@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from ..core import files
-from ..core.errors import BadInput, NumericalStop, SondeError, nearest
+from ..core.errors import BadInput, NumericalStop, SondeError
+from ..core.options import Range, checked
 from ..core.recipe import SIGNS
 from ..core.seeds import key
 from ..engine.execute import finish, register, update
@@ -35,7 +36,7 @@ from ..runs.layout import RunDirectory
 from .run import Run
 from .training import train
 
-METHODS = ("grid", "random", "tpe")
+Method = Literal["grid", "random", "tpe"]
 
 
 @dataclass
@@ -123,12 +124,13 @@ class Sweep:
         return [option for option in options if len({_format(row.setting[option]) for row in self.rows}) > 1]
 
 
+@checked
 def sweep(
     recipe: Any,
     axes: Mapping[str, Sequence[Any]],
     *,
-    method: str = "grid",
-    trials: int | None = None,
+    method: Method = "grid",
+    trials: Annotated[int | None, Range(1)] = None,
     folder: str | Path | None = None,
     vectorize: bool = True,
     threads: int | None = None,
@@ -163,8 +165,6 @@ def sweep(
 
 def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int | None, fixed: Mapping[str, Any]) -> None:
     """Refuse a wrong axis before anything is trained: every single value is checked as an option."""
-    if method not in METHODS:
-        raise BadInput(f"no sweep method '{method}'", fix=nearest(method, METHODS))
     if method != "grid" and not trials:
         raise BadInput(f"method '{method}' needs a number of trials", fix="add --trials 20")
     for name, options in values.items():

@@ -18,7 +18,7 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -108,18 +108,19 @@ class Option:
         if not self.many:
             return self._one(value, kind)
         if not isinstance(value, (list, tuple)):
-            raise self._error(value, f"must be a list of {_describe(_item(kind))}")
+            count = _count(kind)
+            raise self._error(value, f"must be a list of {_describe(_item(kind))}" if count is None else f"takes {count} values")
         return tuple(self._one(one, item) for one, item in zip(value, self._kinds(value)))
 
     def _kinds(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The kind of each of several values: all alike, but one for one in a `tuple[int, int]`."""
         kind = _without_none(self.type)
-        inside = get_args(kind)
-        if get_origin(kind) is not tuple or inside[-1:] == (...,):
+        count = _count(kind)
+        if count is None:
             return (_item(kind),) * len(values)
-        if len(inside) != len(values):
-            raise self._error(values, f"takes {len(inside)} values")
-        return inside
+        if count != len(values):
+            raise self._error(values, f"takes {count} values")
+        return get_args(kind)
 
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
@@ -208,7 +209,11 @@ def checked(function: F) -> F:
 
     Every argument whose annotation holds a `Range` or a `Literal` is held to it, in the words that the command line has for
     it, and arrives in its own type: 1 as 1.0 where a float is wanted.  Arguments annotated otherwise pass as they are.
+    A dataclass is decorated itself: `@checked` above `@dataclass`.
     """
+    if inspect.isclass(function):
+        function.__init__ = checked(function.__init__)  # type: ignore[method-assign]
+        return function
     signature = inspect.signature(function)
     names = list(signature.parameters)
 
@@ -248,13 +253,25 @@ def json_schema(options: Mapping[str, Option], title: str = "", description: str
 def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """All options of a function with the given values checked and the rest at their defaults."""
     known = options_of(function, owner)
-    for name in values:
-        if name not in known:
-            raise BadInput(f"{owner} has no option '{name}'", fix=nearest(name, known))
+    check_names(values, known, owner)
     missing = [name for name, option in known.items() if option.required and name not in values]
     if missing:
         raise BadInput(f"{owner} needs a value for '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE")
     return {name: option.check(values[name]) if name in values else option.default for name, option in known.items()}
+
+
+def check_values(known: Mapping[str, Option], values: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """The given values, each checked by its option."""
+    check_names(values, known, owner)
+    return {name: known[name].check(value) for name, value in values.items()}
+
+
+def check_names(names: Iterable[str], known: Iterable[str], owner: str, noun: str = "option") -> None:
+    """Refuse a name that is none of the known ones, and suggest the one that may be meant."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise BadInput(f"{owner} has no {noun} '{name}'", fix=nearest(name, known))
 
 
 def help_texts(doc: str) -> dict[str, str]:
@@ -334,6 +351,12 @@ def _without_none(kind: Any) -> Any:
 
 def _many(kind: Any) -> bool:
     return get_origin(kind) in (tuple, list, Sequence) or kind in (tuple, list)
+
+
+def _count(kind: Any) -> int | None:
+    """How many values a kind such as `tuple[int, int]` has; None where any number will do."""
+    inside = get_args(kind)
+    return None if get_origin(kind) is not tuple or inside[-1:] == (...,) else len(inside)
 
 
 def _item(kind: Any) -> Any:

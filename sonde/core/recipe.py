@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .batch import Batch, Data
-from .errors import BadInput, nearest
+from .errors import BadInput
+from .options import Range, check_names, checked
 from .terms import Terms
 
 
@@ -75,6 +76,7 @@ SIGNS = {"min": 1.0, "max": -1.0}
 """mode -> what a metric is multiplied by, so that smaller is better"""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One experiment, ready to run.  `model` and `data` may be the thing itself or a function that makes it."""
@@ -84,11 +86,11 @@ class Recipe:
     objective: Objective
     optimizer: Any
     """made by `sonde.optim.optimizer`, or any function from parameters to a torch optimizer"""
-    steps: int | None = None
+    steps: Annotated[int | None, Range(1)] = None
     """how many updates; give this or `epochs`"""
-    epochs: float | None = None
+    epochs: Annotated[float | None, Range(above=0)] = None
     """how many passes over the training data; give this or `steps`"""
-    batch_size: int = 64
+    batch_size: Annotated[int, Range(1)] = 64
     """examples per update, over all processes"""
     drop_last: bool = False
     """leave out the last short batch of an epoch"""
@@ -98,57 +100,45 @@ class Recipe:
     """changes a training batch, drawing only from the generator it is given"""
     initialize: Callable[[nn.Module], None] | None = None
     """sets the first weights; without it each layer's own default stands"""
-    accumulate: int = 1
+    accumulate: Annotated[int, Range(1)] = 1
     """parts a batch is cut into, to save memory; the gradient is the same"""
-    clip_norm: float = 0.0
+    clip_norm: Annotated[float, Range(0)] = 0.0
     """largest global gradient norm; 0 turns clipping off"""
     precision: Literal["float32", "bf16"] = "float32"
     """bf16 runs the forward pass under autocast; weights stay float32"""
     channels_last: bool = False
     """memory layout for image models; faster convolutions on a CPU"""
-    log_every: int | None = None
+    log_every: Annotated[int | None, Range(1)] = None
     """steps between rows of metrics.jsonl; by default about 200 rows a run"""
-    evaluate_every: int | None = None
+    evaluate_every: Annotated[int | None, Range(1)] = None
     """steps between evaluations on the validation part; by default once an epoch, at most 50 times a run"""
-    evaluate_batch_size: int = 512
+    evaluate_batch_size: Annotated[int, Range(1)] = 512
     """examples per evaluation batch"""
     monitor: str = "valid/loss"
     """the metric that decides which checkpoint is best"""
     mode: Literal["min", "max"] = "min"
     """whether a smaller or a larger value of it is better"""
-    patience: int = 0
+    patience: Annotated[int, Range(0)] = 0
     """stop after this many evaluations without a better figure; 0 never stops early"""
     restore_best: bool | None = None
     """end with the best weights instead of the last; by default only where patience is set"""
     on_bad: Literal["stop", "skip", "rollback"] = "stop"
     """what to do with a step whose loss or gradient is not finite, or that explodes"""
-    keep: int = 2
+    keep: Annotated[int, Range(1)] = 2
     """newest checkpoints to keep, besides the best one"""
     callbacks: Sequence[Callback] = ()
 
     def __new__(cls, **values: Any) -> Recipe:
-        _check_fields(cls, values)
+        check_names(values, (field.name for field in fields(cls)), "a recipe", "field")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise BadInput("a recipe needs either steps or epochs", where="Recipe", fix="give exactly one of them")
-        from_one = ("steps", "batch_size", "accumulate", "log_every", "evaluate_every", "evaluate_batch_size", "keep")
-        for name, bound in {**dict.fromkeys(from_one, 1), "patience": 0}.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < bound):
-                raise BadInput(f"'{name}' must be a whole number >= {bound}, not {value!r}", where="Recipe", fix=f"try {name}=1")
-        if self.epochs is not None and not (_is_number(self.epochs) and 0 < self.epochs < float("inf")):
-            raise BadInput(f"'epochs' must be a number above 0, not {self.epochs!r}", where="Recipe", fix="set epochs=1 or more")
-        if not (_is_number(self.clip_norm) and self.clip_norm >= 0):
-            raise BadInput(f"'clip_norm' must be a number from 0, not {self.clip_norm!r}", where="Recipe", fix="0 turns clipping off")
-        for name, allowed in (("precision", ("float32", "bf16")), ("on_bad", ("stop", "skip", "rollback")), ("mode", ("min", "max"))):
-            if getattr(self, name) not in allowed:
-                raise BadInput(f"'{name}' must be one of {', '.join(allowed)}, not {getattr(self, name)!r}", where="Recipe")
 
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed; a variant of a recipe is a small edit of another."""
-        _check_fields(type(self), changes)
+        check_names(changes, (field.name for field in fields(self)), "a recipe", "field")
         return replace(self, **changes)
 
     def build_model(self) -> nn.Module:
@@ -156,14 +146,3 @@ class Recipe:
 
     def build_data(self) -> Data:
         return self.data if isinstance(self.data, Data) else self.data()
-
-
-def _check_fields(kind: type[Recipe], values: Mapping[str, Any]) -> None:
-    known = {field.name for field in fields(kind)}
-    for name in values:
-        if name not in known:
-            raise BadInput(f"a recipe has no field '{name}'", fix=nearest(name, known))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import Generator, Tensor
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from ..core.options import Range, checked
 
 Change = Callable[[Batch, Generator], Batch]
 
@@ -33,10 +35,9 @@ def compose(*changes: Change) -> Change:
     return apply
 
 
-def shift(pixels: int) -> Change:
+@checked
+def shift(pixels: Annotated[int, Range(1)]) -> Change:
     """Moves each image by up to `pixels` in both directions; what comes in at the border repeats the border."""
-    if pixels < 1:
-        raise BadInput(f"shift needs at least one pixel, not {pixels}", fix="leave the shift out for none")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "shift")
@@ -46,10 +47,9 @@ def shift(pixels: int) -> Change:
     return apply
 
 
-def crop(size: int, padding: int = 0) -> Change:
+@checked
+def crop(size: Annotated[int, Range(1)], padding: Annotated[int, Range(0)] = 0) -> Change:
     """Cuts a square of `size` pixels out of each image at a random place; `padding` pixels of 0 on each side come before."""
-    if size < 1 or padding < 0:
-        raise BadInput(f"crop needs a size of at least 1 and a padding of 0 or more, not {size} and {padding}")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         padded = F.pad(_movable_images(batch, "crop"), (padding,) * 4)
@@ -61,9 +61,9 @@ def crop(size: int, padding: int = 0) -> Change:
     return apply
 
 
-def flip(chance: float = 0.5) -> Change:
+@checked
+def flip(chance: Annotated[float, Range(0, 1)] = 0.5) -> Change:
     """Mirrors each image left to right with the given chance, and with it targets that have its height and width."""
-    _check_chance(chance)
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "flip")
@@ -74,10 +74,9 @@ def flip(chance: float = 0.5) -> Change:
     return apply
 
 
-def noise(std: float) -> Change:
+@checked
+def noise(std: Annotated[float, Range(0)]) -> Change:
     """Adds Gaussian noise of the given standard deviation to every value of x."""
-    if not std >= 0:
-        raise BadInput(f"noise needs a standard deviation of 0 or more, not {std}")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x = batch.x
@@ -86,10 +85,9 @@ def noise(std: float) -> Change:
     return apply
 
 
-def cutout(size: int) -> Change:
+@checked
+def cutout(size: Annotated[int, Range(1)]) -> Change:
     """Sets a square of `size` pixels to 0, the mean of standardized data; its center is anywhere in the image [devries2017]."""
-    if size < 1:
-        raise BadInput(f"cutout needs a square of at least one pixel, not {size}", fix="leave the cutout out for none")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "cutout")
@@ -107,10 +105,9 @@ def cutout(size: int) -> Change:
     return apply
 
 
-def rotate(degrees: float) -> Change:
+@checked
+def rotate(degrees: Annotated[float, Range(above=0, most=180)]) -> Change:
     """Turns each image about its center by up to `degrees` either way; between pixels linearly, the border is repeated."""
-    if not 0 < degrees <= 180:
-        raise BadInput(f"rotate needs an angle above 0 and up to 180 degrees, not {degrees}", fix="leave the rotation out for none")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "rotate")
@@ -126,7 +123,10 @@ def rotate(degrees: float) -> Change:
     return apply
 
 
-def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0) -> Change:
+@checked
+def jitter(
+    brightness: Annotated[float, Range(0)] = 0.0, contrast: Annotated[float, Range(0)] = 0.0, saturation: Annotated[float, Range(0)] = 0.0
+) -> Change:
     """Changes the light of each image: a number added, deviations from its mean and colors multiplied.
 
     Args:
@@ -134,17 +134,13 @@ def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0
         contrast: largest share by which deviations from the image's mean grow or shrink
         saturation: largest share by which deviations of the three colors from their gray grow or shrink
     """
-    reach = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-    for name, value in reach.items():
-        if not 0 <= value < math.inf:
-            raise BadInput(f"{name} must be 0 or more, not {value}", where="jitter")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "jitter")
         if saturation and x_BCHW.shape[1] != 3:
             raise BadInput(f"saturation needs three colors, not {x_BCHW.shape[1]} channels", where="jitter", fix="set saturation=0")
         drawn = _draw(torch.rand(3, len(x_BCHW), 1, 1, 1, generator=generator, device=generator.device), x_BCHW).to(x_BCHW.dtype)
-        light, spread, color = ((2 * part - 1) * most for part, most in zip(drawn, reach.values(), strict=True))
+        light, spread, color = ((2 * part - 1) * most for part, most in zip(drawn, (brightness, contrast, saturation), strict=True))
         if saturation:
             x_BCHW = torch.lerp(x_BCHW.mean(1, keepdim=True), x_BCHW, 1 + color)
         if contrast:
@@ -154,9 +150,9 @@ def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0
     return apply
 
 
-def mixup(alpha: float = 0.2) -> Change:
+@checked
+def mixup(alpha: Annotated[float, Range(above=0)] = 0.2) -> Change:
     """Every example is a weighted mean with another one of the batch; weights are drawn from Beta(alpha, alpha) [zhang2018]."""
-    _check_alpha(alpha, "mixup")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         share, partner = _pairing(batch, alpha, generator)
@@ -166,9 +162,9 @@ def mixup(alpha: float = 0.2) -> Change:
     return apply
 
 
-def cutmix(alpha: float = 1.0) -> Change:
+@checked
+def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Change:
     """A rectangle of every image comes from another image of the batch; its area is drawn from Beta(alpha, alpha) [yun2019]."""
-    _check_alpha(alpha, "cutmix")
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "cutmix")
@@ -198,11 +194,6 @@ def _pairing(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, 
     first, second = torch._standard_gamma(torch.full((2, many), alpha, dtype=torch.float64, device=device), generator).clamp_min(1e-300)
     partner = torch.randperm(many, generator=generator, device=device)
     return _draw((first / (first + second)).float(), batch.x), _draw(partner, batch.x)
-
-
-def _check_alpha(alpha: float, what: str) -> None:
-    if not 0 < alpha < math.inf:
-        raise BadInput(f"{what} needs an alpha above 0, not {alpha}", fix=f"leave {what} out for none")
 
 
 def _windows(x_BCHW: Tensor, height: int, width: int, generator: Generator) -> Tensor:
@@ -244,8 +235,3 @@ def _like(flags: Tensor, field: Tensor) -> Tensor:
 def _draw(values: Tensor, like: Tensor) -> Tensor:
     """Drawn where the generator lives, used where the data are."""
     return values.to(like.device)
-
-
-def _check_chance(chance: float) -> None:
-    if not 0 <= chance <= 1:
-        raise BadInput(f"a chance lies between 0 and 1, not {chance}")

@@ -48,17 +48,13 @@ def function(name: str) -> Callable[..., Data]:
 
 def load(name: str | Path, seed: int = 0, **options: Any) -> Data:
     """A set by name or from a Python file of the user's, or their file or folder of data by path; split by the seed."""
-    from ..core.options import options_of
+    from ..core.options import check_values, options_of
     from .files import load_file, looks_like_path
 
     if not registry.is_file(name) and (isinstance(name, Path) or (name not in names() and looks_like_path(name))):
         return load_file(name, seed=seed, **options)
     make, owner = function(str(name)), f"data set '{registry.label(name)}'"
-    known = options_of(make, owner, skip=("seed",))
-    for option in options:
-        if option not in known:
-            raise BadInput(f"{owner} has no option '{option}'", fix=nearest(option, known))
-    return make(seed=seed, **{option: known[option].check(value) for option, value in options.items()})
+    return make(seed=seed, **check_values(options_of(make, owner, skip=("seed",)), options, owner))
 
 
 def _home(name: str) -> Path:

@@ -9,7 +9,7 @@ B batch, T time, S spans of a row, N tokens of its spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from ..core.batch import Batch, Source
 from ..core.errors import BadInput, DataUnusable
+from ..core.options import Range, checked
 from ..core.seeds import generator
 from .tensors import TensorSource, fingerprint
 from .text.documents import Ragged, as_indices, check_rows, inside
@@ -30,7 +31,10 @@ def hide(batch: Batch, chosen: Tensor, instead: Tensor | int) -> Batch:
     return batch.replace(x=torch.where(chosen, instead, batch.x), y=batch.x, mask=chosen)
 
 
-def masking(tokenizer: Tokenizer, rate: float = 0.15, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)) -> Change:
+@checked
+def masking(
+    tokenizer: Tokenizer, rate: Annotated[float, Range(above=0, most=1)] = 0.15, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+) -> Change:
     """Ask for some tokens: of those chosen most are masked, some replaced by another and some left as they are [devlin2018].
 
     Special tokens, padding among them, are never chosen, and none is put in the place of another token.
@@ -39,8 +43,6 @@ def masking(tokenizer: Tokenizer, rate: float = 0.15, shares: tuple[float, float
         rate: share of the tokens chosen
         shares: of those chosen: masked, replaced, left
     """
-    if not 0 < rate <= 1:
-        raise BadInput(f"the share of masked tokens must be above 0 and at most 1, not {rate:g}", fix="try rate=0.15")
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise BadInput(f"the shares masked, replaced and left must add up to 1, not {shares}", fix="try (0.8, 0.1, 0.1)")
     mask = special(tokenizer, "mask")
@@ -58,7 +60,10 @@ def masking(tokenizer: Tokenizer, rate: float = 0.15, shares: tuple[float, float
     return change
 
 
-def span_corruption(tokenizer: Tokenizer, rate: float = 0.15, mean: float = 3.0) -> Change:
+@checked
+def span_corruption(
+    tokenizer: Tokenizer, rate: Annotated[float, Range(above=0, below=1)] = 0.15, mean: Annotated[float, Range(1)] = 3.0
+) -> Change:
     """Cut spans out of each row, a sentinel in the place of each: `source` is what is left, y the sentinels with their spans [raffel2020].
 
     Rows have no padding; every one loses as many tokens in as many spans, so all have one shape.  Both sides end with the end
@@ -68,10 +73,6 @@ def span_corruption(tokenizer: Tokenizer, rate: float = 0.15, mean: float = 3.0)
         rate: share of the tokens cut out
         mean: tokens of a span on average
     """
-    if not 0 < rate < 1 or mean < 1:
-        raise BadInput(
-            f"spans need a rate between 0 and 1 and a mean length of at least 1, not {rate:g} and {mean:g}", fix="try 0.15 and 3"
-        )
     marks, end = sentinels(tokenizer), tokenizer.specials.get("end")
     start = tokenizer.specials["start"] if "start" in tokenizer.specials else special(tokenizer, "pad")
 

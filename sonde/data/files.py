@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.batch import Data
 from ..core.errors import BadInput, nearest
-from ..core.options import Option, options_of
+from ..core.options import Option, check_values, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
@@ -39,11 +39,7 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
     path = Path(path)
     load = _loader(path)
     own, of_rules = _options(load)
-    known = {**own, **of_rules}
-    for name in options:
-        if name not in known:
-            raise BadInput(f"data file '{path.name}' has no option '{name}'", fix=nearest(name, known))
-    values = {name: known[name].check(value) for name, value in options.items()}
+    values = check_values({**own, **of_rules}, options, f"data file '{path.name}'")
     if of_rules:
         values["rules"] = Rules(**{name: values.pop(name) for name in options if name in of_rules})
     return load(path, target, seed, **values)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from ..core.errors import BadInput
+from ..core.options import Range, checked
 
 TICKS = 480
 """MIDI ticks of a quarter note"""
@@ -112,7 +113,8 @@ def signature(key: str) -> dict[str, int]:
     return dict.fromkeys(SHARPENED[:sharps], 1) if sharps > 0 else dict.fromkeys(SHARPENED[sharps:], -1) if sharps else {}
 
 
-def midi(melody: Sequence[Note], tempo: float = 120.0, program: int = 73) -> bytes:
+@checked
+def midi(melody: Sequence[Note], tempo: Annotated[float, Range(4, 1000)] = 120.0, program: Annotated[int, Range(0, 127)] = 73) -> bytes:
     """A standard MIDI file of format 0: one track with one voice.
 
     Args:
@@ -121,8 +123,6 @@ def midi(melody: Sequence[Note], tempo: float = 120.0, program: int = 73) -> byt
     """
     if not any(note.pitch is not None for note in melody):
         raise BadInput("a melody without a note cannot be played", where="midi", fix="give at least one note")
-    if not 4 <= tempo <= 1000 or not 0 <= program <= 127:
-        raise BadInput(f"tempo {tempo:g} or program {program} is out of range", where="midi", fix="tempo 4 to 1000, program 0 to 127")
     events = [b"\x00\xff\x51\x03" + round(60_000_000 / tempo).to_bytes(3, "big"), b"\x00\xc0" + bytes([program])]
     at, last_tick = Fraction(0), 0  # rounding each end, not each length, keeps a long melody in time
     for pitch, length in melody:

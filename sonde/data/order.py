@@ -9,12 +9,13 @@ examples are sorted by size within pools of many batches, and the batches of all
 
 from __future__ import annotations
 
-from typing import final
+from typing import Annotated, final
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput, DataUnusable
+from ..core.options import Range, checked
 from ..core.seeds import generator
 
 POOL = 64
@@ -28,8 +29,15 @@ class Order:
     With `sizes` (n,) a batch holds examples of similar size; each still comes once an epoch.
     """
 
+    @checked
     def __init__(
-        self, n: int, batch_size: int, seed: int, shuffle: bool = True, drop_last: bool = False, sizes: Tensor | None = None
+        self,
+        n: int,
+        batch_size: Annotated[int, Range(1)],
+        seed: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        sizes: Tensor | None = None,
     ) -> None:
         if n < 1:
             raise DataUnusable(
@@ -37,8 +45,6 @@ class Order:
                 where="data order",
                 fix="look at the data's report: cleaning may have dropped every row",
             )
-        if batch_size < 1:
-            raise BadInput(f"a batch must hold at least one example, not {batch_size}", fix="set batch_size=1 or more")
         if drop_last and n < batch_size:
             raise BadInput(
                 f"no whole batch of {batch_size} fits into {n} examples and drop_last leaves out the rest",

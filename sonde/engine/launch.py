@@ -28,10 +28,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from ..core import errors
 from ..core.errors import BadInput, Interrupted, PeerLost, Preempted, SondeError
+from ..core.options import Range, checked
 from .world import Pulse, Sign, World, is_network_error, peer_lost
 
 LEAVE_SECONDS = 5.0
@@ -44,9 +45,10 @@ STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _BY_CODE = {kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SondeError)}
 
 
+@checked
 def launch(
     worker: Callable[[World], None],
-    processes: int,
+    processes: Annotated[int, Range(1)],
     *,
     progress: Callable[[], int | None] = lambda: None,
     threads: int = 1,
@@ -63,8 +65,6 @@ def launch(
         hang_timeout: seconds between two signs of life in a step; evaluating and saving may take five times as long
         on_event: is told of every restart: event, attempt, rank, step, why, stacks
     """
-    if processes < 1:
-        raise BadInput(f"a job needs at least one process, not {processes}")
     if threads > 1:
         _check_fork(threads)
     limits = {"start": start_timeout, "step": hang_timeout, "evaluate": 5 * hang_timeout, "save": 5 * hang_timeout}

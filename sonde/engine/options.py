@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
-from ..core.errors import BadInput, nearest
-from ..core.options import Range, options_of
+from ..core.errors import BadInput
+from ..core.options import Range, check_values, options_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +49,16 @@ class Options:
     @classmethod
     def of(cls, values: dict[str, Any]) -> Options:
         """Options from loose values, checked like options."""
-        known = options_of(cls, "train")
-        for name in values:
-            if name not in known:
-                raise BadInput(f"train has no option '{name}'", fix=nearest(name, known))
-        return cls(**{name: known[name].check(value) for name, value in values.items()})
+        return cls(**check_values(options_of(cls, "train"), values, "train"))
 
     def record(self) -> dict[str, Any]:
         return {name: asdict(self)[name] for name in self.KEPT}
 
     def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
         """Fill what was left open: from the record of the run being resumed, else from the defaults above."""
-        known = options_of(type(self), "run.json")  # a record may have been edited: its values are checked like a user's
         taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
-        new = replace(self, **{name: known[name].check(value) for name, value in taken.items()})
+        # a record may have been edited: its values are checked like a user's
+        new = replace(self, **check_values(options_of(type(self), "run.json"), taken, "run.json"))
         if new.shards is None:
             new = replace(new, shards=new.processes)
         if new.threads is None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor, nn
 
 from ..core.batch import Data
-from ..core.errors import BadInput, DataUnusable, NoCheckpoint, nearest
+from ..core.errors import BadInput, DataUnusable, NoCheckpoint
+from ..core.options import checked
 from ..core.recipe import Recipe
 from ..runs import checkpoints, layout
 from ..runs.layout import RunDirectory
 from . import checkpoint
 from .plan import RunPlan, plan, plan_of
 from .state import load_model_, misfit, model_tensors, random_states, restore_random_states, seed_everything
+
+Which = Literal["final", "best", "last"] | int
+"""a model of a run: as it ended, at its best, at its newest checkpoint, or at the step of one that is kept"""
 
 
 def rebuild(directory: RunDirectory, run_plan: RunPlan | None = None) -> Recipe:
@@ -42,7 +47,7 @@ def load_data(directory: RunDirectory, recipe: Recipe) -> Data:
     return data
 
 
-def load_model(directory: RunDirectory, recipe: Recipe, which: str | int, data: Callable[[], Data]) -> nn.Module:
+def load_model(directory: RunDirectory, recipe: Recipe, which: Which, data: Callable[[], Data]) -> nn.Module:
     """The trained model in evaluation mode: 'final', 'best', 'last', or the step of a kept checkpoint.
 
     Args:
@@ -63,15 +68,14 @@ def load_model(directory: RunDirectory, recipe: Recipe, which: str | int, data: 
     return model.eval()
 
 
-def load_weights(directory: RunDirectory, which: str | int) -> Mapping[str, Tensor]:
+@checked
+def load_weights(directory: RunDirectory, which: Which) -> Mapping[str, Tensor]:
     """The weights that `load_model` loads."""
     name, kept = directory.path.name, checkpoints.steps(directory.checkpoints)
     if not kept:
         raise NoCheckpoint(f"run '{name}' has no checkpoint yet", where=str(directory.path), fix="train it first")
     if isinstance(which, int) and which not in kept:
         raise BadInput(f"run '{name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
-    if isinstance(which, str) and which not in ("final", "best", "last"):
-        raise BadInput(f"no model '{which}' of a run", fix=nearest(which, ("final", "best", "last")))
     snapshot = checkpoint.read(checkpoints.path_of(directory.checkpoints, which if isinstance(which, int) else kept[-1]))
     final_is_best = directory.result().get("model_step", snapshot.step) != snapshot.step
     return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, final
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..core.errors import BadInput
+from ..core.options import Range, checked
 from ..models.language_model import LanguageModel
 from ..nn.positions import Positions
 from ..nn.recurrence import State
@@ -66,10 +67,11 @@ class GenerationStep:
         return torch.where(self.open, chosen, 0)
 
 
+@checked
 def generate(
     model: Advances,
     prompts: Rows,
-    new: int,
+    new: Annotated[int, Range(0)],
     *,
     state: State | None = None,
     stop: Stop | None = None,
@@ -95,10 +97,11 @@ def generate(
 
 
 @torch.no_grad()
+@checked
 def steps(
     model: Advances,
     prompts: Rows,
-    new: int,
+    new: Annotated[int, Range(0)],
     *,
     state: State | None = None,
     stop: Stop | None = None,
@@ -186,8 +189,6 @@ def pad_prompts(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
 
 def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> None:
     """Refuse what cannot be generated before anything is."""
-    if new < 0:
-        raise BadInput(f"the number of new tokens must be at least 0, not {new}", where="generate", fix="ask for 0 or more")
     kind = type(model).__name__
     if not callable(getattr(model, "advance", None)) or not getattr(model, "causal", True):
         raise BadInput(

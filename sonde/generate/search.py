@@ -9,12 +9,12 @@ B batch, K beams, N tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
+from ..core.options import Range, checked
 from ..nn.recurrence import State
 from .choice import OUT, finite
 from .sample import Advances, Position, Rows, Weights, at_rest, check, last, prepare, read
@@ -33,12 +33,13 @@ class Beams(NamedTuple):
 
 
 @torch.no_grad()
+@checked
 def beam(
     model: Advances,
     prompts: Rows,
-    new: int,
+    new: Annotated[int, Range(1)],
     *,
-    beams: int = 4,
+    beams: Annotated[int, Range(1)] = 4,
     power: float = 1.0,
     stop: Stop | None = None,
     state: State | None = None,
@@ -53,8 +54,6 @@ def beam(
         state: as in `generate`
         weights: as in `generate`
     """
-    if beams < 1 or new < 1:
-        raise BadInput(f"beams and new tokens must be at least 1, not {beams} and {new}", where="beam", fix="ask for 1 or more of each")
     check(model, prompts, new, state)
     stop = stop or Stop()
     with at_rest(model):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
-from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.readonly import guard, hook_outputs, preserve_state
+from .tools.readonly import check_index, guard, hook_outputs, preserve_state
 from .tools.tokens import layer, letters, no_tokens, select_row, spell_tokens, token_names
 
 
@@ -74,8 +73,7 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
     from ..core.batch import ask
     from ..nn.mixers.attention import CrossAttention
 
-    if example >= len(subject.batch):
-        raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
+    check_index("example", example, len(subject.batch))
     batch = select_row(subject.batch, example, tokens)
     attentions: list[Map] = []
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
-from .tools.readonly import guard, hook_outputs, leaf_modules, no_gradient, preserve_state
+from .tools.readonly import check_index, guard, hook_outputs, leaf_modules, no_gradient, preserve_state
 
 
 class ForwardRecord(NamedTuple):
@@ -119,8 +118,7 @@ def read(
     """
     import torch
 
-    if example >= len(subject.batch):
-        raise BadInput(f"the batch has {len(subject.batch)} examples, none numbered {example}", fix="count from 0")
+    check_index("example", example, len(subject.batch))
     batch, model = subject.batch[example : example + 1], subject.model
     with preserve_state(model), torch.inference_mode(False):
         stored = forward(model, batch.x)

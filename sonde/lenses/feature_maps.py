@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import check, maps, no_maps, picture, spread_evenly, spread_out, stretch
-from .tools.readonly import guard, preserve_state
+from .tools.pictures import maps, no_maps, picture, spread_evenly, spread_out, stretch
+from .tools.readonly import check_index, guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -30,7 +30,7 @@ def read(
     """
     import torch
 
-    check("example", example, len(subject.batch))
+    check_index("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
     with preserve_state(subject.model), torch.no_grad():
         fmaps = maps(subject.model, batch)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
-from .tools.readonly import guard, hook_outputs, preserve_state, real
+from .tools.readonly import check_index, guard, hook_outputs, preserve_state, real
 from .tools.tokens import letters, logits, no_logits, select_row, spell_tokens, token_names
 
 
@@ -36,8 +35,7 @@ def read(
         tokens: how many of its first places to show
         examples: how many of the batch the bits are the mean of
     """
-    if example >= len(subject.batch):
-        raise BadInput(f"there is no example {example}", where="the batch", fix=f"choose 0 to {len(subject.batch) - 1}")
+    check_index("example", example, len(subject.batch))
     names, row = spell_tokens(subject), select_row(subject.batch, example)
     rows, scores = by_block(subject.model, row)
     chances, best = scores[:, 0, :tokens].softmax(-1).max(-1)

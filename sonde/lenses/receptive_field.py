@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject, Table
-from .tools.pictures import check, chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_evenly, spread_out
-from .tools.readonly import guard, preserve_state
+from .tools.pictures import chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_evenly, spread_out
+from .tools.readonly import check_index, guard, preserve_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,7 @@ def read(
 
     from .cost import cost, size_text
 
-    check("example", example, len(subject.batch))
+    check_index("example", example, len(subject.batch))
     model, batch = subject.model, subject.batch
     with preserve_state(model), torch.no_grad():
         fmaps = maps(model, batch[example : example + 1])

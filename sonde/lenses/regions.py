@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject, Table
-from .tools.readonly import guard, no_model, preserve_state
+from .tools.readonly import check_index, guard, no_model, preserve_state
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -57,8 +57,7 @@ def read(
     extent = (high - low).clamp_min(1e-6)
     low, high = (low - margin * extent).tolist(), (high + margin * extent).tolist()
     pieces = regions(subject.model, low, high)
-    if output >= len(pieces[0].bias):
-        raise BadInput(f"there is no output {output}", where="lens 'regions'", fix=f"the model has {len(pieces[0].bias)}, counted from 0")
+    check_index("output", output, len(pieces[0].bias))
     pictures = [_curve(pieces, output)] if x.shape[1] == 1 else _map(pieces, low, high, output)
     return [*pictures, table(pieces, output)]
 

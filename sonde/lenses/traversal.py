@@ -9,8 +9,7 @@ from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
-from .tools.pictures import check
-from .tools.readonly import CHUNK, guard, preserve_state
+from .tools.readonly import CHUNK, check_index, guard, preserve_state
 
 
 def why_not(subject: Subject) -> str:
@@ -37,7 +36,7 @@ def read(
     """
     import torch
 
-    check("example", example, len(subject.batch))
+    check_index("example", example, len(subject.batch))
     x = subject.batch.x
     with preserve_state(subject.model), torch.no_grad():
         prior = isinstance(subject.model.encode(x[:1]), tuple)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
 
 from ..core import registry
 from ..core.errors import BadInput, nearest
-from ..core.options import Range
+from ..core.options import Option, Range, check_names, checked
 from . import known
 from ._mixed import MuonAdamW
 
-_SHARE = Range(least=0, below=1)
-_RANGES = {"betas": _SHARE, "momentum": _SHARE, "alpha": _SHARE, "rho": _SHARE, "eps": Range(least=0), "dampening": Range(least=0, most=1)}
+_TORCHS = {
+    "betas": (tuple[float, float], Range(0, below=1)),
+    "momentum": (float, Range(0, below=1)),
+    "alpha": (float, Range(0, below=1)),
+    "rho": (float, Range(0, below=1)),
+    "eps": (float | tuple | list, Range(0)),  # Adafactor has two, and None among them
+    "dampening": (float, Range(0, 1)),
+}
+"""options of torch's rules: what each must be"""
 
 
 @final
@@ -62,7 +68,10 @@ class Optimizer:
         return rule(groups, lr=self.lr, **options)
 
 
-def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool = False, **options: Any) -> Optimizer:
+@checked
+def optimizer(
+    name: str, lr: Annotated[float, Range(above=0)], weight_decay: Annotated[float, Range(0)] = 0.0, decay_all: bool = False, **options: Any
+) -> Optimizer:
     """An optimizer by name, with checked settings: `optimizer("adamw", lr=1e-3, weight_decay=0.01, betas=(0.9, 0.95))`.
 
     Weight decay is 0 unless given, also where torch has another default, and leaves biases and norms alone, and the rates
@@ -72,20 +81,13 @@ def optimizer(name: str, lr: float, weight_decay: float = 0.0, decay_all: bool =
         raise BadInput(f"optimizer '{name}' cannot be used: {known.REFUSED[name]}", fix="'adamw' is a good start")
     name, options = _switch_rule(name, options)
     settable = _options(_rule(name)) + ([_switches()[name][0]] if name in _switches() else [])
-    for option in options:
-        if option not in settable:
-            raise BadInput(f"optimizer '{name}' has no option '{option}'", fix=nearest(option, settable))
-    _number("lr", lr, Range(above=0), name)
-    _number("weight_decay", weight_decay, Range(least=0), name)
+    check_names(options, settable, f"optimizer '{name}'")
     if weight_decay and "weight_decay" not in inspect.signature(_torch_rule(name)).parameters:
         raise BadInput(f"optimizer '{name}' has no weight decay", fix="leave weight_decay at 0")
-    for option, value in options.items():
-        if option == "betas" and not (isinstance(value, (tuple, list)) and len(value) == 2):
-            raise BadInput(f"'betas' of optimizer '{name}' must be two numbers, not {value!r}")
-        if option in _RANGES:
-            for number in value if isinstance(value, (tuple, list)) else (value,):
-                if number is not None:  # Adafactor's way to say "by the dtype"
-                    _number(option, number, _RANGES[option], name)
+    if name in _torch_rules():  # ours check themselves
+        for option, value in options.items():
+            if option in _TORCHS:
+                _check(option, value, *_TORCHS[option], name)
     settings = Optimizer(name, float(lr), float(weight_decay), bool(decay_all), options)
     try:  # torch checks what is left, such as a Nesterov step without momentum, when it is given parameters
         settings.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": settings.weight_decay, "names": ["trial"]}])
@@ -115,8 +117,7 @@ def _switch_rule(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any
     switch, setting, other = _switches().get(str(name), ("", None, ""))
     if switch not in options:
         return name, options
-    if not isinstance(options[switch], bool):
-        raise BadInput(f"'{switch}' of optimizer '{name}' must be True or False, not {options[switch]!r}")
+    _check(switch, options[switch], bool, None, name)
     rest = {option: value for option, value in options.items() if option != switch}
     return other if options[switch] is setting else name, rest
 
@@ -152,6 +153,5 @@ def _options(rule: Callable) -> list[str]:
     return sorted(set(own) - {"params", "groups", "options", "lr", "weight_decay", "differentiable", "capturable"})
 
 
-def _number(what: str, value: Any, bounds: Range, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not bounds.holds(value):
-        raise BadInput(f"'{what}' of optimizer '{name}' must be a number {bounds}, not {value!r}")
+def _check(option: str, value: Any, kind: Any, bounds: Range | None, name: str) -> None:
+    Option(option, kind, None, bounds, owner=f"optimizer '{name}'", noun="argument").check(value)

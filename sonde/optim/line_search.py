@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple, final, get_args
+from typing import Annotated, Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from ..core.errors import BadInput, NumericalStop, nearest
-from ..core.options import Range
+from ..core.errors import BadInput, NumericalStop
+from ..core.options import Range, checked
 
 LineFunction = Callable[[float], tuple[float, float]]
 """eta -> phi(eta), phi'(eta)"""
@@ -135,9 +135,8 @@ class Descent(torch.optim.Optimizer):
 
     elementwise = False
 
+    @checked
     def __init__(self, params: Any, lr: Annotated[float, Range(above=0)] = 1.0, search: Search = "wolfe") -> None:
-        if search not in get_args(Search):
-            raise BadInput(f"no line search '{search}'", fix=nearest(search, get_args(Search)))
         super().__init__(params, {"lr": lr, "rate": None})
         self.search = SEARCHES[search]
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Range, checked
 
 LARGEST = 4096
 """parameters; the Hessian of more would not fit well in memory, nor its eigenvectors in a minute"""
@@ -41,13 +42,14 @@ class Newton(torch.optim.Optimizer):
 
     elementwise = False
 
-    def __init__(self, params: Any, lr: float = 1.0, damping: float = 0.0, indefinite: Literal["refuse", "damp"] = "refuse") -> None:
-        if not (math.isfinite(lr) and lr > 0):
-            raise BadInput(f"'lr' of Newton's method must be a number above 0, not {lr!r}")
-        if not (math.isfinite(damping) and damping >= 0):
-            raise BadInput(f"'damping' of Newton's method must be a number from 0, not {damping!r}")
-        if indefinite not in ("refuse", "damp"):
-            raise BadInput(f"'indefinite' must be 'refuse' or 'damp', not {indefinite!r}")
+    @checked
+    def __init__(
+        self,
+        params: Any,
+        lr: Annotated[float, Range(above=0)] = 1.0,
+        damping: Annotated[float, Range(0)] = 0.0,
+        indefinite: Literal["refuse", "damp"] = "refuse",
+    ) -> None:
         super().__init__(params, {"lr": lr, "damping": damping, "indefinite": indefinite})
         for name in ("damping", "indefinite"):
             if len({group[name] for group in self.param_groups}) > 1:

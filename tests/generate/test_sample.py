@@ -151,7 +151,7 @@ def test_bad_settings():
     for wrong in (prompts()[0], prompts()[0][0].view(1), [3, 1], [prompts()[0].unsqueeze(0)]):
         with pytest.raises(BadInput, match="a prompt is one row of tokens"):
             generate(model(), wrong, 2)
-    with pytest.raises(BadInput, match="the number of new tokens must be at least 0, not -1"):
+    with pytest.raises(BadInput, match="'new' of generate must be >= 0, not -1"):
         generate(model(), prompts(), -1)
     with pytest.raises(BadInput, match="there is a token 13"):
         generate(model(), torch.tensor([[13]]), 2)

@@ -154,7 +154,7 @@ def test_states_are_copied_only_where_the_order_changes(monkeypatch):
 
 
 def test_bad_input():
-    with pytest.raises(BadInput, match="beams and new tokens must be at least 1, not 0 and 3"):
+    with pytest.raises(BadInput, match="'beams' of beam must be >= 1, not 0"):
         beam(model(), prompts(), 3, beams=0)
-    with pytest.raises(BadInput, match="beams and new tokens must be at least 1, not 4 and 0"):
+    with pytest.raises(BadInput, match="'new' of beam must be >= 1, not 0"):
         beam(model(), prompts(), 0)

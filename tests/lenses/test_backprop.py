@@ -79,7 +79,7 @@ def test_what_is_no_chain_is_refused() -> None:
     subject.model = nn.Embedding(4, 2)
     subject.batch = Batch(x=torch.arange(3), y=torch.ones(3, 2))
     assert "cannot move" not in backprop.why_not(Subject(None, None)) and "move" in backprop.why_not(subject)
-    with pytest.raises(BadInput, match="none numbered 5"):
+    with pytest.raises(BadInput, match="there is no example 5"):
         backprop.read(backprop.tiny(), example=5)
 
 

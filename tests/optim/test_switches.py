@@ -69,7 +69,7 @@ def test_the_other_setting_is_torch_itself():
 
 
 def test_wrong_switches_are_named():
-    with pytest.raises(BadInput, match="True or False, not 1"):
+    with pytest.raises(BadInput, match="true or false, not 1"):
         optimizer("sgd", lr=0.1, ema=1)
     with pytest.raises(BadInput, match="has no option 'ema'"):
         optimizer("rmsprop", lr=0.1, ema=True)

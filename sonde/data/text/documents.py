@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.errors import BadInput, DataUnusable
+from ...core.options import Range, checked
 from ..tensors import TensorSource, fingerprint
 
 
@@ -171,15 +172,14 @@ def inside(lengths: Tensor, width: int | None = None) -> Tensor:
     return torch.arange(int(lengths.max()) if width is None else width) < lengths.unsqueeze(1)
 
 
-def pack(rows: Ragged, length: int, pad: int) -> TensorSource:
+@checked
+def pack(rows: Ragged, length: Annotated[int, Range(1)], pad: int) -> TensorSource:
     """Whole documents laid side by side in rows of one length, filled up at the end: as little padding as best fit gives.
 
     x, y (R', T), the mask where y counts (never across documents), and `documents` (R', T): which of the row's documents a
     token belongs to, -1 for padding; `stretches` turns it into spans.  A document too long for a row is cut.
     """
     check_rows(rows, least=2)
-    if length < 1:
-        raise BadInput(f"a row must hold at least one token, not {length}", fix="set length=1 or more")
     starts, sizes = _chunks(rows, length + 1)  # one more than fits: the last token is only a target
     home, place = _best_fit(sizes - 1, length)
     n = int(home.max()) + 1

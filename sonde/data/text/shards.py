@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from ...core.errors import BadInput, DataUnusable, ResourceFault
 from ...core.files import Lock, disk, dump_json, make_folder, read_json, remove_quietly, replace_file, sha256_file, write_file
 from ..formats import PACKED, reading
-from .tokenizer import KINDS, Tokenizer, load, save, train
+from .tokenizer import KINDS, Grain, Tokenizer, load, save, train
 
 FORMAT = 1
 BLOCK = 1 << 20
@@ -145,7 +145,7 @@ def _tokenizer(files: Sequence[Path], out: Path, options: ShardOptions) -> Token
     path = out / "tokenizer.json"
     if not path.is_file():
         tokenizer = (
-            train(options.tokenizer, texts(files), options.size, options.specials)
+            train(cast(Grain, options.tokenizer), texts(files), options.size, options.specials)
             if options.tokenizer in KINDS
             else load(options.tokenizer)
         )

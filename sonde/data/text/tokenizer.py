@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ...core.errors import BadInput, DataUnusable
 from ...core.files import JSON_LIMIT, read_file, replace_file
+from ...core.options import checked
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -246,7 +247,8 @@ class Subwords:
         return self.tokenizer.to_str(pretty=True)
 
 
-def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokenizer:
+@checked
+def train(kind: Grain, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokenizer:
     """A tokenizer learned from texts, which are read once; the same texts give the same one, number for number.
 
     Args:
@@ -254,8 +256,6 @@ def train(kind: str, texts: Iterable[str], size: int = 8000, specials: Sequence[
         size: most tokens it may have, special ones included
         specials: names of special tokens; 'sentinel 0' and so on are those of span corruption
     """
-    if kind not in KINDS:
-        raise BadInput(f"no tokenizer '{kind}'", fix="choose from " + ", ".join(KINDS))
     if kind == "byte":
         return Vocabulary.of("", "byte", specials)
     if kind == "char":

@@ -59,12 +59,6 @@ def flat(image: Any) -> Any:
     return image.permute(1, 2, 0) if len(image) == 3 else image.mean(0)
 
 
-def check(what: str, value: int, count: int) -> None:
-    """Refuse an example or a channel that is not there."""
-    if value >= count:
-        raise BadInput(f"there is no {what} {value}", where="the batch" if what == "example" else "", fix=f"choose 0 to {count - 1}")
-
-
 def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
     """At most so many, from the first to the last."""
     n = min(most, len(items))

@@ -123,6 +123,12 @@ def predictions(subject: Subject) -> Any:
     return prediction
 
 
+def check_index(what: str, value: int, count: int) -> None:
+    """Refuse an example or an output that is not there."""
+    if value >= count:
+        raise BadInput(f"there is no {what} {value}", where="the batch" if what == "example" else "", fix=f"choose 0 to {count - 1}")
+
+
 def guard(read: Callable[P, R]) -> Callable[P, R]:
     """Decorate the `read` of a lens: stop with one line where an option is wrong or the lens does not apply, with those that do."""
     name = Path(read.__code__.co_filename).stem  # a user's own file is a lens too

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
+
+from ...core.options import Range
+
+Momentum = Annotated[float, Range(0, below=1)]
+"""how much of a moving average the past keeps"""
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:

@@ -14,7 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ._rule import OptimizerRule
+from ...core.options import checked
+from ._rule import Momentum, OptimizerRule
 
 
 @final
@@ -24,7 +25,8 @@ class EmaSGD(OptimizerRule):
     linear_in_lr = True
     also = ("sgd", "ema", True)
 
-    def __init__(self, params, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+    @checked
+    def __init__(self, params, lr: float = 1e-2, momentum: Momentum = 0.9, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ._rule import OptimizerRule
+from ...core.options import checked
+from ._rule import Momentum, OptimizerRule
 
 
 @final
@@ -21,7 +22,8 @@ class Lion(OptimizerRule):
 
     linear_in_lr = True
 
-    def __init__(self, params, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0) -> None:
+    @checked
+    def __init__(self, params, lr: float = 1e-4, betas: tuple[Momentum, Momentum] = (0.9, 0.99), weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from ...core.errors import BadInput
-from ._rule import evaluate_closure
+from ...core.options import checked
+from ._rule import Momentum, evaluate_closure
 
 
 @final
@@ -28,7 +29,8 @@ class Proximal(torch.optim.Optimizer):
 
     elementwise = True
 
-    def __init__(self, params, lr: float = 1e-2, momentum: float = 0.0, weight_decay: float = 0.0, adaptive: bool = False) -> None:
+    @checked
+    def __init__(self, params, lr: float = 1e-2, momentum: Momentum = 0.0, weight_decay: float = 0.0, adaptive: bool = False) -> None:
         if adaptive and momentum:
             raise BadInput("an adaptive proximal step has its own momentum", fix="leave momentum at 0, or adaptive=False")
         # The inner rule has no state of its own: it borrows groups and state at each step, so saving and loading work.

@@ -9,12 +9,13 @@ The first step is lr (1 - b1) / sqrt(1 - b2), 3.16 lr with the usual betas, wher
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from torch import Tensor, nn
 
-from ._rule import OptimizerRule
+from ...core.options import Range, checked
+from ._rule import Momentum, OptimizerRule
 
 
 @final
@@ -24,8 +25,14 @@ class RawAdam(OptimizerRule):
     linear_in_lr = True
     also = ("adam", "bias_correction", False)
 
+    @checked
     def __init__(
-        self, params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0
+        self,
+        params,
+        lr: float = 1e-3,
+        betas: tuple[Momentum, Momentum] = (0.9, 0.999),
+        eps: Annotated[float, Range(0)] = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 

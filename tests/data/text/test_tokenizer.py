@@ -172,7 +172,7 @@ def test_bytes_without_special_tokens_know_their_own() -> None:
 
 def test_wrong_asks_are_answered() -> None:
     for call, message in (
-        (lambda: t.train("bep", TEXTS), "no tokenizer 'bep'"),
+        (lambda: t.train("bep", TEXTS), "not 'bep'; did you mean 'bpe'"),
         (lambda: t.train("bpe", TEXTS, 10), "needs 260 tokens or more, not 10"),
         (lambda: t.train("wordpiece", TEXTS, 20), "different letters need"),
         (lambda: t.train("char", TEXTS, specials=("begin",)), "no special token 'begin'"),
