@@ -41,7 +41,7 @@ def recipe(
         steps: updates
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
-    dataset = window_data(data, context, level, most, ("mask",))
+    dataset = window_data(data, context, overlap=4, specials=("mask",), share=0.2, level=level, most=most)
     hide = masking(dataset.reader.vocabulary, rate)
     valid, test = (None if source is None else freeze_changes(source, hide, seed) for source in (dataset.valid, dataset.test))
     model = network(mixer, width, depth, len(dataset.classes), context, tied=True)

@@ -46,7 +46,7 @@ def recipe(
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
-    dataset = window_data(data, context, level, most, ("pad", "end", *marks))
+    dataset = window_data(data, context, overlap=4, specials=("pad", "end", *marks), share=0.2, level=level, most=most)
     cut = span_corruption(dataset.reader.vocabulary, rate, mean)
     valid, test = (None if source is None else freeze_changes(source, cut, seed) for source in (dataset.valid, dataset.test))
     model = partial(EncoderDecoder, len(dataset.classes), width, depth, decoder=decoder)
