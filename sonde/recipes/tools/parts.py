@@ -10,11 +10,9 @@ import torch
 from torch import Generator, nn
 
 from ...core.batch import Batch, Data
+from ...models.heads import head
 from ...models.mlp import MLP
 from ...nn.affine import Affine
-from ...objectives.categorical import Categorical
-from ...objectives.gaussian import Gaussian
-from ...objectives.poisson import Poisson
 
 
 def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Callable[[], nn.Module], Any]:
@@ -23,17 +21,15 @@ def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Call
     Values are answered in their own units: the network works on standard numbers, and a variance equal to that of the
     targets makes the loss the same as if they had been standardized.
     """
-    start = data.train[:2].x[0].numel()
-    if data.task == "classes":
-        widths = (start, *hidden, len(data.classes))
-        return partial(MLP, widths=widths, dropout=dropout), Categorical(len(data.classes))
+    first = data.train[:2]
+    task = data.task if data.task in ("classes", "counts") else "real"
+    end = head(task, len(data.classes) if task == "classes" else first.y[0].numel())
+    network = partial(MLP, widths=(first.x[0].numel(), *hidden, end.outputs), dropout=dropout)
+    if task != "real":
+        return network, end.likelihood()
     y = data.train[:].y.double()
-    outputs = 1 if y.ndim == 1 else y[0].numel()
-    network = partial(MLP, widths=(start, *hidden, outputs), dropout=dropout)
-    if data.task == "counts":
-        return network, Poisson()
     spread = float(y.std()) or 1.0
-    return partial(_in_target_units, network, float(y.mean()), spread), Gaussian(variance=spread**2)
+    return partial(_in_target_units, network, float(y.mean()), spread), end.likelihood(variance=spread**2)
 
 
 def _in_target_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
