@@ -10,9 +10,15 @@ import torch
 from torch import Generator, nn
 
 from ...core.batch import Batch, Data
+from ...core.recipe import Recipe
+from ...data.catalog import load
 from ...models.heads import head
 from ...models.mlp import MLP
 from ...nn.affine import Affine
+from ...objectives.categorical import Categorical
+from ...objectives.mixed import Mixed
+from ...optim.build import optimizer
+from ...optim.schedules import warmup_cosine
 
 
 def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Callable[[], nn.Module], Any]:
@@ -34,6 +40,33 @@ def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Call
 
 def _in_target_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
     return nn.Sequential(network(), Affine(mean, spread))
+
+
+def image_classifier(
+    model: Callable[[], nn.Module],
+    data: Data | str,
+    lr: float,
+    weight_decay: float = 0.05,
+    smoothing: float = 0.0,
+    mixed: bool = False,
+    **fields: Any,
+) -> Recipe:
+    """A classifier of images, trained by AdamW at a rate that warms up and falls to 0 along a cosine.
+
+    Args:
+        data: of ten classes where it is a name
+        mixed: an image may be a mixture of two
+        fields: others of the recipe
+    """
+    likelihood = Categorical(classes=10 if isinstance(data, str) else len(data.classes), smoothing=smoothing)
+    usual = {"schedule": warmup_cosine(), "channels_last": True}
+    return Recipe(
+        model=model,
+        data=partial(load, data) if isinstance(data, str) else data,
+        objective=Mixed(likelihood) if mixed else likelihood,
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
+        **{**usual, **fields},
+    )
 
 
 def apply_with_chance(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:
