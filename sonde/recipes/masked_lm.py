@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corrupt import freeze_changes, masking
+from ..data.corrupt import freeze_held_out, masking
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
 
 
@@ -43,7 +43,6 @@ def recipe(
     """
     dataset = window_data(data, context, overlap=4, specials=("mask",), share=0.2, level=level, most=most)
     hide = masking(dataset.reader.vocabulary, rate)
-    valid, test = (None if source is None else freeze_changes(source, hide, seed) for source in (dataset.valid, dataset.test))
     model = network(mixer, width, depth, len(dataset.classes), context, tied=True)
-    base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
+    base = training(model, replace(freeze_held_out(dataset, hide, seed), name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
     return base.replace(augment=hide)

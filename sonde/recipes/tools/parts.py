@@ -21,21 +21,26 @@ from ...optim.build import optimizer
 from ...optim.schedules import warmup_cosine
 
 
-def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Callable[[], nn.Module], Any]:
-    """A multi-layer perceptron for a table and its likelihood: labels, counts or values, as the target is.
+def table_predictor(data: Data, hidden: Sequence[int], dropout: float, lr: float, weight_decay: float, **fields: Any) -> Recipe:
+    """A multi-layer perceptron for a table, trained by AdamW on the likelihood of labels, counts or values, as the target is.
 
     Values are answered in their own units: the network works on standard numbers, and a variance equal to that of the
     targets makes the loss the same as if they had been standardized.
+
+    Args:
+        fields: others of the recipe
     """
     first = data.train[:2]
     task = data.task if data.task in ("classes", "counts") else "real"
     end = head(task, len(data.classes) if task == "classes" else first.y[0].numel())
-    network = partial(MLP, widths=(first.x[0].numel(), *hidden, end.outputs), dropout=dropout)
-    if task != "real":
-        return network, end.likelihood()
-    y = data.train[:].y.double()
-    spread = float(y.std()) or 1.0
-    return partial(_in_target_units, network, float(y.mean()), spread), end.likelihood(variance=spread**2)
+    model: Callable[[], nn.Module] = partial(MLP, widths=(first.x[0].numel(), *hidden, end.outputs), dropout=dropout)
+    settings = {}
+    if task == "real":
+        y = data.train[:].y.double()
+        spread = float(y.std()) or 1.0
+        model, settings = partial(_in_target_units, model, float(y.mean()), spread), {"variance": spread**2}
+    adamw = optimizer("adamw", lr=lr, weight_decay=weight_decay)
+    return Recipe(**{"model": model, "data": data, "objective": end.likelihood(**settings), "optimizer": adamw, **fields})
 
 
 def _in_target_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
