@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.recipe import Recipe
@@ -46,6 +46,6 @@ def recipe(
     if cutmix:
         changes.append(augment.cutmix(cutmix))
     model = partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual)
-    fields = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs}
+    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs}
     # batch norm needs more than a handful of examples
     return image_classifier(model, "cifar10", lr, smoothing=smoothing, mixed=bool(cutmix), drop_last=True, **fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
@@ -45,6 +45,6 @@ def recipe(
     mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}
     change = augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture])
     model = partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True)
-    fields = {"augment": change, "batch_size": batch_size, "epochs": epochs}
+    fields: dict[str, Any] = {"augment": change, "batch_size": batch_size, "epochs": epochs}
     # batch norm needs more than a handful of examples
     return image_classifier(model, "cifar10", lr, weight_decay, smoothing, mixed=True, drop_last=True, **fields)

@@ -39,5 +39,4 @@ def recipe(
     """
     model = partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout)
     change = apply_with_chance(augment.shift(shift), shifted) if shifted else None
-    fields = {"schedule": cosine(), "augment": change, "batch_size": batch_size, "epochs": epochs}
-    return image_classifier(model, "digits", lr, weight_decay, **fields)
+    return image_classifier(model, "digits", lr, weight_decay, schedule=cosine(), augment=change, batch_size=batch_size, epochs=epochs)

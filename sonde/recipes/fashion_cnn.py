@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
@@ -42,5 +42,5 @@ def recipe(
     """
     changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
     model = partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True)
-    fields = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs, "precision": precision}
+    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs, "precision": precision}
     return image_classifier(model, "fashion_mnist", lr, weight_decay, smoothing, **fields)

@@ -37,7 +37,7 @@ def window_data(
     text: Path | None,
     context: int,
     overlap: int,
-    split: Mapping[str, float] = {},
+    split: Mapping[str, Any] = {},
     windows: int = sys.maxsize,
     share: float = 1.0,
     **tokens: Any,
