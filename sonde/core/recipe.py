@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .batch import Batch, Data
 from .errors import BadInput
@@ -36,18 +36,6 @@ class Objective(Protocol):
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
-
-
-class OptimizerFactory(Protocol):
-    """Named parameters -> torch optimizer.  `elementwise` says that no entry of a tensor looks at another,
-    so all parameters may be laid into one flat buffer and updated in a single call; `decays` whether weight decay acts on a
-    parameter, which `owner` holds: a module declares in `no_decay` which of its own it should leave alone."""
-
-    elementwise: bool
-
-    def decays(self, name: str, parameter: Tensor, owner: nn.Module) -> bool: ...
-
-    def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer: ...
 
 
 class Callback:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parent
 _SET = re.compile(r"^def ([a-z]\w*)\((?:\s*#[^\n]*)?\s*seed\b(?:(?!^def ).)*?\) -> (?:\w+\.)?Data:", re.DOTALL | re.MULTILINE)
 """the head of a function that makes a set"""
+_VARIANT = re.compile(r'^([a-z]\w*) = text_set\(\s*"\1",\s*"([^"]+)"', re.MULTILINE)
+"""a set that is one of several alike, and its summary"""
 
 
 def names() -> list[str]:
@@ -68,7 +70,8 @@ def _home(name: str) -> Path:
 def _homes() -> dict[str, Path]:
     """Name of each set -> its file."""
     files = [path for path in sorted(FOLDER.rglob("*.py")) if not path.stem.startswith("_")]
-    return {name: path for path in files for name in _SET.findall(path.read_text(encoding="utf-8"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    return {name: path for path, text in texts.items() for name in (*_SET.findall(text), *dict(_VARIANT.findall(text)))}
 
 
 def _own(path: Path) -> Callable[..., Data]:
@@ -85,6 +88,6 @@ def _own(path: Path) -> Callable[..., Data]:
 
 @cache
 def _summaries(path: Path) -> dict[str, str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-    return {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in functions}
+    text = path.read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    return dict(_VARIANT.findall(text)) | {node.name: (ast.get_docstring(node) or "").split("\n")[0] for node in functions}

@@ -9,13 +9,14 @@ B batch, T time, S spans of a row, N tokens of its spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ..core.batch import Batch, Source
+from ..core.batch import Batch, Data, Source
 from ..core.errors import BadInput, DataUnusable
 from ..core.options import Range, checked
 from ..core.seeds import generator
@@ -205,3 +206,9 @@ def freeze_changes(source: Source, change: Change, seed: int) -> TensorSource:
     """A part with every change made once, so that it asks the same questions each time it is evaluated."""
     fields = dict(change(source[:], generator(seed, "fixed")).fields)
     return TensorSource(fields.pop("x"), **fields)  # type: ignore[arg-type]
+
+
+def freeze_held_out(data: Data, change: Change, seed: int) -> Data:
+    """Data whose validation and test parts have every change made once."""
+    parts: dict[str, Any] = {name: freeze_changes(source, change, seed) for name, source in data.splits.items() if name != "train"}
+    return replace(data, **parts)

@@ -139,17 +139,13 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
         note = f"{note} Target {target:.4g}, nine tenths of the way from {top:.4g} down to {low:.4g}."
     else:
         note = f"{note} Target {target:.4g}."
-    arrivals = {track.name: track.steps_to(target) for track in tracks}
-    tracks.sort(key=lambda track: (math.inf if arrivals[track.name] is None else arrivals[track.name], *track.sort_key()))
-    table = {**columns(tracks), "steps to target": [arrivals[track.name] for track in tracks]}
-    table["end"] = [  # on a model the target is known only now
-        "reached" if track.fate == "ran out" and arrivals[track.name] is not None else end
-        for track, end in zip(tracks, table["end"], strict=True)
-    ]
+    for track in tracks:
+        track.target = target  # on a model it is known only now
+    tracks.sort(key=lambda track: track.sort_key())
     lines = {track.name: track.losses for track in tracks if track in going}
     highest = max((max(line) for line in lines.values()), default=top)
     curves = Lines("Loss over the steps", lines, axes=["step", "loss"], log=["y"] if 0 < 20 * low < highest else [])
-    return [Table("Race of optimizers", table, note=note), *([curves] if lines else [])]
+    return [Table("Race of optimizers", columns(tracks), note=note), *([curves] if lines else [])]
 
 
 def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:

@@ -7,6 +7,7 @@ smoothed loss falls most per decade, well below the one at which it turns up.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Literal
 
 from ..core.errors import BadInput
@@ -103,7 +104,7 @@ def _limit(trial, objective) -> tuple[float | None, str]:
 
 def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[float], list[float], bool]:
     """Rates and losses up to the step at which the loss explodes, and whether it did."""
-    import torch
+    from ..optim.race import with_gradient
 
     weights = [weight.clone().requires_grad_() for weight in trial.weights]
     optimizer = make(weights, lowest)
@@ -111,8 +112,7 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
     losses: list[float] = []
     for step in range(steps):
         rate = lowest * (highest / lowest) ** (step / (steps - 1))
-        loss = trial.loss(weights, step)
-        value = float(loss.detach())
+        value = float(with_gradient(weights, partial(trial.loss, weights), step))
         if not math.isfinite(value):
             return rates, losses, True
         rates.append(rate)
@@ -120,9 +120,6 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
         now = smooth_losses(losses)
         if len(now) > 10 and now[-1] - min(now) > (BLOWN - 1) * max(abs(min(now)), 0.1 * abs(now[0])):
             return rates, losses, True
-        gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.grad = gradient
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()

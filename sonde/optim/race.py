@@ -3,8 +3,8 @@
 Every update rule may enter: all names of `sonde.optim.build`, and those that need the loss as a function.  Rates are not
 learned, so each entrant is tried at several and shown at its best one.
 
-    from sonde.optim.race import race, everyone
-    tracks = race(start=[w], loss=lambda weights, step: ..., entrants=everyone(), steps=200, target=1e-3)
+    from sonde.optim.race import race, standard_rules
+    tracks = race(start=[w], loss=lambda weights, step: ..., entrants=standard_rules(), steps=200, target=1e-3)
 """
 
 from __future__ import annotations
@@ -56,15 +56,19 @@ class Track:
     """the weights at each of them, flat, where they were kept"""
     why: str = ""
     """what stopped it, where something did"""
+    target: float = -math.inf
+    """may be set after the race, where it depends on how low the others came"""
 
     @property
     def steps(self) -> int | None:
-        """Steps to the target."""
-        return len(self.losses) - 1 if self.fate == "reached" else None
+        """Steps until the loss was first at most the target."""
+        return next((step for step, loss in enumerate(self.losses) if loss <= self.target), None)
 
-    def steps_to(self, target: float) -> int | None:
-        """Steps until the loss was first at most `target`."""
-        return next((step for step, loss in enumerate(self.losses) if loss <= target), None)
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        fate = "reached" if self.fate == "ran out" and self.steps is not None else self.fate
+        return f"{fate}: {self.why}" if self.why else fate
 
     def sort_key(self) -> tuple[float, float]:
         """Sorts tracks: fewer steps first, then the lower end."""
@@ -101,9 +105,9 @@ def follow(
     loss(step) is the loss to differentiate at a step; evaluate() gives the loss that counts, where that is another one.
     """
     weights = list(weights)
-    track = Track(type(optimizer).__name__, None, [])
+    track = Track(type(optimizer).__name__, None, [], target=target)
     for step in range(steps + 1):
-        closure: Any = partial(loss, step) if isinstance(optimizer, Newton) else partial(_with_gradient, weights, loss, step)
+        closure: Any = partial(loss, step) if isinstance(optimizer, Newton) else partial(with_gradient, weights, loss, step)
         before = torch.cat([w.detach().flatten() for w in weights])
         after, why = before, ""
         value = math.nan if evaluate is None else evaluate()
@@ -170,7 +174,7 @@ def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
         "rate": ["its own" if track.rate is None else f"{track.rate:.3g}" for track in tracks],
         "steps to target": [track.steps for track in tracks],
         "last loss": [track.losses[-1] for track in tracks],
-        "end": [track.fate if not track.why else f"{track.fate}: {track.why}" for track in tracks],
+        "end": [track.end for track in tracks],
     }
 
 
@@ -184,7 +188,7 @@ def _value(loss: Callable[[int], Tensor], step: int) -> float:
         return float(loss(step))
 
 
-def _with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: int) -> Tensor:
+def with_gradient(weights: list[Tensor], loss: Callable[[int], Tensor], step: int) -> Tensor:
     """The closure torch's optimizers take: clear the gradients, compute the loss, differentiate it."""
     with torch.enable_grad():
         value = loss(step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
-from ..data.corrupt import freeze_changes
+from ..data.corrupt import freeze_held_out
 from ..models.autoencoder import convolutional, dense
 from ..objectives.contractive import Contractive
 from ..objectives.reconstruction import Reconstruction
@@ -85,8 +84,7 @@ def recipe(
         build = partial(dense, shape, (*hidden, width), "relu", last, network == "tied")
     change = denoising(augment.noise(noise)) if kind == "denoising" else None
     if change is not None:  # held-out parts are the same at every evaluation
-        held_out: dict[str, Any] = {name: freeze_changes(part, change, seed) for name, part in parts.splits.items() if name != "train"}
-        parts = replace(parts, **held_out)
+        parts = freeze_held_out(parts, change, seed)
     own: Any = {"sparse": Sparse(**{penalty: factor}, rate=rate), "contractive": Contractive(factor)}
     return Recipe(
         model=build,

@@ -7,16 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, final
 
-from ..core.batch import Data, Source
+from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Callback, Recipe
-from ..data import fetch
-from ..data.catalog import load
 from ..data.sequences import HiddenSource
-from ..data.tensors import WindowSource
-from ..data.text.windows import SHAKESPEARE
 from ..models.language_model import mixer_of
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
 
 
 def recipe(
@@ -52,26 +48,12 @@ def recipe(
         valid: share of the text to validate on, after the part for training; the standard library has shares of its own
         test: share of the text for the test, at its end
     """
-    dataset = _windows(data, context, valid, test)
+    dataset = window_data(data, context, overlap=8, split={"valid": valid, "test": test}, windows=100_000)
     causal = mixer_of(mixer, width).causal
     if not causal:
         dataset = _hidden(dataset, seed)
     base = training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout), dataset, batch_size, lr, steps)
     return base if causal else base.replace(callbacks=(SayHidden(mixer),))
-
-
-def _windows(text: Path | None, context: int, valid: float, test: float) -> Data:
-    """Windows of the text: overlapping ones to train on; to evaluate on, windows that do not overlap, at most 500 of them."""
-    if text is None and not fetch.find(*SHAKESPEARE):  # nothing is downloaded for a default
-        data = load("stdlib_text", length=context)
-    else:
-        data = load(text or "tiny_shakespeare", length=context, valid=valid, test=test)
-
-    def resample(source: Source | None, stride: int, most: int) -> Any:
-        return WindowSource(source.tokens, context, max(stride, len(source.tokens) // most)) if isinstance(source, WindowSource) else None
-
-    held_out = (resample(part, context, 500) for part in (data.valid, data.test))
-    return replace(data, train=resample(data.train, max(context // 8, 1), 100_000), **dict(zip(("valid", "test"), held_out)))
 
 
 def _hidden(data: Data, seed: int) -> Data:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
 from ..models.cnn import CNN
-from ..objectives.categorical import Categorical
-from ..objectives.mixed import Mixed
-from ..optim.build import optimizer
-from ..optim.schedules import warmup_cosine
+from .tools.parts import image_classifier
 
 
 def recipe(
@@ -49,16 +45,7 @@ def recipe(
         changes.append(augment.cutout(cutout))
     if cutmix:
         changes.append(augment.cutmix(cutmix))
-    likelihood = Categorical(classes=10, smoothing=smoothing)
-    return Recipe(
-        model=partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual),
-        data=partial(load, "cifar10"),
-        objective=Mixed(likelihood) if cutmix else likelihood,
-        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
-        schedule=warmup_cosine(),
-        augment=augment.compose(*changes),
-        batch_size=batch_size,
-        drop_last=True,  # batch norm needs more than a handful of examples
-        epochs=epochs,
-        channels_last=True,
-    )
+    model = partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual)
+    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs}
+    # batch norm needs more than a handful of examples
+    return image_classifier(model, "cifar10", lr, smoothing=smoothing, mixed=bool(cutmix), drop_last=True, **fields)

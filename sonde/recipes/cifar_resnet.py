@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
 from ..models.resnet import ResNet
-from ..objectives.categorical import Categorical
-from ..objectives.mixed import Mixed
-from ..optim.build import optimizer
-from ..optim.schedules import warmup_cosine
+from .tools.parts import image_classifier
 
 
 def recipe(
@@ -47,15 +43,8 @@ def recipe(
         epochs: passes over the training data
     """
     mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}
-    return Recipe(
-        model=partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True),
-        data=partial(load, "cifar10"),
-        objective=Mixed(Categorical(classes=10, smoothing=smoothing)),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
-        schedule=warmup_cosine(),
-        augment=augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture]),
-        batch_size=batch_size,
-        drop_last=True,  # batch norm needs more than a handful of examples
-        epochs=epochs,
-        channels_last=True,
-    )
+    change = augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture])
+    model = partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True)
+    fields: dict[str, Any] = {"augment": change, "batch_size": batch_size, "epochs": epochs}
+    # batch norm needs more than a handful of examples
+    return image_classifier(model, "cifar10", lr, weight_decay, smoothing, mixed=True, drop_last=True, **fields)

@@ -7,8 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
-from ..optim.build import optimizer
-from .tools.parts import dense
+from .tools.parts import table_predictor
 
 
 def recipe(
@@ -29,14 +28,4 @@ def recipe(
         epochs: passes over the training data at most
         patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
-    data = load("diabetes")
-    model, objective = dense(data, hidden, dropout)
-    return Recipe(
-        model=model,
-        data=data,
-        objective=objective,
-        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
-        batch_size=32,
-        epochs=epochs,
-        patience=patience,
-    )
+    return table_predictor(load("diabetes"), hidden, dropout, lr, weight_decay, batch_size=32, epochs=epochs, patience=patience)

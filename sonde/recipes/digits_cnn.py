@@ -8,12 +8,9 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
 from ..models.cnn import CNN
-from ..objectives.categorical import Categorical
-from ..optim.build import optimizer
 from ..optim.schedules import cosine
-from .tools.parts import apply_with_chance
+from .tools.parts import apply_with_chance, image_classifier
 
 
 def recipe(
@@ -40,14 +37,6 @@ def recipe(
         weight_decay: pull of the weights toward 0
         epochs: passes over the training data
     """
-    return Recipe(
-        model=partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout),
-        data=partial(load, "digits"),
-        objective=Categorical(classes=10),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
-        schedule=cosine(),
-        augment=apply_with_chance(augment.shift(shift), shifted) if shifted else None,
-        batch_size=batch_size,
-        epochs=epochs,
-        channels_last=True,
-    )
+    model = partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout)
+    change = apply_with_chance(augment.shift(shift), shifted) if shifted else None
+    return image_classifier(model, "digits", lr, weight_decay, schedule=cosine(), augment=change, batch_size=batch_size, epochs=epochs)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
 from ..models.cnn import CNN
-from ..objectives.categorical import Categorical
-from ..optim.build import optimizer
-from ..optim.schedules import warmup_cosine
+from .tools.parts import image_classifier
 
 
 def recipe(
@@ -44,15 +41,6 @@ def recipe(
         precision: bf16 is faster where the processor has it
     """
     changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
-    return Recipe(
-        model=partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True),
-        data=partial(load, "fashion_mnist"),
-        objective=Categorical(classes=10, smoothing=smoothing),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
-        schedule=warmup_cosine(),
-        augment=augment.compose(*changes),
-        batch_size=batch_size,
-        epochs=epochs,
-        precision=precision,
-        channels_last=True,
-    )
+    model = partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True)
+    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs, "precision": precision}
+    return image_classifier(model, "fashion_mnist", lr, weight_decay, smoothing, **fields)

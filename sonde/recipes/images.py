@@ -13,9 +13,7 @@ from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
 from ..models.cnn import CNN
-from ..objectives.categorical import Categorical
-from ..optim.build import optimizer
-from ..optim.schedules import warmup_cosine
+from .tools.parts import image_classifier
 
 UPDATES = 600
 """fewer than these leave a network nearly as it began, however few the pictures are"""
@@ -52,14 +50,11 @@ def recipe(
     dataset = load(data, size=size, skip_corrupt=skip_corrupt)
     colors = dataset.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))
-    return Recipe(
-        model=partial(CNN, (colors, *channels), len(dataset.classes), hidden, image=(size, size), dropout=dropout),
-        data=dataset,
-        objective=Categorical(classes=len(dataset.classes)),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
-        schedule=warmup_cosine(),
+    return image_classifier(
+        partial(CNN, (colors, *channels), len(dataset.classes), hidden, image=(size, size), dropout=dropout),
+        dataset,
+        lr,
         augment=augment.compose(shift, augment.flip()) if flip else shift,
         batch_size=batch_size,
         epochs=epochs or max(20, UPDATES / math.ceil(len(dataset.train) / batch_size)),
-        channels_last=True,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corrupt import freeze_changes, masking
+from ..data.corrupt import freeze_held_out, masking
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
 
 
@@ -41,9 +41,8 @@ def recipe(
         steps: updates
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
-    dataset = window_data(data, context, level, most, ("mask",))
+    dataset = window_data(data, context, overlap=4, specials=("mask",), share=0.2, level=level, most=most)
     hide = masking(dataset.reader.vocabulary, rate)
-    valid, test = (None if source is None else freeze_changes(source, hide, seed) for source in (dataset.valid, dataset.test))
     model = network(mixer, width, depth, len(dataset.classes), context, tied=True)
-    base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
+    base = training(model, replace(freeze_held_out(dataset, hide, seed), name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
     return base.replace(augment=hide)

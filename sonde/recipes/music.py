@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,12 +69,9 @@ def _windows(origin: str, every: list[str], context: int) -> Data:
     texts = ["\n" + "\n".join(part) for part in (every[: -2 * few], every[-2 * few : -few], every[-few:])]
     context = min(context, min(map(len, texts)) - 1)
     data = windows((texts[0], texts[1], texts[2]), f"tunes: {origin}", context, None, "char")
-    source = data.train
-    assert isinstance(source, WindowSource)
-    return Data(
-        WindowSource(source.tokens, context, max(context // 8, 1)), data.valid, data.test,
-        name=data.name, classes=data.classes, report={"tunes": len(every), **data.report}, reader=data.reader,
-    )  # fmt: skip
+    assert isinstance(data.train, WindowSource)
+    train = WindowSource(data.train.tokens, context, max(context // 8, 1))
+    return replace(data, train=train, report={"tunes": len(every), **data.report})
 
 
 def _write_tune(data: Data, corpus: list[str], seed: int, model: Any, folder: Path) -> dict[str, str]:

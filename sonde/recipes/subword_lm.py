@@ -39,5 +39,5 @@ def recipe(
         data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
             and where that is missing the source text of Python's standard library
     """
-    dataset = window_data(data, context, level, most)
+    dataset = window_data(data, context, overlap=4, share=0.2, level=level, most=most)
     return training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True), dataset, batch_size, lr, steps)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.corrupt import freeze_changes, span_corruption, span_numbers
+from ..data.corrupt import freeze_held_out, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, training, window_data
 
@@ -46,9 +46,8 @@ def recipe(
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
-    dataset = window_data(data, context, level, most, ("pad", "end", *marks))
+    dataset = window_data(data, context, overlap=4, specials=("pad", "end", *marks), share=0.2, level=level, most=most)
     cut = span_corruption(dataset.reader.vocabulary, rate, mean)
-    valid, test = (None if source is None else freeze_changes(source, cut, seed) for source in (dataset.valid, dataset.test))
     model = partial(EncoderDecoder, len(dataset.classes), width, depth, decoder=decoder)
-    base = training(model, replace(dataset, valid=valid, test=test, name=f"{dataset.name}, spans cut out"), batch_size, lr, steps)
+    base = training(model, replace(freeze_held_out(dataset, cut, seed), name=f"{dataset.name}, spans cut out"), batch_size, lr, steps)
     return base.replace(augment=cut)

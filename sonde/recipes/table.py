@@ -9,9 +9,8 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
 from ..models.heads import objective_of
-from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.parts import dense
+from .tools.parts import table_predictor
 
 
 def recipe(
@@ -43,14 +42,6 @@ def recipe(
         patience: evaluations without a better validation loss before it stops; 0 never stops early
     """
     dataset = load(data, target=target, task=task, ignore=ignore)
-    model, usual = dense(dataset, hidden, dropout)
-    return Recipe(
-        model=model,
-        data=dataset,
-        objective=usual if objective == "auto" else objective_of(objective, classes=len(dataset.classes)),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
-        schedule=warmup_cosine(),
-        batch_size=batch_size,
-        epochs=epochs,
-        patience=patience,
-    )
+    own = {} if objective == "auto" else {"objective": objective_of(objective, classes=len(dataset.classes))}
+    fields = {"schedule": warmup_cosine(), "batch_size": batch_size, "epochs": epochs, "patience": patience, **own}
+    return table_predictor(dataset, hidden, dropout, lr, 0.05, **fields)

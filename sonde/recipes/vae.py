@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
 from ..data.catalog import load
-from ..data.corrupt import freeze_changes
+from ..data.corrupt import freeze_held_out
 from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
 from ..optim.build import optimizer
@@ -60,9 +59,7 @@ def recipe(
         lr: learning rate at the top of its warm-up; falls to 0 along a cosine
         epochs: passes over the training data
     """
-    parts = load(data, seed=seed, standardize=False)
-    held_out: dict[str, Any] = {name: freeze_changes(part, binarize, seed) for name, part in parts.splits.items() if name != "train"}
-    parts = replace(parts, **held_out)
+    parts = freeze_held_out(load(data, seed=seed, standardize=False), binarize, seed)
     shape = tuple(parts.train[:1].x.shape[1:])
     return Recipe(
         model=partial(dense if network == "dense" else convolutional, shape, hidden, code),

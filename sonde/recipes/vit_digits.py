@@ -13,11 +13,8 @@ from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load
 from ..models.vit import ViT
-from ..objectives.categorical import Categorical
-from ..optim.build import optimizer
-from ..optim.schedules import warmup_cosine
 from .tools.linear import linear
-from .tools.parts import apply_with_chance
+from .tools.parts import apply_with_chance, image_classifier
 from .tools.shown import FinalReport
 
 IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4), "cifar10": (3, 32, 4)}
@@ -58,12 +55,11 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
     channels, side, usual = IMAGES[data]
     parts = load(data, seed=seed)
     build = partial(ViT, (side, side), patch or usual, width, depth, heads, 10, channels, 2.0, pool, positions, dropout)
-    return Recipe(
-        model=build,
-        data=parts,
-        objective=Categorical(classes=10),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=0.05),
-        schedule=warmup_cosine(),
+    return image_classifier(
+        build,
+        parts,
+        lr,
+        channels_last=False,
         augment=apply_with_chance(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
         clip_norm=1.0,
         batch_size=batch_size,

@@ -7,8 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.catalog import load
-from ..optim.build import optimizer
-from .tools.parts import dense
+from .tools.parts import table_predictor
 
 
 def recipe(
@@ -27,7 +26,4 @@ def recipe(
         weight_decay: pull of the weights toward 0
         epochs: passes over the training data
     """
-    data = load("wine")
-    model, objective = dense(data, hidden, dropout)
-    adamw = optimizer("adamw", lr=lr, weight_decay=weight_decay)
-    return Recipe(model=model, data=data, objective=objective, optimizer=adamw, batch_size=16, epochs=epochs)
+    return table_predictor(load("wine"), hidden, dropout, lr, weight_decay, batch_size=16, epochs=epochs)

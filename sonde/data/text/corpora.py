@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, final
 
@@ -150,106 +150,82 @@ def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize
     )
 
 
-def nottingham(
-    seed: int = 0,
-    valid: SplitSize = 0.05,
-    test: SplitSize = 0.05,
-    length: Length = 128,
-    stride: Length | None = None,
-    level: Grain = "char",
-    most: Most = 8000,
-) -> Data:
-    """1,034 English folk tunes in ABC notation.
+def text_set(
+    name: str,
+    summary: str,
+    unit: str,
+    read: Callable[[], list[str]],
+    between: str = "\n",
+    part: float = 0.05,
+    tokens: Grain = "char",
+    n: int = 8000,
+) -> Callable[..., Data]:
+    """A set of windows over texts in their order.
+
+    Args:
+        unit: what the texts are, in the plural
+        read: gives the texts
+        between: what joins two of them
+        part: usual share for validation, and for the test
+        tokens: usual level of the tokens
+        n: usual number of words or sub-words at most
+    """
+
+    def load(
+        seed: int = 0,
+        valid: SplitSize = part,
+        test: SplitSize = part,
+        length: Length = 128,
+        stride: Length | None = None,
+        level: Grain = tokens,
+        most: Most = n,
+    ) -> Data:
+        return windows(_thirds(read(), valid, test, between), name, length, stride, level, most)
+
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"""{summary}
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
     Args:
-        valid: fraction or count of tunes
-        test: fraction or count of tunes
+        valid: fraction or count of {unit}
+        test: fraction or count of {unit}
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
         level: tokens are characters, bytes, words or sub-words learned from the training part
         most: most words or sub-words
     """
-    tunes = ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
-    return windows(_thirds(tunes, valid, test, ""), "nottingham", length, stride, level, most)
+    return load
 
 
-def novels(
-    seed: int = 0,
-    valid: SplitSize = 0.05,
-    test: SplitSize = 0.05,
-    length: Length = 128,
-    stride: Length | None = None,
-    level: Grain = "char",
-    most: Most = 8000,
-) -> Data:
-    """33 English novels of 1839 to 1919, 25 million characters.
-
-    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
-
-    Args:
-        valid: fraction or count of novels
-        test: fraction or count of novels
-        length: tokens per window
-        stride: tokens between the starts of two windows; by default the length
-        level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-    """
-    texts = [text for _, text in novel_texts()]
-    return windows(_thirds(texts, valid, test, "\n"), "novels", length, stride, level, most)
+def _tunes() -> list[str]:
+    return ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
 
 
-def kjv(
-    seed: int = 0,
-    valid: SplitSize = 0.05,
-    test: SplitSize = 0.05,
-    length: Length = 128,
-    stride: Length | None = None,
-    level: Grain = "char",
-    most: Most = 8000,
-) -> Data:
-    """King James Bible, 31,102 verses, one in each line.
-
-    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
-
-    Args:
-        valid: fraction or count of verses
-        test: fraction or count of verses
-        length: tokens per window
-        stride: tokens between the starts of two windows; by default the length
-        level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-    """
+def _verses() -> list[str]:
     path = find("text/kjv.tsv.xz")
     with reading(path, "is not a table of verses"):
-        verses = [line.split("\t")[1] for line in decode(path).splitlines()]
-    return windows(_thirds(verses, valid, test, "\n"), "kjv", length, stride, level, most)
+        return [line.split("\t")[1] for line in decode(path).splitlines()]
 
 
-def wikitext2(
-    seed: int = 0,
-    valid: SplitSize = 0.1,
-    test: SplitSize = 0.1,
-    length: Length = 128,
-    stride: Length | None = None,
-    level: Grain = "words",
-    most: Most = 20_000,
-) -> Data:
-    """The validation part of WikiText-2, 213,886 words of good articles.
+def _articles() -> list[str]:
+    return decode(find("text/wikitext-2.valid.txt.gz")).splitlines()
 
-    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
-    Args:
-        valid: fraction or count of lines
-        test: fraction or count of lines
-        length: tokens per window
-        stride: tokens between the starts of two windows; by default the length
-        level: tokens are words, sub-words, characters or bytes
-        most: most words or sub-words
-    """
-    lines = decode(find("text/wikitext-2.valid.txt.gz")).splitlines()
-    return windows(_thirds(lines, valid, test, "\n"), "wikitext2", length, stride, level, most)
+nottingham = text_set("nottingham", "1,034 English folk tunes in ABC notation.", "tunes", _tunes, between="")
+novels = text_set(
+    "novels", "33 English novels of 1839 to 1919, 25 million characters.", "novels", lambda: [text for _, text in novel_texts()]
+)
+kjv = text_set("kjv", "King James Bible, 31,102 verses, one in each line.", "verses", _verses)
+wikitext2 = text_set(
+    "wikitext2",
+    "The validation part of WikiText-2, 213,886 words of good articles.",
+    "lines",
+    _articles,
+    part=0.1,
+    tokens="words",
+    n=20_000,
+)
 
 
 def novel_texts() -> list[tuple[str, str]]:

@@ -10,34 +10,68 @@ import torch
 from torch import Generator, nn
 
 from ...core.batch import Batch, Data
+from ...core.recipe import Recipe
+from ...data.catalog import load
+from ...models.heads import head
 from ...models.mlp import MLP
 from ...nn.affine import Affine
 from ...objectives.categorical import Categorical
-from ...objectives.gaussian import Gaussian
-from ...objectives.poisson import Poisson
+from ...objectives.mixed import Mixed
+from ...optim.build import optimizer
+from ...optim.schedules import warmup_cosine
 
 
-def dense(data: Data, hidden: Sequence[int], dropout: float = 0.0) -> tuple[Callable[[], nn.Module], Any]:
-    """A multi-layer perceptron for a table and its likelihood: labels, counts or values, as the target is.
+def table_predictor(data: Data, hidden: Sequence[int], dropout: float, lr: float, weight_decay: float, **fields: Any) -> Recipe:
+    """A multi-layer perceptron for a table, trained by AdamW on the likelihood of labels, counts or values, as the target is.
 
     Values are answered in their own units: the network works on standard numbers, and a variance equal to that of the
     targets makes the loss the same as if they had been standardized.
+
+    Args:
+        fields: others of the recipe
     """
-    start = data.train[:2].x[0].numel()
-    if data.task == "classes":
-        widths = (start, *hidden, len(data.classes))
-        return partial(MLP, widths=widths, dropout=dropout), Categorical(len(data.classes))
-    y = data.train[:].y.double()
-    outputs = 1 if y.ndim == 1 else y[0].numel()
-    network = partial(MLP, widths=(start, *hidden, outputs), dropout=dropout)
-    if data.task == "counts":
-        return network, Poisson()
-    spread = float(y.std()) or 1.0
-    return partial(_in_target_units, network, float(y.mean()), spread), Gaussian(variance=spread**2)
+    first = data.train[:2]
+    task = data.task if data.task in ("classes", "counts") else "real"
+    end = head(task, len(data.classes) if task == "classes" else first.y[0].numel())
+    model: Callable[[], nn.Module] = partial(MLP, widths=(first.x[0].numel(), *hidden, end.outputs), dropout=dropout)
+    settings = {}
+    if task == "real":
+        y = data.train[:].y.double()
+        spread = float(y.std()) or 1.0
+        model, settings = partial(_in_target_units, model, float(y.mean()), spread), {"variance": spread**2}
+    adamw = optimizer("adamw", lr=lr, weight_decay=weight_decay)
+    return Recipe(**{"model": model, "data": data, "objective": end.likelihood(**settings), "optimizer": adamw, **fields})
 
 
 def _in_target_units(network: Callable[[], nn.Module], mean: float, spread: float) -> nn.Module:
     return nn.Sequential(network(), Affine(mean, spread))
+
+
+def image_classifier(
+    model: Callable[[], nn.Module],
+    data: Data | str,
+    lr: float,
+    weight_decay: float = 0.05,
+    smoothing: float = 0.0,
+    mixed: bool = False,
+    **fields: Any,
+) -> Recipe:
+    """A classifier of images, trained by AdamW at a rate that warms up and falls to 0 along a cosine.
+
+    Args:
+        data: of ten classes where it is a name
+        mixed: an image may be a mixture of two
+        fields: others of the recipe
+    """
+    likelihood = Categorical(classes=10 if isinstance(data, str) else len(data.classes), smoothing=smoothing)
+    usual = {"schedule": warmup_cosine(), "channels_last": True}
+    return Recipe(
+        model=model,
+        data=partial(load, data) if isinstance(data, str) else data,
+        objective=Mixed(likelihood) if mixed else likelihood,
+        optimizer=optimizer("adamw", lr=lr, weight_decay=weight_decay),
+        **{**usual, **fields},
+    )
 
 
 def apply_with_chance(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,22 +33,38 @@ LearningRate = Annotated[float, Range(above=0)]
 StepCount = Annotated[int, Range(least=1)]
 
 
-def window_data(text: Path | None, context: int, level: str, most: int, specials: tuple[str, ...] = ()) -> Data:
-    """Windows of a text in tokens learned from it, or of a folder of tokens; nothing is downloaded for a default."""
+def window_data(
+    text: Path | None,
+    context: int,
+    overlap: int,
+    split: Mapping[str, Any] = {},
+    windows: int = sys.maxsize,
+    share: float = 1.0,
+    **tokens: Any,
+) -> Data:
+    """Windows of a text or of a folder of tokens: overlapping ones to train on; to evaluate on, at most 500 that do not overlap.
+
+    Args:
+        text: None is tiny-Shakespeare, or where that is missing the standard library: nothing is downloaded for a default
+        overlap: training windows that share a token; in a long text fewer, so that there are about as many as `windows`
+        split: shares of a text for validation and test; the standard library has shares of its own
+        share: how much of the standard library
+        tokens: level, most and specials of the vocabulary
+    """
     if text is not None and text.is_dir():
-        if specials:
+        if specials := tokens.get("specials", ()):
             raise BadInput(f"'{text}' holds tokens without {', '.join(specials[:3])}", where="text", fix="give a plain text file")
-        return load(text, length=context)
-    options: dict[str, Any] = {"length": context, "stride": max(context // 4, 1), "level": level, "most": most, "specials": specials}
+        return load(text, length=context, **split)
     if text is None and not fetch.find(*SHAKESPEARE):
-        data = load("stdlib_text", share=0.2, **options)
+        data = load("stdlib_text", length=context, share=share, **tokens)
     else:
-        data = load(text or "tiny_shakespeare", **options)
+        data = load(text or "tiny_shakespeare", length=context, **split, **tokens)
 
-    def non_overlapping(source: Any) -> Any:
-        return None if source is None else WindowSource(source.tokens, context, max(context, len(source.tokens) // 500))
+    def resample(source: Any, stride: int, count: int) -> Any:
+        return None if source is None else WindowSource(source.tokens, context, max(stride, len(source.tokens) // count))
 
-    return replace(data, valid=non_overlapping(data.valid), test=non_overlapping(data.test))
+    train = resample(data.train, max(context // overlap, 1), windows)
+    return replace(data, train=train, valid=resample(data.valid, context, 500), test=resample(data.test, context, 500))
 
 
 def network(
