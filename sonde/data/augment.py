@@ -233,7 +233,7 @@ def _masks(batch: Batch) -> bool:
 def _movable_images(batch: Batch, what: str) -> Tensor:
     """Images whose targets may stay as they are when the images move."""
     if _masks(batch):
-        raise BadInput(f"{what} would move the images and leave the targets of their pixels", fix="use flip, jitter, noise or cutout")
+        raise BadInput(f"{what} would move the images but not their per-pixel targets", fix="use flip, jitter, noise or cutout")
     return _images(batch, what)
 
 
@@ -248,4 +248,4 @@ def _draw(values: Tensor, like: Tensor) -> Tensor:
 
 def _check_chance(chance: float) -> None:
     if not 0 <= chance <= 1:
-        raise BadInput(f"a chance lies between 0 and 1, not {chance}")
+        raise BadInput(f"the probability must be between 0 and 1, not {chance}")

@@ -30,7 +30,7 @@ class Dropout(_DropoutNd):
             raise BadInput("dropout takes p or keep_prob, not both", where="Dropout", fix="they add up to 1")
         drop = 0.5 if p is None and keep_prob is None else p if keep_prob is None else 1 - keep_prob
         if drop is None or not 0 <= drop <= 1:
-            raise BadInput(f"a chance lies between 0 and 1, not {p if keep_prob is None else keep_prob}", where="Dropout")
+            raise BadInput(f"the dropout probability must be between 0 and 1, not {p if keep_prob is None else keep_prob}", where="Dropout")
         if scale not in ("train", "test", None):
             raise BadInput(f"scale must be 'train', 'test' or None, not {scale!r}", where="Dropout")
         super().__init__(p=drop)

@@ -47,7 +47,11 @@ def inverse_sigmoid(pace: float, most: float = 1.0) -> Fraction:
 
 def _check_name(name: str, fine: bool) -> None:
     if not fine:
-        raise BadInput(f"these settings of '{name}' make no fraction that rises from 0", where="scheduled", fix="see its docstring")
+        raise BadInput(
+            f"invalid settings for the schedule '{name}'",
+            where="scheduled",
+            fix="use steps > 0 (linear), 0 < base < 1 (exponential) or pace >= 1 (inverse_sigmoid), and 0 <= most <= 1",
+        )
 
 
 @torch.no_grad()
