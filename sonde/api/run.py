@@ -79,7 +79,7 @@ class Run:
         """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
         if not isinstance(batch, Batch):
             message = f"predict takes a Batch, not {type(batch).__name__}"
-            raise BadInput(message, where="Run.predict", fix="a file is read by run.data.reader(path), a tensor goes in as Batch(x=tensor)")
+            raise BadInput(message, where="Run.predict", fix="pass Batch(x=tensor); for a file, run.data.reader(path)")
         model = self.model(which)
         n = self.recipe.evaluate_batch_size
         output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])

@@ -182,7 +182,9 @@ def _same_sweep(place: Path, config: dict[str, Any]) -> None:
         there = files.read_json(record)
         for part in ("recipe", "method", "fixed"):
             if there.get(part) != config[part]:
-                raise BadInput(f"folder '{place.name}' holds another sweep ({part} {there.get(part)})", fix="choose another folder")
+                raise BadInput(
+                    f"folder '{place.name}' already holds a different sweep ({part} {there.get(part)})", fix="choose another folder"
+                )
     files.replace_file(record, files.dump_json(config))
 
 

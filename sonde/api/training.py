@@ -49,7 +49,7 @@ def train(
     options = Options.of({**explicit, **switches})
     if resume:
         if overrides or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
-            raise BadInput("a resumed run keeps its recipe and options", fix="leave them out, or start a new run")
+            raise BadInput("a resumed run takes its recipe and options from its record", fix="leave them out, or start a new run")
         old = layout.latest() if resume is True else layout.find(resume)
         run = old.path
         run_plan = plan_of(old, recipe)

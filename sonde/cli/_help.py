@@ -77,14 +77,14 @@ def options(options: Mapping[str, Option]) -> str:
 
 
 def _signature(name: str, option: Option) -> str:
-    """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; a flag that is on by default is shown as `--no-flag`."""
+    """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; of a flag that is on by default the other form too."""
     from dataclasses import replace
     from inspect import Parameter
 
     from ._options import flag
 
     if option.type is bool:
-        return flag(f"no_{name}" if option.default is True else name)
+        return f"{flag(name)}, {flag(f'no_{name}')}" if option.default is True else flag(name)
     kind = replace(option, range=None, default=Parameter.empty).describe().removesuffix(" ...")
     word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
     return f"{flag(name)} {word}" + (" ..." if option.many else "")
@@ -94,10 +94,15 @@ def _describe(option: Option) -> str:
     """Help text, range and default; a default that says nothing is left out."""
     facts = [] if option.range is None else [option.range.brief()]
     if option.required:
-        facts.append("needed")
-    elif option.type is not bool and option.default not in (None, ()):
-        shown = " ".join(map(str, option.default)) if isinstance(option.default, (tuple, list)) else f"{option.default}"
-        facts.append(f"default {shown}")
+        facts.append("required")
+    elif option.type is not bool and option.default not in (None, (), ""):
+        several = isinstance(option.default, (tuple, list))
+        facts.append("default " + (" ".join(map(str, option.default)) if several else _value(option.default)))
+    elif option.default is True:
+        facts.append("default on")
     details = f"({', '.join(facts)})" if facts else ""
-    negated = "turns off: " if option.type is bool and option.default is True and option.help else ""
-    return f"{negated}{option.help} {details}".strip()
+    return f"{option.help} {details}".strip()
+
+
+def _value(default: object) -> str:
+    return f"{default:,}" if type(default) is int else str(default)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import registry, signatures
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput
 from ..core.options import Option, options_of
 from ._options import flag, usable
 
@@ -41,9 +41,7 @@ def first_name(words: Sequence[str], command: str, *registries: str) -> str:
     """The first word, or an error that lists what could stand there."""
     if not words:
         kinds = " or ".join(name.removesuffix("s") for name in registries)
-        raise BadInput(
-            f"{command} needs the name of a {kinds}", fix=nearest("", [one for name in registries for one in registry.names(name)])
-        )
+        raise BadInput(f"{command} needs the name of a {kinds}", fix=f"`sonde list {registries[0]}` shows them")
     return words[0]
 
 

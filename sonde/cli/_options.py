@@ -59,7 +59,7 @@ def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, most: i
         if not token.typed:
             plain += token.values
             if len(plain) > most:
-                raise BadInput(f"{owner} does not know what to do with {show(plain[-1])}", fix="an option is written --name value")
+                raise BadInput(f"unexpected argument {show(plain[-1])} for {owner}", fix="write options as --name value")
         elif token.name is None:
             raise BadInput(f"{owner} has no option {show(token.typed)}", fix=nearest(token.typed, map(flag, known)))
         elif token.name in flags:

@@ -97,7 +97,7 @@ def clean(text: object) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to do about a wrong name: its present name where it is an old one, else the nearest known one, else the list of them."""
-    known = sorted(known)
+    known = sorted(set(known))
     new = renamed.present(name, known)
     if new is not None:
         return f"'{name}' is now '{new}'"
@@ -112,11 +112,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a wrong one was most likely meant to be, if any is near.
 
-    The dashes before an option do not count, and where no name is very near, initials are: --learning-rate means --lr.
+    The dashes before an option do not count.  Where no name is very near, initials are (--learning-rate means --lr), then a
+    name that contains the wrong one or is contained in it (cnn means digits_cnn); what is merely alike is not.
     """
     bare = {one.lstrip("-"): one for one in sorted(known)}
     query = str(name).lstrip("-")
     initials = "".join(word[0] for word in re.split("[-_ ]+", query.lower()) if word)
     by_initials = [initials] if len(initials) > 1 and initials in bare else []
-    close = difflib.get_close_matches(query, bare, 1, 0.8) or by_initials or difflib.get_close_matches(query, bare, 1, 0.5)
+    within = [one for one in bare if len(query) > 2 and (query in one or (len(one) > 2 and one in query))]
+    close = difflib.get_close_matches(query, bare, 1, 0.8) or by_initials or difflib.get_close_matches(query, bare, 1, 0.6) or within
     return bare[close[0]] if close else None

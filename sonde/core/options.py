@@ -145,7 +145,7 @@ class Option:
         typed = self.noun == "option"
         return BadInput(
             f"{self.noun} '{self.name}'{place} {why}, not {shown}",
-            fix=fix or (f"see --help for {self.owner}" if self.owner and typed else ""),
+            fix=fix or (f"add --help to the command for the options of {self.owner}" if self.owner and typed else ""),
         )
 
     def json_schema(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[s
     check_names(values, known, owner)
     missing = [name for name, option in known.items() if option.required and name not in values]
     if missing:
-        raise BadInput(f"{owner} needs a value for '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE")
+        raise BadInput(f"{owner} needs the option '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE (see --help)")
     return {name: option.check(values[name]) if name in values else option.default for name, option in known.items()}
 
 

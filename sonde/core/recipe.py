@@ -107,7 +107,7 @@ class Recipe:
     mode: Literal["min", "max"] = "min"
     """whether a smaller or a larger value of it is better"""
     patience: Annotated[int, Range(0)] = 0
-    """stop after this many evaluations without a better figure; 0 never stops early"""
+    """stop after this many evaluations without improvement; 0 never stops early"""
     restore_best: bool | None = None
     """end with the best weights instead of the last; by default only where patience is set"""
     on_bad: Literal["stop", "skip", "rollback"] = "stop"

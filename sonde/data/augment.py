@@ -224,7 +224,7 @@ def _masks(batch: Batch) -> bool:
 def _movable_images(batch: Batch, what: str) -> Tensor:
     """Images whose targets may stay as they are when the images move."""
     if _masks(batch):
-        raise BadInput(f"{what} would move the images and leave the targets of their pixels", fix="use flip, jitter, noise or cutout")
+        raise BadInput(f"{what} would move the images but not their per-pixel targets", fix="use flip, jitter, noise or cutout")
     return _images(batch, what)
 
 

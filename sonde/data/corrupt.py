@@ -104,7 +104,7 @@ def span_corruption(
 def span_numbers(length: int, rate: float, mean: float) -> tuple[int, int]:
     """How many tokens are cut out of a row, and in how many spans; at least one of each, with something left between."""
     if length < 2:
-        raise BadInput(f"a row of {length} tokens cannot lose a span and keep anything", fix="use longer rows")
+        raise BadInput(f"a row of {length} tokens is too short to mask a span", fix="use longer rows")
     lost = min(max(round(length * rate), 1), length - 1)
     return lost, min(max(round(lost / mean), 1), lost, length - lost)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Data
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput, closest
 from ..core.options import Option, check_values, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
@@ -92,7 +92,8 @@ def _neighbor(path: Path) -> str:
         beside = [one.name for one in path.parent.iterdir()]
     except (OSError, ValueError):
         return "check the path"
-    return nearest(path.name, beside) if beside else "check the path"
+    close = closest(path.name, beside)
+    return f"did you mean '{close}'?" if close else "check the path"
 
 
 def table_file(

@@ -50,7 +50,7 @@ def by_class(folder: Path) -> Folder:
         roots = [(-1, folder)]
     for root in {folder, *(root for _, root in roots)}:
         if _folders(root) and (beside := [path.name for path in inside(root) if path.parent == root]):
-            message = f"beside the folders in '{root.name}' lie pictures of no class: {list_names(beside)}"
+            message = f"'{root.name}' has class folders but also images outside them: {list_names(beside)}"
             raise BadInput(message, fix="move each into the folder of its class, or elsewhere")
     files, labels, parts = [], [], []
     for part, root in roots:

@@ -22,7 +22,7 @@ def split(
     n_valid, n_test = size(n, valid, "valid"), size(n, test, "test")
     if n_valid + n_test >= n:
         raise BadInput(
-            f"{n} examples cannot give {n_valid} for valid and {n_test} for test and leave any for training", fix="ask for smaller parts"
+            f"{n} examples cannot give {n_valid} for valid and {n_test} for test and leave any for training", fix="lower valid or test"
         )
     if labels is None:
         strata = [torch.arange(n)]

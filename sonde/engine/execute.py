@@ -130,7 +130,7 @@ def _recorded_options(directory: RunDirectory, run_plan: RunPlan, options: Optio
         return None
     info = directory.info()
     here = f"run '{directory.path.name}'"
-    fix = "use another --run for a new run, or --resume to go on with this one as it was"
+    fix = "use another --run for a new run, or --resume to continue this one unchanged"
     for part in ("name", "object"):
         if info["recipe"].get(part) != run_plan.source.get(part):
             raise BadInput(f"{here} was made with recipe {print_source(info['recipe'])}, not {print_source(run_plan.source)}", fix=fix)
@@ -139,7 +139,7 @@ def _recorded_options(directory: RunDirectory, run_plan: RunPlan, options: Optio
     was, now = info["options"], jsonable(run_plan.options)
     for name in sorted({*was, *now}):
         if was.get(name) != now.get(name):
-            raise BadInput(f"{here} has {name}={was.get(name)}, not {now.get(name)}", fix=fix)
+            raise BadInput(f"{here} was started with {name}={was.get(name)}, not {now.get(name)}", fix=fix)
     if "seed" in explicit and explicit["seed"] != info["seed"]:
         raise BadInput(f"{here} has seed {info['seed']}, not {explicit['seed']}", fix=fix)
     return info["run_options"]

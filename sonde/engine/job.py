@@ -98,7 +98,7 @@ class Job:
             from .fsdp import ShardedReplica
 
             if has_phases(self.objective):
-                message = "an objective whose phases move different weights cannot be trained with a model that is spread"
+                message = "FSDP does not support objectives with phases, such as GAN training"
                 raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
             self.replica: Any = ShardedReplica(self.model, self.recipe.optimizer, self.world)
         else:
@@ -124,7 +124,7 @@ class Job:
                 few = self._augment(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
-                raise BadInput(f"the objective returned {type(terms).__name__}", fix="return Terms(name=(sum, count))")
+                raise BadInput(f"the objective must return Terms, not {type(terms).__name__}", fix="return Terms(name=(sum, count))")
             terms.loss()
         self._check_training()
 

@@ -33,7 +33,7 @@ class Best:
     def see(self, step: int, row: dict[str, float]) -> bool:
         """True where this evaluation is the best yet."""
         if self.name not in row:
-            raise BadInput(f"the recipe monitors '{self.name}', which no evaluation gives", fix=nearest(self.name, row))
+            raise BadInput(f"the recipe monitors '{self.name}', which no evaluation reports", fix=nearest(self.name, row))
         value = self.sign * row[self.name]
         if value < self.value:
             self.value, self.step, self.since = value, step, 0
@@ -83,7 +83,7 @@ class Loop:
             for _ in zip(self.job.recipe.callbacks, snapshot.state["callbacks"], strict=True):
                 continue
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DataUnusable(f"state.json cannot be taken up: {type(error).__name__}: {error}") from error
+            raise DataUnusable(f"state.json cannot be restored: {type(error).__name__}: {error}") from error
 
     def load(self, state: dict[str, Any]) -> None:
         self.step = int(state["step"])
@@ -208,7 +208,7 @@ class Loop:
             fault.what,
             where=where,
             last_good=f"checkpoint at step {saved}" if saved is not None else "no checkpoint yet",
-            fix="lower the learning rate, set clip, look at the saved batch, or use on_bad='skip' or 'rollback'",
+            fix="lower the learning rate, set clip_norm, look at the saved batch, or use on_bad='skip' or 'rollback'",
         )
         if job.recipe.on_bad == "stop" or (job.recipe.on_bad == "skip" and broken):
             raise stop

@@ -16,16 +16,16 @@ class Options:
     Args:
         seed: every random draw of the run derives from it
         processes: worker processes on this machine
-        threads: CPU threads per process; default: all cores for one undivided process, one thread otherwise
+        threads: CPU threads per process; default: all cores with one process and one shard, else 1
         device: where to compute: cpu, cuda, cuda:1, mps
-        shards: parts of each batch that are computed alone and summed in order; default: one per process
+        shards: parts of each batch whose gradients are computed separately and summed in a fixed order; default: one per process
         parallel: ddp keeps the whole model in every process, fsdp spreads it over them
         checkpoint_every: steps between checkpoints; default: about every 20 seconds
-        exact: refuse to resume where bits cannot be kept (other thread count, torch or processor)
+        exact: refuse to resume if results would not be bitwise identical (different thread count, torch version or processor)
         accept_data_change: resume although the data differ from those the run began with
         tensorboard: also write TensorBoard event files into the run directory
         hang_timeout: seconds after which a silent worker counts as hung
-        restarts: fresh starts allowed without progress after a worker is lost
+        restarts: restarts without progress allowed after a worker dies
         quiet: print nothing while training
     """
 

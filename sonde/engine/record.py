@@ -163,8 +163,12 @@ class Record:
             return
         step = snapshot.step if snapshot is not None else 0
         if self.options.exact:
-            raise BadInput(f"bits cannot be kept: {list_changes(changes)}", where=self.name, fix="resume as before, or leave out --exact")
-        text = f"you resume with different arithmetic ({list_changes(changes)}): bits may differ from step {step} on"
+            raise BadInput(
+                f"--exact: the resumed run would not be bitwise identical: {list_changes(changes)}",
+                where=self.name,
+                fix="resume with the same setup, or leave out --exact",
+            )
+        text = f"resuming with a different setup ({list_changes(changes)}): bits may differ from step {step} on"
         self.event("arithmetic", step, differs=changes, text=text)
         self.say(f"warning: {text}")
 

@@ -141,7 +141,7 @@ def check_phases(objective: Any, model: nn.Module) -> Callable[[str], int]:
             f"the phases of the objective are {phases!r}", where=where, fix="give one or more whole numbers from 0, such as (0, 1)"
         )
     if not hasattr(objective, "phase_of"):
-        raise BadInput("the objective has phases but no 'phase_of'", where=where, fix="say by the name of a parameter when it moves")
+        raise BadInput("the objective has phases but no 'phase_of'", where=where, fix="define phase_of(parameter_name) -> int")
     phase_by_name = {name: objective.phase_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, phase in phase_by_name.items():
         if not whole(phase):

@@ -32,7 +32,7 @@ def misfit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str)
     """Raise DataUnusable unless names, shapes and dtypes are the same."""
     for name in sorted({*wanted, *saved}):
         if name not in saved or name not in wanted:
-            raise DataUnusable(f"{what} '{name}' is {'missing in' if name in wanted else 'only in'} the checkpoint")
+            raise DataUnusable(f"{what} '{name}' is {'missing from' if name in wanted else 'not in the model, only in'} the checkpoint")
         ours, theirs = wanted[name], saved[name]
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             mismatch = f"{tuple(theirs.shape)} {theirs.dtype} in the checkpoint, {tuple(ours.shape)} {ours.dtype} in the model"

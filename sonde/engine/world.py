@@ -36,7 +36,7 @@ SMALL = 1 << 17  # up to here one round with everything beats two rounds with a 
 def shards_of(rank: int, size: int, shards: int) -> range:
     """The virtual shards a rank computes: contiguous blocks that differ by at most one, in rank order."""
     if shards < size:
-        raise BadInput(f"{shards} shards cannot keep {size} processes busy", fix=f"use --shards {size} or more, or fewer --processes")
+        raise BadInput(f"{shards} shards are fewer than {size} processes", fix=f"use --shards {size} or more, or fewer --processes")
     return range(-(-rank * shards // size), -(-(rank + 1) * shards // size))
 
 

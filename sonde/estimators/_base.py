@@ -140,7 +140,7 @@ def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
     """`value` if it is a finite number not below `low` (above it where `open_`)."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not real or not np.isfinite(value) or value < low or (open_ and value == low):
-        raise BadInput(f"{name}={value!r} does not fit", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
+        raise BadInput(f"{name}={value!r} is not valid", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
     return float(value)
 
 

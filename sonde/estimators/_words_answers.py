@@ -1,4 +1,4 @@
-"""How a word is told from the others without a softmax over all of them: noise words, or a path through a tree."""
+"""Alternatives to the full softmax of word2vec: negative sampling and hierarchical softmax."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X = features(self, X, fit=True, finite=not self.center)
         N, D = X.shape
         if N < 2:
-            raise BadInput("PCA was given 1 sample, which spreads nowhere", fix="give 2 rows or more")
+            raise BadInput("PCA was given 1 sample, which has no variance", fix="give 2 rows or more")
         solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
         table = MomentTable(X, center=self.center)

@@ -161,7 +161,11 @@ class _Line:
         for memory in self.memories:
             memory.bind(state, seen, after, moving)
         if after.keys() != state.keys():
-            raise BadInput(f"the state holds unknown {sorted(state.keys() - after.keys())}", where="state", fix="begin with state=None")
+            raise BadInput(
+                f"the state holds unknown {sorted(state.keys() - after.keys())}",
+                where="state",
+                fix="pass state=None to start a new sequence",
+            )
         return after
 
 

@@ -179,7 +179,7 @@ def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> 
 def pad_prompts(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
     """Rows (B, T) with padding on the right, and their lengths (B,)."""
     if rows.dim() != 2 if isinstance(rows, Tensor) else any(not isinstance(row, Tensor) or row.dim() != 1 for row in rows):
-        raise BadInput(f"{what} is one row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
+        raise BadInput(f"{what} must be a row of tokens", where="generate", fix="give a tensor (batch, time), or a list of tensors (time,)")
     lengths = torch.tensor([len(row) for row in rows])
     if not len(lengths) or int(lengths.min()) < 1:
         raise BadInput(f"{what} is empty", where="generate", fix="give at least one token")
@@ -197,12 +197,14 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
             fix="use its outputs, or train a causal model such as char_lm",
         )
     if state is None and hasattr(model, "begin"):
-        raise BadInput(f"{kind} has read no source", where="generate", fix="give state=model.begin(source, lengths)")
+        raise BadInput(f"{kind} is an encoder-decoder and needs a source", where="generate", fix="give state=model.begin(source, lengths)")
     longest, most = int(pad_prompts(prompts)[1].max()) + _before(state), max_length(model)
     if most is not None and longest + new - 1 > most:  # the last token is never read
         detail = f"a prompt of {longest} tokens" + (f" and {new} new ones do" if longest <= most else " does")
         raise BadInput(
-            f"{detail} not fit into the {most} places of the model", where="generate", fix="use less text, or train with more places"
+            f"{detail} not fit into the model's context of {most} tokens",
+            where="generate",
+            fix="shorten the prompt, or train with a longer context",
         )
 
 

@@ -16,8 +16,8 @@ class Sampling:
 
     Args:
         temperature: below 1 prefers likely tokens; 0 always takes the likeliest
-        top_k: draw among so many likeliest tokens
-        top_p: draw among the likeliest that make up this share of the probability
+        top_k: sample from the N most likely tokens
+        top_p: nucleus sampling: sample from the most likely tokens that make up this probability
         min_p: leave out tokens with less than this share of the likeliest one's probability
         repetition: above 1 makes tokens that are already in the text less likely
         seed: of the draws

@@ -115,7 +115,9 @@ def read_prompt(tokenizer: Tokenizer, text: str, where: str = "complete") -> Ten
     if unknown in tokens.tolist():
         parts = list(text) if tokenizer.level == "char" else text.split()
         strange = next((part for part in parts if unknown in tokenizer.encode(part).tolist()), text)
-        raise BadInput(f"the model never saw {strange!r} of the prompt", where=where, fix="use what its text was made of")
+        raise BadInput(
+            f"the model never saw {strange!r} of the prompt", where=where, fix="use only characters or words from its training text"
+        )
     return tokens
 
 

@@ -41,7 +41,7 @@ class Memory(Protocol):
 
 @final
 class Rooms:
-    """Keys and values in rooms with spare space, as attention keeps them."""
+    """KV cache with spare capacity."""
 
     def __init__(self, program: Program, part: str, operation: ProgramOperation) -> None:
         self.program, self.operation = program, operation
@@ -55,7 +55,9 @@ class Rooms:
             self._point(kept)
         length = held_in(state, self.names[3])
         if length is not seen and not torch.equal(length, seen):
-            raise BadInput("the lengths in the state differ from block to block", where="state", fix="begin with state=None")
+            raise BadInput(
+                "the blocks of the state have different sequence lengths", where="state", fix="pass state=None to start a new sequence"
+            )
         after.update(zip(self.names, (*self.bound, length)))
 
     def _match_program(self, kept: list[Tensor], seen: Tensor, moving: bool) -> list[Tensor]:
@@ -64,7 +66,9 @@ class Rooms:
         for name, x in zip(self.names, (k, v)):
             wanted = (self.program.rows, o.groups, x.shape[2] if x.dim() == 4 else 0, getattr(o, "in"))
             if x.shape != wanted:
-                raise BadInput(f"state '{name}' is {tuple(x.shape)}, the block keeps {wanted}", where="state", fix="begin with state=None")
+                raise BadInput(
+                    f"state '{name}' is {tuple(x.shape)}, expected {wanted}", where="state", fix="pass state=None to start a new sequence"
+                )
         most = int(seen.max())
         fits = all(x.dtype == self.program.dtype and x.stride(-1) == 1 for x in (k, v))
         if fits and not (moving and (most >= min(k.shape[2], v.shape[2]) or not torch.equal(used, seen))):
@@ -103,18 +107,20 @@ class Renewed:
 def linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a linear map that is nothing more, such as one with an adapter."""
     if type(module) is not nn.Linear:
-        raise unfit(f"a linear map is a {type(module).__name__}")
+        raise unfit(f"expected a plain nn.Linear, got {type(module).__name__}")
     return module.weight, module.bias
 
 
 def held_in(state: State, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """A tensor of the state, which is there and has this shape."""
     if name not in state:
-        raise BadInput(f"the state lacks '{name}'", where="state", fix="begin with state=None")
+        raise BadInput(f"the state lacks '{name}'", where="state", fix="pass state=None to start a new sequence")
     if shape is not None and state[name].shape != shape:
-        raise BadInput(f"state '{name}' is {tuple(state[name].shape)}, not {shape}", where="state", fix="begin with state=None")
+        raise BadInput(
+            f"state '{name}' is {tuple(state[name].shape)}, not {shape}", where="state", fix="pass state=None to start a new sequence"
+        )
     return state[name]
 
 
 def unfit(why: str) -> BadInput:
-    return BadInput(why, where="fused decoding", fix="the model's own advance serves")
+    return BadInput(why, where="fused decoding", fix="call model.advance(...) instead")

@@ -46,7 +46,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
     """
     y, y_pred, confidence, _, _ = predict_labels(subject)
     if not len(y):
-        raise BadInput("no example has a label", where="lens 'calibration'", fix="look at other examples")
+        raise BadInput("no example has a label", where="lens 'calibration'", fix="choose another split")
     if float(confidence.min()) < 0 or float(confidence.max()) > 1 + 1e-6:
         raise BadInput("the model's answers are not probabilities", where="lens 'calibration'", fix="check the objective's predict")
     stats = curve(confidence.double(), y == y_pred, bins)

@@ -22,7 +22,7 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annotated[int, Range(1)] = 2_000_000) -> Reading:
-    """Share of the grams of the batch's texts that the training text has, all their occurrences counted.
+    """Share of the n-grams of the batch that also occur in the training text, counting repeats.
 
     Args:
         order: the longest grams

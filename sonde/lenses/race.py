@@ -41,7 +41,7 @@ def read(
     start: Literal["fresh", "here"] = "fresh",
     condition: Annotated[float, Range(1, 1e6)] = 10.0,
 ) -> list[Reading]:
-    """A table of who arrived when, the losses over the steps, and the ways over the surface.
+    """Compare optimizers: a table of results, loss curves, and trajectories on a test surface.
 
     Args:
         rules: optimizers by name; beside those of torch: momentum, nesterov, lion, exact, armijo, wolfe, lbfgs, newton, damped_newton

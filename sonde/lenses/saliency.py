@@ -60,9 +60,9 @@ def read(
         method: how pixels are scored
         n: how many images, the first of the batch
         of: whose score, that of the class the model says or of the true one
-        layer: whose maps Grad-CAM weighs; none is the last convolution
+        layer: layer for Grad-CAM; default: the last convolution
         baseline: value of all pixels of the image from which gradients are integrated
-        steps: places on the way at which they are taken
+        steps: interpolation steps of integrated gradients
     """
     model, batch = subject.model, subject.batch[:n]
     with preserve_state(model), torch.no_grad():

@@ -15,7 +15,7 @@ def why_not(subject: Subject) -> str:
 @guard
 def read(subject: Subject) -> Reading:
     """Last value, best value and its step for each figure; 'best' has no meaning for a learning rate or a test figure."""
-    table: dict[str, list] = {"figure": [], "last": [], "best": [], "at step": []}
+    table: dict[str, list] = {"metric": [], "last": [], "best": [], "at step": []}
     lines = without_copies(series(subject.metrics))
     for name, line in lines.items():
         has_best = name not in OF_TRAINING and not name.startswith("test/")

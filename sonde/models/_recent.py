@@ -45,5 +45,7 @@ def check_tokens(tokens: Tensor, vocabulary: int, where: str, least: int = 0) ->
     if tokens.numel() and not tokens.is_meta:
         low, high = (int(end) for end in tokens.aminmax())
         if low < least or high >= vocabulary:
-            raise BadInput(f"there is a token {low if low < least else high}", where=where, fix=f"give numbers from 0 to {vocabulary - 1}")
+            raise BadInput(
+                f"token out of range: {low if low < least else high}", where=where, fix=f"give numbers from 0 to {vocabulary - 1}"
+            )
     return tokens.long()

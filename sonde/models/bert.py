@@ -29,13 +29,13 @@ class Bert(nn.Module):
 
     Args:
         vocabulary: how many tokens there are
-        width: numbers per token
+        width: model dimension
         depth: blocks
         mixer: what moves information along the sequence, by name; one that looks both ways
         ffn: hidden width of each block's network as a multiple of the width
         places: the longest sequence
         kinds: different kinds of tokens, such as those of a first and of a second sentence
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         style: norms and activation: bert, or a Style with norms after the sums and no gate
     """
 

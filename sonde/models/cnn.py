@@ -31,11 +31,11 @@ class CNN(nn.Module):
         hidden: width of the dense layer before the output; 0 leaves it out
         kernel: side of the convolution window, odd, so that the image keeps its size
         image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         norm: normalize over the batch after each convolution
         pool: side of the pooling window after each convolution; 1 leaves pooling out
         axes: of an example besides its channels: 2 for images, 1 for series
-        residual: behind each block but the first two more convolutions, with a shortcut around them, and pooling behind the last
+        residual: after every block except the first, add a residual branch of two convolutions; pool once more at the end
     """
 
     @checked
@@ -58,7 +58,7 @@ class CNN(nn.Module):
         if kernel % 2 == 0:
             raise _error(f"kernel must be odd, not {kernel}", f"set kernel={kernel + 1}")
         if image is not None and len(image) != axes:
-            raise _error(f"image must be {NAMES[axes][2]}, not {image}", f"write image={(28,) * axes}")
+            raise _error(f"image must be {NAMES[axes][2]}, not {image}", f"for example image={(28,) * axes}")
         self.axes, self.channels, self.image = axes, channels[0], image
         self.least = pool ** (len(channels) - 1 + residual)
         """smallest side of an image that survives all pooling"""

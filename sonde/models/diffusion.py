@@ -1,4 +1,4 @@
-"""Diffusion: data drowned in noise step by step, and a network that tells the noise, so that the steps can be taken back.
+"""Diffusion model: data is noised step by step, and a network predicts the noise so that the steps can be reversed.
 
     x_t = sqrt(a_t) x + sqrt(1 - a_t) e,   e ~ N(0, I),   a_t = product of (1 - beta_1) .. (1 - beta_t)
     loss = |e - e_model(x_t, t)|^2
@@ -104,7 +104,9 @@ class Diffusion(nn.Module):
         """
         taken = self.steps if steps is None else steps
         if not (1 <= taken <= self.steps and 0 <= eta <= 1):
-            raise BadInput(f"{taken} steps with eta {eta:g} cannot be taken", where="sample", fix=f"use 1 to {self.steps} and 0 to 1")
+            raise BadInput(
+                f"cannot sample with {taken} steps and eta {eta:g}", where="sample", fix=f"use 1 to {self.steps} steps and eta from 0 to 1"
+            )
         x = noise(self, n, self.shape, generator)
         times = torch.linspace(self.steps, 0, taken + 1).round().long().tolist()
         for now, then in zip(times, times[1:]):
@@ -142,7 +144,7 @@ class PointDenoiser(nn.Module):
 
 @final
 class ImageDenoiser(nn.Module):
-    """A small U-shaped network: two halvings, two doublings, each told what the way down saw at its size; all know the time."""
+    """A small U-Net: two downsamplings and two upsamplings with skip connections; every block gets the time embedding."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

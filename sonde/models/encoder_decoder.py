@@ -30,7 +30,7 @@ class EncoderDecoder(nn.Module):
 
     Args:
         vocabulary: how many target tokens there are
-        width: numbers per token
+        width: model dimension
         depth: blocks of each of the two stacks
         heads: of the attention to the source
         ffn: hidden width of each block's network as a multiple of the width
@@ -39,7 +39,7 @@ class EncoderDecoder(nn.Module):
         sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
         positions: how tokens are told their places
         places: so many positions there are; sinusoidal ones need no limit
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         tied: logits are inner products with the target's embeddings
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """

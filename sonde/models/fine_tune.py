@@ -41,7 +41,11 @@ class SequenceHead(nn.Module):
         self.body, self.take, self.language = body, take, language
         self.head = _head(body.width, classes, hidden)
         if take == "first" and getattr(body, "causal", False):
-            raise BadInput("the first token of a causal model has seen nothing else", where="SequenceHead", fix="take 'last' or 'mean'")
+            raise BadInput(
+                "take='first' does not work with a causal model: its first token sees no other token",
+                where="SequenceHead",
+                fix="set take='last' or 'mean'",
+            )
         if language and not hasattr(body, "logits"):
             raise BadInput(f"{type(body).__name__} has no logits of its own", where="SequenceHead", fix="leave language at False")
 
@@ -105,7 +109,7 @@ def _features(body: Any, tokens: Tensor, lengths: Tensor | None, kinds: Tensor |
     if kinds is not None:
         known = inspect.signature(body.features).parameters.values()
         if not any(one.name == "kinds" or one.kind is one.VAR_KEYWORD for one in known):
-            raise BadInput(f"{type(body).__name__} knows no kinds of tokens", where="fine-tuning", fix="leave 'kinds' out of the batch")
+            raise BadInput(f"{type(body).__name__} has no token-type embeddings", where="fine-tuning", fix="leave 'kinds' out of the batch")
         more["kinds"] = kinds
     return body.features(tokens, spans=None if lengths is None else Spans.of_lengths(lengths), **more)[0]
 

@@ -33,13 +33,13 @@ class LanguageModel(nn.Module):
 
     Args:
         vocabulary: how many tokens there are
-        width: numbers per token
+        width: model dimension
         depth: blocks
         mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
         ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
         positions: how tokens are told their places, which a mixer that does not see their order needs
         places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
-        dropout: share of numbers set to 0 in each block while training
+        dropout: dropout probability in each block
         tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
         ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
@@ -90,7 +90,7 @@ class LanguageModel(nn.Module):
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """The same, going on from the state that a call before this one returned."""
         if not self.causal:
-            raise BadInput("a model that looks at later tokens cannot continue from earlier ones", where="LanguageModel", fix="use forward")
+            raise BadInput("a bidirectional model cannot be advanced token by token", where="LanguageModel", fix="use forward")
         x, state = self.features(tokens, state, spans=spans)
         return self.logits(x), state
 
@@ -132,7 +132,7 @@ def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
     except IndexError:
         low, high = (int(end) for end in tokens.aminmax())
         raise BadInput(
-            f"there is a token {low if low < 0 else high}",
+            f"token out of range: {low if low < 0 else high}",
             where="the model's tokens",
             fix=f"give numbers from 0 to {table.num_embeddings - 1}; a tokenizer must be the one the model was trained with",
         ) from None

@@ -21,7 +21,7 @@ class MLP(nn.Module):
     Args:
         widths: numbers per example at the input, after each hidden layer, and at the output
         activation: function between the layers
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         norm: normalize hidden values before the activation, over the batch or over the layer
     """
 

@@ -37,7 +37,7 @@ class Pixels(nn.Module):
         width: numbers per pixel inside
         depth: blocks
         mixer: what moves information along the pixels, by name
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
     """
 
     reads = ("x", "label")

@@ -75,7 +75,7 @@ class Seq2Seq(nn.Module):
         feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
         bidirectional: the encoder reads in both directions
         sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
-        dropout: share of numbers set to 0 while training, of embeddings and before the output
+        dropout: dropout probability of embeddings and before the output
     """
 
     reads = ("source", "x", "lengths")

@@ -116,7 +116,7 @@ class Seq2Vec(nn.Module):
         mixer: what reads the sequence, by name
         bidirectional: a second mixer reads from the end; the state is then twice as wide
         pool: 'last' takes what each direction says when it has read all, 'mean' the mean over all places
-        dropout: share of numbers set to 0 while training, before each mixer and before the output
+        dropout: dropout probability before each mixer and before the output
     """
 
     reads = ("x", "lengths")
@@ -161,7 +161,7 @@ class Tagger(nn.Module):
         depth: mixers one after the other
         mixer: what reads the sequence, by name
         bidirectional: a second mixer reads from the end, so an output may depend on later places
-        dropout: share of numbers set to 0 while training, before each mixer and before the output
+        dropout: dropout probability before each mixer and before the output
     """
 
     reads = ("x", "lengths")

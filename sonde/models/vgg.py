@@ -36,7 +36,7 @@ class VGG(nn.Module):
         channels: of the image
         hidden: width of the two dense layers before the output
         norm: normalize over the batch after each convolution
-        dropout: share of values set to 0 after each of these two while training
+        dropout: dropout probability after each of these two
     """
 
     @checked

@@ -50,7 +50,7 @@ class ViT(nn.Module):
     Args:
         image: height and width
         patch: side of a patch, which divides both
-        width: numbers per token
+        width: model dimension
         depth: blocks
         heads: of the attention in each block
         classes: numbers at the output
@@ -58,7 +58,7 @@ class ViT(nn.Module):
         ffn: hidden width of each block's network as a multiple of the width
         pool: what the answer is made of: a token of its own that goes in before the patches, or the mean of the patches
         positions: how tokens are told their places
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         style: norms and activation: a name such as gpt2, or a Style
     """
 

@@ -68,7 +68,9 @@ class Lora(nn.Module):
         most = min(base.in_features, base.out_features)
         if rank > most:
             raise BadInput(
-                f"a change of rank {rank} to a matrix {tuple(base.weight.shape)}", where="Lora", fix=f"use a rank of {most} or less"
+                f"LoRA rank {rank} is larger than a weight of shape {tuple(base.weight.shape)} allows",
+                where="Lora",
+                fix=f"use a rank of {most} or less",
             )
         self.base, self.scale = base, 1.0 if alpha is None else alpha / rank
         self.a = nn.Parameter(torch.randn_like(base.weight[:rank]) * base.in_features**-0.5)
@@ -192,7 +194,7 @@ class Prompted(nn.Module):
     def _extend_spans(self, spans: Spans) -> Spans:
         """Rows that are as much longer as the prompt."""
         if bool((spans.start != 0).any()) or len(spans) != spans.rows:
-            raise BadInput("a prompt stands before rows, not before documents in a row", where="Prompted", fix="give one text per row")
+            raise BadInput("prompt tuning does not support packed rows", where="Prompted", fix="give one text per row")
         return Spans(spans.row, spans.start, spans.stop + len(self.prompt), spans.rows)
 
 
@@ -215,7 +217,9 @@ def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, 
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path, _ in there):
             raise BadInput(
-                f"no linear map is called '{pattern}'", where=type(model).__name__, fix=nearest(pattern, [path for path, _ in there])
+                f"no nn.Linear has a name that matches '{pattern}'",
+                where=type(model).__name__,
+                fix=nearest(pattern, [path for path, _ in there]),
             )
     yield from ((path, linear) for path, linear in there if _matches_any(path, patterns))
 

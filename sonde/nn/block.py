@@ -90,7 +90,7 @@ class FeedForward(nn.Module):
     """Each token through one hidden layer: W2 f(W1 x), or with a gate W2 (f(W3 x) * (W1 x)) (Shazeer, GLU Variants, 2020).
 
     Args:
-        width: numbers per token
+        width: model dimension
         factor: hidden width as a multiple of it; a gate has a third matrix and takes two thirds, so both have as many weights
         kind: the function f; 'swiglu' and 'geglu' have a gate
         bias: add a number to each output
@@ -121,7 +121,7 @@ class Block(nn.Module):
         mixer: any of nn.mixers; the state of the block is its state
         ffn: what works on each token; none leaves it out, as in models made of Mamba layers alone
         norm: makes a norm of a width
-        dropout: share of numbers set to 0 before they are added, while training
+        dropout: dropout probability before the addition
         post: norms stand after the sums
         cross: looks at another sequence, between mixer and network
     """
@@ -149,7 +149,7 @@ class Block(nn.Module):
         x = self._sum(x, y, self.norm)
         if self.cross is not None and self.cross_norm is not None:
             if context is None:
-                raise BadInput("there is nothing to look at", where="Block with cross-attention", fix="give it a context that was read")
+                raise BadInput("cross-attention needs a context", where="Block", fix="pass context=encoder output")
             x = self._sum(x, self.cross(x if self.post else self.cross_norm(x), context), self.cross_norm)
         if self.ffn is not None and self.ffn_norm is not None:
             x = self._sum(x, self.ffn(x if self.post else self.ffn_norm(x)), self.ffn_norm)

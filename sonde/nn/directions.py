@@ -65,7 +65,7 @@ class Stacked(nn.Module):
 
     Args:
         layers: mixers, or pairs of them
-        dropout: share of numbers set to 0 between layers while training
+        dropout: dropout probability between layers
     """
 
     def __init__(self, layers: Sequence[Mixer | Bidirectional], dropout: float = 0.0) -> None:

@@ -82,7 +82,7 @@ class Positions(nn.Module):
             longest = T if state is None and lengths is None else int(after.max())
             if longest > self.places:
                 raise BadInput(
-                    f"the sequence has {longest} tokens, the model has {self.places} places",
+                    f"the sequence has {longest} tokens, the model takes at most {self.places}",
                     where="positions",
                     fix="give shorter sequences, or train with more places",
                 )

@@ -111,7 +111,9 @@ class Spans:
         for name, s in (state or {}).items():
             if len(s) != len(self):
                 raise BadInput(
-                    f"state '{name}' is for {len(s)} sequences, not {len(self)}", where="axis 0 (batch)", fix="begin with state=None"
+                    f"state '{name}' is for {len(s)} sequences, not {len(self)}",
+                    where="axis 0 (batch)",
+                    fix="pass state=None to start a new sequence",
                 )
 
 

@@ -81,5 +81,5 @@ def parts(state: State | None, own: Sequence[str], where: str) -> dict[str, Stat
     if states.keys() != set(own):
         wrong = {"lacks": set(own) - states.keys(), "has unknown": states.keys() - set(own)}
         detail = " and ".join(f"{verb} {', '.join(repr(name) for name in sorted(names))}" for verb, names in wrong.items() if names)
-        raise BadInput(f"of this model's parts the state {detail}", where=where, fix="begin with state=None")
+        raise BadInput(f"the state does not match the model: it {detail}", where=where, fix="pass state=None to start a new sequence")
     return states

@@ -171,7 +171,9 @@ def halves(output: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor
 
 def misfit(output: Tensor, y: Tensor, name: str, needs: str) -> BadInput:
     """The error for a model whose output does not fit the targets."""
-    return BadInput(f"the model gives {_value_text(output)} for targets {_value_text(y)}", where=name, fix=f"the likelihood needs {needs}")
+    return BadInput(
+        f"model output {_value_text(output)} does not match targets {_value_text(y)}", where=name, fix=f"the likelihood needs {needs}"
+    )
 
 
 def errors(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:

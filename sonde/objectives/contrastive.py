@@ -69,7 +69,9 @@ class Contrastive:
             message = "pairs cannot be weighted, because each is a wrong answer of the others"
             raise BadInput(message, where=self.name, fix="leave out the field 'weight', and repeat or drop pairs")
         if self.same is not None and self.same not in batch:
-            raise BadInput(f"pairs are to be told apart by a field '{self.same}'", where=self.name, fix=nearest(self.same, batch))
+            raise BadInput(
+                f"the batch has no field '{self.same}', which says which pairs are equal", where=self.name, fix=nearest(self.same, batch)
+            )
 
     def predict(self, output: Mapping[str, Tensor]) -> Tensor:
         """(B, B) the probability of each text for each image."""
@@ -83,7 +85,7 @@ class Contrastive:
         image, text = output["image"], output["text"]
         if image.ndim != 2 or image.shape != text.shape:
             message = f"images become {tuple(image.shape)} and texts {tuple(text.shape)}"
-            raise BadInput(message, where=self.name, fix="give both encoders as many outputs")
+            raise BadInput(message, where=self.name, fix="give both encoders the same output width")
         with torch.autocast(image.device.type, enabled=False):
             wide = torch.promote_types(image.dtype, torch.float32)
             scores = output["scale"].to(wide) * image.to(wide) @ text.to(wide).mT

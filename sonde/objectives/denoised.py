@@ -35,7 +35,11 @@ class Denoised:
         noise = drawn[:, 1:].reshape(x.shape)
         output = model(model.noised(x, noise, time), time)
         if output.shape != x.shape:
-            raise BadInput(f"the model gives {tuple(output.shape)} for noise {tuple(x.shape)}", where="denoised", fix="tell the noise of x")
+            raise BadInput(
+                f"the model returned shape {tuple(output.shape)}, but the noise has shape {tuple(x.shape)}",
+                where="denoised",
+                fix="return a prediction of the noise, shaped like x",
+            )
         return Terms(noise=(_squares(output - noise, batch), self._numbers(batch)))
 
     def counts(self, batch: Batch) -> dict[str, float]:

@@ -86,7 +86,9 @@ class Distribution(Likelihood):
         self.fixed, self.size = dict(fixed or {}), size
         known = domains or getattr(family, "arg_constraints", None)
         if not isinstance(known, Mapping) or not known:
-            raise BadInput(f"nothing says which parameters '{self.name}' has", fix="give domains={'loc': constraints.real, ...}")
+            raise BadInput(
+                f"the parameters of '{self.name}' are unknown: it has no arg_constraints", fix="give domains={'loc': constraints.real, ...}"
+            )
         links = dict(links or {})
         for name in {**self.fixed, **links}:
             if name not in known:

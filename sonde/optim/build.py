@@ -94,7 +94,7 @@ def optimizer(
     except BadInput:
         raise
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise BadInput(f"optimizer '{name}' refuses its settings: {error}", fix=f"its options are {', '.join(settable)}") from error
+        raise BadInput(f"invalid settings for optimizer '{name}': {error}", fix=f"its options are {', '.join(settable)}") from error
     return settings
 
 

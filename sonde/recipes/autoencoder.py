@@ -54,16 +54,16 @@ def recipe(
         kind: sparse puts a price on what the code uses, contractive on how much it moves with x; denoising reads pictures with
             noise and is compared with the clean ones
         data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder or a connection
+            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
         code: numbers of the code, by default 16; a sparse one may have more than there are pixels, by default 128
         hidden: widths of dense layers before the code, or channels of convolutions; the decoder goes back the same way
         network: tied uses the weights of the encoder, transposed, in the decoder
         penalty: of a sparse code: the sum of its values, of their squares, or how far the mean of each is from the rate
-        price: lambda of the sparse and of the contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
+        price: weight of the sparse or contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
         rate: mean that kl asks of each number of the code, which lies between 0 and 1
-        noise: deviation of the noise that denoising takes off; white is 1
+        noise: standard deviation of the noise that denoising removes (pixels are 0 to 1)
         batch_size: pictures per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine; by default 3e-3, and 2e-2 for kl and contractive,
+        lr: peak learning rate: linear warm-up, then cosine decay to 0; default: 3e-3, and 2e-2 for kl and contractive,
             whose codes end in a sigmoid
         epochs: passes over the training data
     """

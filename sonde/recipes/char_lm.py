@@ -35,13 +35,13 @@ def recipe(
     from both sides; that loss is not comparable with the others, and the run says so.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
         depth: blocks
-        width: numbers per character
-        context: characters of a training window
-        dropout: share of numbers set to 0 in each block while training
+        width: embedding dimension
+        context: characters per training window
+        dropout: dropout probability in each block
         batch_size: windows per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
             missing the source text of Python's standard library

@@ -30,13 +30,13 @@ def recipe(
     Args:
         channels: of each convolution; pooling behind it halves the image, which five times at the most can be done
         hidden: width of the dense layer; 0 leaves it out
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         smoothing: share of each target spread over all classes
         shift: largest shift of a training image in pixels
         cutout: side of a square that is taken out of each training image; 0 leaves it out
         cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 leaves it out
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         residual: behind each convolution but the first two more with a shortcut around them, and pooling behind the last
         epochs: passes over the training data
     """

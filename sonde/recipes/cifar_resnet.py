@@ -38,8 +38,8 @@ def recipe(
         mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
         alpha: how even mixtures are; small keeps most images nearly as they were
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-        weight_decay: pull of the weights toward 0
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
+        weight_decay: weight decay coefficient
         epochs: passes over the training data
     """
     mixtures = {"none": (), "mixup": (augment.mixup(alpha),), "cutmix": (augment.cutmix(alpha),)}

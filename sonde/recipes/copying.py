@@ -32,9 +32,9 @@ def recipe(
         items: symbols to remember
         symbols: different symbols
         depth: blocks
-        width: numbers per token
+        width: model dimension
         batch_size: sequences per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
     """
     data = copying(seed, length=length, items=items, symbols=symbols, selective=selective)

@@ -22,9 +22,9 @@ def recipe(
 
     Args:
         hidden: widths of the hidden layers
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         lr: learning rate
-        weight_decay: pull of the weights toward 0
+        weight_decay: weight decay coefficient
         epochs: passes over the training data at most
         patience: evaluations without a better validation loss before it stops; 0 never stops early
     """

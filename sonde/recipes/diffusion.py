@@ -28,12 +28,12 @@ def recipe(
     """Learn to tell the noise in noisy examples; at the end samples, beside real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
         times: steps from data to noise; by default 40 for points and 100 for pictures
-        schedule: how fast the data drown
+        schedule: noise schedule
         width: of the hidden layers, or channels at the full size; by default 64 or 32
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up, by default 1e-2 for points and 2e-3 for pictures; falls to 0 along a cosine
+        lr: peak learning rate, default 1e-2 for points and 2e-3 for pictures: linear warm-up, then cosine decay to 0
         steps: updates
     """
     parts = unlabeled(data, seed)

@@ -29,12 +29,12 @@ def recipe(
     Args:
         width: channels of the first convolution; the second has twice as many
         hidden: width of the dense layer
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         shift: largest shift of a training image in pixels
         shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
         batch_size: examples per update
-        lr: learning rate at the start; falls to 0 along a cosine
-        weight_decay: pull of the weights toward 0
+        lr: initial learning rate, with cosine decay to 0
+        weight_decay: weight decay coefficient
         epochs: passes over the training data
     """
     model = partial(CNN, channels=(1, width, 2 * width), classes=10, hidden=hidden, image=(8, 8), dropout=dropout)

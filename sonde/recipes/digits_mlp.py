@@ -29,9 +29,9 @@ def recipe(
         hidden: widths of the hidden layers
         activation: function between the layers
         norm: normalize hidden values, over the batch or over the layer
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         batch_size: examples per update
-        lr: learning rate at the start; falls to 0 along a cosine
+        lr: initial learning rate, with cosine decay to 0
         epochs: passes over the training data
     """
     return Recipe(

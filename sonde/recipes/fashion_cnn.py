@@ -30,13 +30,13 @@ def recipe(
     Args:
         width: channels of the first convolution; each further one has twice as many
         hidden: width of the dense layer
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         smoothing: share of each target spread over all classes
         shift: largest shift of a training image in pixels
         flip: mirror half of the training images
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
-        weight_decay: pull of the weights toward 0
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
+        weight_decay: weight decay coefficient
         epochs: passes over the training data
         precision: bf16 is faster where the processor has it
     """

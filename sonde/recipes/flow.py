@@ -29,11 +29,11 @@ def recipe(
     Of pictures the logarithm of a probability is told, in nats a picture (loss) and in bits a pixel.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
         couplings: steps of the flow; by default 8 for points, and for pictures as many as part any two pixels (12 for the digits)
         width: of the hidden layers; by default 64 for points and 256 for pictures
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up, by default 5e-3 for points and 1e-3 for pictures; falls to 0 along a cosine
+        lr: peak learning rate, default 5e-3 for points and 1e-3 for pictures: linear warm-up, then cosine decay to 0
         steps: updates
     """
     parts = unlabeled(data, seed)

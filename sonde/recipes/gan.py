@@ -31,14 +31,14 @@ def recipe(
     """A generator and a discriminator play against each other, in turn; at the end samples, beside real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need a data folder or a connection
+        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
         latent: numbers of noise; by default 4 for points and 32 for pictures
         width: of the hidden layers, or channels at the full size; by default 64 or 32
         r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
         smoothing: real examples are to be called real with a probability of 1 less this
         discriminator_steps: steps of the discriminator for each step of the generator
         batch_size: examples per update
-        lr: learning rate of both networks; falls to 0 along a cosine
+        lr: learning rate of both networks, with cosine decay to 0
         steps: updates of either network; with discriminator_steps 2 every third is the generator's
     """
     parts = unlabeled(data, seed)

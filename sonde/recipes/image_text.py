@@ -58,7 +58,7 @@ def recipe(
         channels: of each convolution of the image encoder
         mixer: what reads a caption, by name
         batch_size: pairs per update, each compared with all others
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         steps: updates
     """
     data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")

@@ -38,11 +38,11 @@ def recipe(
         size: height and width all images are brought to
         channels: of each convolution
         hidden: width of the dense layer
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         flip: mirror half of the training images; turn off for letters and digits
         skip_corrupt: leave out images that cannot be read, and count them
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
     """
     if data.is_file():

@@ -30,9 +30,9 @@ def recipe(
         keys: different keys
         values: different values
         depth: blocks
-        width: numbers per token
+        width: model dimension
         batch_size: sequences per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
     """
     data = in_context(seed, shots=shots, keys=keys, values=values)

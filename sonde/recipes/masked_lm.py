@@ -31,13 +31,13 @@ def recipe(
     Args:
         mixer: what moves information along the sequence, by name; one that looks both ways sees the most
         depth: blocks
-        width: numbers per token
+        width: model dimension
         context: tokens of a training window
         level: what a token is
         most: most different tokens
         rate: share of the tokens to predict; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
         batch_size: windows per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """

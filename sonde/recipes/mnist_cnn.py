@@ -25,10 +25,10 @@ def recipe(
     Args:
         width: channels of the first convolution; each further one has twice as many
         hidden: width of the dense layer
-        dropout: share of values set to 0 before each dense layer while training
+        dropout: dropout probability before each dense layer
         shift: largest shift of a training image in pixels
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
     base = fashion_cnn.recipe(width, hidden, dropout, smoothing=0, shift=shift, flip=False, batch_size=batch_size, lr=lr, epochs=epochs)

@@ -47,7 +47,7 @@ def recipe(
         width: numbers per sign
         context: signs of a training window
         batch_size: windows per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: tunes in ABC, each after a line X: of its own; by default the 1,034 of the Nottingham collection
             (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few that are bundled

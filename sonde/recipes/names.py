@@ -41,7 +41,7 @@ def recipe(
         depth: blocks
         width: numbers per letter
         batch_size: names per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
             that is missing a few that are bundled

@@ -47,7 +47,7 @@ def recipe(
         width: units of both hidden layers
         penalty: on the weights: squares in the loss (l2), decay beside it (decoupled), or absolute values with real zeros (l1)
         strength: of the penalty; by default one that suits it
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         jitter: augmentation: deviation of noise on x, drawn anew for each batch
         patience: checks without progress after which to stop and go back to the best weights; 0 never stops
         lr: learning rate

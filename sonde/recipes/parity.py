@@ -32,9 +32,9 @@ def recipe(
         longer: test sequences are so many times as long
         modulus: 2 is parity
         depth: blocks
-        width: numbers per token
+        width: model dimension
         batch_size: sequences per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
     """
     data = parity(seed, length=length, modulus=modulus, longer=longer)

@@ -45,14 +45,14 @@ def recipe(
 
     Args:
         data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others, of 784 pixels in a row, take long and need a data folder or a connection
+            digits come with scikit-learn; the others, of 784 pixels in a row, take long and need $SONDE_DATA or internet access
         levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
         mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
         width: numbers per pixel inside
         depth: blocks
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         batch_size: pictures per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
     causal(mixer, width)

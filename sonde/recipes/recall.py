@@ -28,9 +28,9 @@ def recipe(
         pairs: how many have to be remembered at once
         keys: different keys, and as many different values
         depth: blocks
-        width: numbers per token
+        width: model dimension
         batch_size: sequences per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
     """
     data = recall(seed, pairs=pairs, keys=keys)

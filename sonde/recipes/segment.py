@@ -51,7 +51,7 @@ def recipe(
         width: channels of the first level; each level below has twice as many
         depth: how often the image is halved
         batch_size: images per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         steps: updates
     """
     data = load("shapes", seed=seed, n=images, size=size, many=many, color=color, target="mask", noise=noise)

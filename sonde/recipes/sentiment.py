@@ -69,11 +69,11 @@ def recipe(
         most: most words or sub-words
         longest: tokens of a text that are read
         unlabeled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
-        dropout: share of numbers set to 0 while training, of embeddings and of what the output reads; by default 0.3,
+        dropout: dropout probability of embeddings and of what the output reads; by default 0.3,
             and none in made-up sentences, where every word counts
         hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
         batch_size: texts per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         epochs: passes over the training texts
     """
     which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")

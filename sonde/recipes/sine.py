@@ -32,7 +32,7 @@ def recipe(
         learned_variance: let the model say how sure it is, as a second output
         noise: deviation of the noise on y
         periods: full waves in the interval
-        lr: learning rate at the start; falls to 0 along a cosine
+        lr: initial learning rate, with cosine decay to 0
         steps: updates
     """
     return Recipe(

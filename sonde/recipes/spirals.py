@@ -32,7 +32,7 @@ def recipe(
         arms: arms of the spiral, one class each
         turns: how often an arm goes round
         n: examples in all
-        lr: learning rate at the start; falls to 0 along a cosine
+        lr: initial learning rate, with cosine decay to 0
         steps: updates
     """
     return Recipe(

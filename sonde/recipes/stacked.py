@@ -48,7 +48,7 @@ def recipe(
 
     Args:
         data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder or a connection
+            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
         widths: of the hidden layers
         activation: after each of them
         noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none

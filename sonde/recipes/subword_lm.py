@@ -28,13 +28,13 @@ def recipe(
     Args:
         mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
         depth: blocks
-        width: numbers per token
+        width: model dimension
         context: tokens of a training window
         level: what a token is
         most: most different tokens
-        dropout: share of numbers set to 0 in each block while training
+        dropout: dropout probability in each block
         batch_size: windows per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
             and where that is missing the source text of Python's standard library

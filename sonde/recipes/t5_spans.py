@@ -34,14 +34,14 @@ def recipe(
     Args:
         decoder: mixer of the decoder, by name; the encoder has attention that looks both ways
         depth: blocks of the encoder, and of the decoder
-        width: numbers per token
+        width: model dimension
         context: tokens of a window before spans are cut out
         level: what a token is
         most: most different tokens
         rate: share of the tokens cut out
         mean: tokens of a span on average
         batch_size: windows per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """

@@ -35,9 +35,9 @@ def recipe(
         objective: by name or from a file of your own, options may follow: "laplace", "./huber.py delta=2"; auto suits the target
         ignore: columns to leave out
         hidden: widths of the hidden layers
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data at most
         patience: evaluations without a better validation loss before it stops; 0 never stops early
     """

@@ -39,7 +39,7 @@ def recipe(
         bidirectional: a second mixer reads from the end, and so knows the next word
         n: sentences, eight tenths of them to train on
         batch_size: sentences per update
-        lr: learning rate at the top of its warm-up; falls to a tenth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
     """
     data = _sentences(n, seed)

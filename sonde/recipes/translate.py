@@ -63,14 +63,14 @@ def recipe(
             default attention; by name, its options may follow: "lstm hidden=400"
         attention: how the decoder of an rnn looks at the source; none leaves it one vector
         feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
-        width: numbers per token
+        width: model dimension
         depth: layers of the encoder, and of the decoder
         vocabulary: sub-words, of both languages together
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
         beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
         batch_size: sentences per update
-        lr: learning rate at the top of its warm-up; falls to a twentieth along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to a twentieth
         steps: updates
     """
     there = fetch.find(f"translation/multi30k.train.{source}.gz") is not None

@@ -49,14 +49,14 @@ def recipe(
 
     Args:
         data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder or a connection
+            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
         code: numbers of a code
         hidden: widths of dense layers, or channels of convolutions, between a picture and its code
         network: dense layers or convolutions
         beta: factor of the KL; 1 is the ELBO
         samples: codes for each picture in the importance-weighted bound
         batch_size: pictures per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
     parts = freeze_held_out(load(data, seed=seed, standardize=False), binarize, seed)

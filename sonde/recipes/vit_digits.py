@@ -41,15 +41,15 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
     Args:
         data: which images; all but the bundled digits are looked for in the data folder
         patch: side of a patch in pixels, by default 2 for the digits and 4 for the others
-        width: numbers per token
+        width: model dimension
         depth: blocks
         heads: of the attention in each block
         pool: what the answer is made of: a token of its own, or the mean of all patches
         positions: how patches are told their places
-        dropout: share of numbers set to 0 while training
+        dropout: dropout probability
         shifted: share of the training images that are moved by up to a tenth of their side
         batch_size: examples per update
-        lr: learning rate at the top of its warm-up; falls to 0 along a cosine
+        lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
     channels, side, usual = IMAGES[data]

@@ -21,9 +21,9 @@ def recipe(
 
     Args:
         hidden: widths of the hidden layers
-        dropout: share of hidden values set to 0 while training
+        dropout: dropout probability of hidden values
         lr: learning rate
-        weight_decay: pull of the weights toward 0
+        weight_decay: weight decay coefficient
         epochs: passes over the training data
     """
     return table_predictor(load("wine"), hidden, dropout, lr, weight_decay, batch_size=16, epochs=epochs)

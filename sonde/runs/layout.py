@@ -138,7 +138,11 @@ def find(text: str | Path) -> RunDirectory:
         if run.exists:
             return run
     known = [entry.parent.name for entry in ROOT.glob("*/run.json")]
-    raise BadInput(f"no run '{text}'", where=f"looked for run.json there and under {ROOT}/", fix=nearest(str(text), known))
+    raise BadInput(
+        f"no run '{text}'",
+        where=f"looked for run.json there and under {ROOT}/",
+        fix=nearest(str(text), known) if known else "train one first: sonde train NAME",
+    )
 
 
 def latest() -> RunDirectory:

@@ -106,7 +106,7 @@ def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable,
     model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", places=8)
     answer = sonde("generate", opened(model, vocabulary=tokenizer, length=8), "--prompt", "the cat sat")
     assert answer.code == 2 and answer.err.count("\n") == 1 and not answer.out
-    assert "a prompt of 11 tokens does not fit into the 8 places of the model" in answer.err
+    assert "a prompt of 11 tokens does not fit into the model's context of 8 tokens" in answer.err
 
 
 def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
@@ -117,8 +117,8 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
         (run,): "the prompt is empty",
         (run, "--length", "0"): ">= 1",
         (run, "--temprature", "1"): "did you mean '--temperature'",
-        (run, "--prompt", "a", "--beams", "2", "--top-k", "3"): "--beams draws nothing (--top-k)",
-        (run, "--prompt", "a", "--beams", "2", "--samples", "3"): "2 beams cannot end in 3 texts",
+        (run, "--prompt", "a", "--beams", "2", "--top-k", "3"): "--top-k is for sampling and has no effect with --beams",
+        (run, "--prompt", "a", "--beams", "2", "--samples", "3"): "--beams 2 gives at most 2 texts, not 3",
         (run, "--prompt", "a", "--stop", "b", ""): "a stop string is empty",
         (run, "--prompt", "a", "--weights", "int8"): "int8",
         ("no_such_run",): "no_such_run",
@@ -127,7 +127,7 @@ def test_bad_input(run: str, mine: str, sonde: Callable) -> None:
         assert answer.code == 2 and message in answer.err and not answer.out, (words, answer)
     assert sonde("train", mine, "--run", "other", "--quiet").code == 0
     answer = sonde("generate", "other", "--prompt", "a")
-    assert answer.code == 2 and "did not learn to continue a text" in answer.err
+    assert answer.code == 2 and "is not a language model" in answer.err
 
 
 def test_a_model_of_hidden_characters_cannot_go_on(here: Path, sonde: Callable) -> None:

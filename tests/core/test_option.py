@@ -102,7 +102,7 @@ def test_resolve_fills_checks_and_refuses() -> None:
     assert full["steps"] == 10_000 and full["widths"] == (8,) and full["text"] == Path("a.txt") and full["width"] == 32
     with pytest.raises(BadInput, match="^example has no option 'widht'; did you mean 'width'"):
         resolve(example, {"steps": 1, "widht": 3}, "example")
-    with pytest.raises(BadInput, match="needs a value for 'steps'; add --steps VALUE"):
+    with pytest.raises(BadInput, match="needs the option 'steps'; add --steps VALUE"):
         resolve(example, {}, "example")
 
 

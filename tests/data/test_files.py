@@ -275,7 +275,7 @@ def test_pictures_beside_the_folders_are_not_left_out_in_silence(tmp_path: Path,
     (tmp_path / where / "notes.txt").write_text("kept by hand")
     load_file(tmp_path)
     save(tmp_path / where / "lost.png", np.zeros((6, 5), np.uint8))
-    with pytest.raises(BadInput, match=r"beside the folders in '.*' lie pictures of no class: lost.png; move each"):
+    with pytest.raises(BadInput, match=r"has class folders but also images outside them: lost.png; move each"):
         load_file(tmp_path)
 
 

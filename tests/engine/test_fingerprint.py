@@ -78,7 +78,7 @@ def test_a_resume_elsewhere_says_once_what_differs(tmp_path, machine, capsys):
     assert notices(go(tmp_path / "r", 5)) == [] and "bits may differ" not in capsys.readouterr().err
     machine(kernels="avx2", processor="B")
     run = go(tmp_path / "r", 8)
-    text = "you resume with different arithmetic (processor A -> B; kernels avx512 -> avx2): bits may differ from step 5 on"
+    text = "resuming with a different setup (processor A -> B; kernels avx512 -> avx2): bits may differ from step 5 on"
     lines = [line for line in capsys.readouterr().err.splitlines() if "arithmetic" in line]
     assert lines == [f"warning: {text}"]
     [event] = notices(run)

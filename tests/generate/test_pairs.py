@@ -60,5 +60,5 @@ def test_enough_beams_find_the_best_of_all_texts(model):
 
 
 def test_a_model_that_has_read_nothing_says_so(model):
-    with pytest.raises(BadInput, match="has read no source.*model.begin"):
+    with pytest.raises(BadInput, match="is an encoder-decoder and needs a source.*model.begin"):
         generate(model, START, 3)

@@ -149,11 +149,11 @@ def test_bad_settings():
         with pytest.raises(BadInput, match=message):
             generate(model(), prompts(), 2, **settings)
     for wrong in (prompts()[0], prompts()[0][0].view(1), [3, 1], [prompts()[0].unsqueeze(0)]):
-        with pytest.raises(BadInput, match="a prompt is one row of tokens"):
+        with pytest.raises(BadInput, match="a prompt must be a row of tokens"):
             generate(model(), wrong, 2)
     with pytest.raises(BadInput, match="'new' of generate must be >= 0, not -1"):
         generate(model(), prompts(), -1)
-    with pytest.raises(BadInput, match="there is a token 13"):
+    with pytest.raises(BadInput, match="token out of range: 13"):
         generate(model(), torch.tensor([[13]]), 2)
     with pytest.raises(BadInput, match="a prompt is empty"):
         generate(model(), torch.zeros(2, 0, dtype=torch.long), 2)

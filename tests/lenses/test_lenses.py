@@ -261,7 +261,7 @@ def test_a_running_mean_is_told_as_one() -> None:
 
 def test_summary_has_last_and_best() -> None:
     table = summary.read(Subject(None, None, metrics=ROWS)).values
-    rows = {name: (table["last"][i], table["best"][i], table["at step"][i]) for i, name in enumerate(table["figure"])}
+    rows = {name: (table["last"][i], table["best"][i], table["at step"][i]) for i, name in enumerate(table["metric"])}
     assert rows["valid/loss"] == (5.0, 3.0, 2) and rows["valid/accuracy"] == (0.75, 0.75, 4)
     assert rows["test/loss"] == (4.0, None, None) and rows["lr"] == (0.05, None, None)
     assert "valid/nll" not in rows and "model_step" not in rows and "junk" not in rows

@@ -114,7 +114,7 @@ def test_what_it_cannot_do_it_says():
         model().advance(torch.zeros(1, 1, dtype=torch.long), None)
     with pytest.raises(BadInput, match="mixer 'attention causal=false' looks at later tokens"):
         model(decoder="attention causal=false")
-    with pytest.raises(BadInput, match="there is a token 19"):
+    with pytest.raises(BadInput, match="token out of range: 19"):
         model()(torch.full((1, 2), 19), torch.zeros(1, 1, dtype=torch.long))
 
 

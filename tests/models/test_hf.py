@@ -298,7 +298,7 @@ def test_tensors_that_do_not_fit(change, words, stored):
         ({"resid_pdrop": 1.5}, DataUnusable, "'resid_pdrop' of config.json must be a number from 0 to 1, not '1.5'"),
         ({"resid_pdrop": -1}, DataUnusable, "'resid_pdrop' of config.json must be a number from 0 to 1, not '-1'"),
         ({"layer_norm_epsilon": -5}, DataUnusable, "'layer_norm_epsilon' of config.json must be a number of at least 0, not '-5'"),
-        ({"n_head": 5}, BadInput, "cannot be cut into 5 heads"),
+        ({"n_head": 5}, BadInput, "cannot be divided into 5 heads"),
         ({"model_type": "gpt3"}, BadInput, "models of type 'gpt3' are not supported.*did you mean 'gpt2'"),
         ({"model_type": None}, DataUnusable, "config.json has no 'model_type'"),
         ({"activation_function": "gelu_fast"}, BadInput, "activation_function = 'gelu_fast', which is not supported"),

@@ -135,7 +135,7 @@ def test_tokens_must_be_rows_of_whole_numbers():
         with pytest.raises(BadInput, match="whole numbers"):
             model()(wrong)
     for token in (17, -1):
-        with pytest.raises(BadInput, match=f"there is a token {token} .*; give numbers from 0 to 16"):
+        with pytest.raises(BadInput, match=f"token out of range: {token} .*; give numbers from 0 to 16"):
             model()(torch.tensor([[3, token, 5]]))
 
 

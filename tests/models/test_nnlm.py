@@ -66,7 +66,7 @@ def test_it_sees_its_window_and_goes_on_in_pieces():
 
 def test_bad_tokens_are_refused():
     for tokens, message in (
-        (torch.tensor([[11]]), "there is a token 11"),
+        (torch.tensor([[11]]), "token out of range: 11"),
         (torch.zeros(1, 2), "whole numbers"),
         (torch.tensor([1]), "batch, time"),
     ):

@@ -95,7 +95,7 @@ def test_levels_and_back():
         (lambda: Pixels((1, 1)), "two pixels or more"),
         (lambda: Pixels((2, 3))(torch.zeros(1, 3, 2, dtype=torch.long)), r"takes levels \(batch, 2, 3\)"),
         (lambda: Pixels((2, 3))(torch.zeros(1, 2, 3)), "whole numbers, not .* float32"),
-        (lambda: Pixels((2, 3), 4)(torch.full((1, 2, 3), 4)), "there is a token 4"),
+        (lambda: Pixels((2, 3), 4)(torch.full((1, 2, 3), 4)), "token out of range: 4"),
         (lambda: Pixels((2, 3), classes=3)(torch.zeros(1, 2, 3, dtype=torch.long)), "needs a label for each image"),
         (lambda: Pixels((2, 3)).sample(2, torch.zeros(2, dtype=torch.long)), "takes no labels"),
         (lambda: Pixels((2, 3), classes=3).sample(1, torch.tensor([3])), "no class 3"),

@@ -164,7 +164,7 @@ def test_what_cannot_be_is_said() -> None:
         Seq2Seq(W, D, mixer="gla heads=2", attention="none", feeding=True)
     with pytest.raises(BadInput, match="no alignment"):
         make("none", False).align(source, x)
-    with pytest.raises(BadInput, match="there is a token 99"):
+    with pytest.raises(BadInput, match="token out of range: 99"):
         model(torch.full((1, 2), 99), x[:1])
 
 

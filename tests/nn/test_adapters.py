@@ -123,7 +123,7 @@ def test_freezing_by_name():
     assert freeze(net, but=("head.*",)) == ["head.weight"]
     with pytest.raises(BadInput, match="no parameter is called 'embeding.weight'.*did you mean 'embedding.weight'"):
         freeze(net, "embeding.weight")
-    with pytest.raises(BadInput, match="no linear map is called '\\*.nothing'"):
+    with pytest.raises(BadInput, match="no nn.Linear has a name that matches '\\*.nothing'"):
         add_lora(net, 2, "*.nothing")
 
 
@@ -147,7 +147,7 @@ def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
     before = prompted(x()).detach()
     step(prompted)
     assert not torch.allclose(prompted(x()), before)
-    with pytest.raises(BadInput, match="a prompt stands before rows"):
+    with pytest.raises(BadInput, match="prompt tuning does not support packed rows"):
         prompted.features(x(1), spans=Spans.packed(torch.tensor([0, 3, 7])))
 
 

@@ -293,7 +293,7 @@ def test_bad_settings_are_named(make, words):
     [(Distribution(D.Normal), (4, 3)), (Distribution(D.Normal), (4,)), (mixture(D.Normal), (4, 4)), (Distribution(D.Categorical), (3, 5))],
 )
 def test_an_output_that_does_not_fit_is_named(objective, shape):
-    with pytest.raises(BadInput, match="the model gives"):
+    with pytest.raises(BadInput, match="does not match targets"):
         objective(identity, Batch(x=torch.zeros(shape), y=torch.zeros(4)))
 
 

@@ -89,7 +89,7 @@ def test_rise_then_fall(steps, warmup, share, floor):
         (lambda: schedules.cosine(floor=2.0), "must be >= 0 and <= 1"),
         (lambda: schedules.warmup_cosine(warmup="long"), "must be a number"),
         (lambda: schedules.step_decay(every=0), "must be >= 1"),
-        (lambda: schedules.step_decay(), "needs a value for 'every'"),
+        (lambda: schedules.step_decay(), "needs the option 'every'"),
         (lambda: schedules.inverse_time(half=0), "must be > 0"),
         (lambda: schedules.warmup_stable_decay(warmup=0.7, decay=0.7), "more than all steps"),
     ],

@@ -16,7 +16,11 @@ def options() -> list[Option]:
     return [
         option("check", bool, False, "run the exhibits and compare what they measure with what is claimed; exit 1 where one fails"),
         option(
-            "seeds", int, 0, "run each exhibit with this many seeds and show how far its numbers stay from their thresholds", Range(2, 1000)
+            "seeds",
+            int | None,
+            None,
+            "run each exhibit with this many seeds and show how far its numbers stay from their thresholds",
+            Range(2, 1000),
         ),
         option("table", str, "", "with --seeds: write the margins into this file, in place of older ones of the same exhibits"),
         option("jobs", int, 2, "exhibits checked at the same time", Range(1, 256)),
@@ -31,7 +35,7 @@ def run(words: list[str]) -> int:
     select(names)  # a wrong name is told before anything runs
     jobs = chosen.get("jobs", 2)
     if chosen.get("check") and "seeds" in chosen:
-        raise BadInput("--check and --seeds of sonde atlas are two questions", fix="ask one at a time")
+        raise BadInput("sonde atlas takes --check or --seeds, not both", fix="leave one out")
     if "table" in chosen and "seeds" not in chosen:
         raise BadInput("--table of sonde atlas goes with --seeds", fix="add --seeds 20")
     if chosen.get("check"):

@@ -44,7 +44,10 @@ def run(words: list[str]) -> int:
     plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", most=200)
     values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
-        raise BadInput(f"sonde bench cannot measure {plain[0][:40] if plain else 'nothing'}", fix="write: sonde bench mixers")
+        raise BadInput(
+            f"sonde bench cannot measure '{plain[0][:40]}'" if plain else "sonde bench needs to know what to measure",
+            fix="write: sonde bench mixers",
+        )
     texts = [_known(text) for text in plain[1:]] or registry.names("nn.mixers")
     names = [registry.label(registry.parse(text, "mixer")[0]) for text in texts]
     for name, example in (("lengths", "--lengths 128 512 2048"), ("forms", "--forms fused chunk")):

@@ -39,7 +39,7 @@ def run(words: list[str]) -> int:
     values = {name: flags.get(name, option.default) for name, option in known.items()}
     files = [usable(Path(word), "FILE") for word in args[1:]]
     if not files or values["out"] is None:
-        raise BadInput("sonde data tokens needs text files and a folder", fix=f"sonde data {USAGE}")
+        raise BadInput("sonde data tokens needs text files and --out DIR", fix=f"write: sonde data {USAGE}")
     import os
 
     from ...data.text.shards import ShardOptions, prepare

@@ -29,7 +29,7 @@ def options() -> list[Option]:
         option("length", int | None, None, f"tokens to add at most; default {LENGTH}, or as many as the model has places for", Range(1)),
         *options_of(Sampling).values(),
         option("stop", tuple[str, ...], (), r"end before one of these texts; \n is a new line"),
-        option("samples", int, 1, "so many different texts", Range(1, 10_000)),
+        option("samples", int, 1, "number of texts to generate", Range(1, 10_000)),
         option("beams", int | None, None, "search for the likeliest text with so many beams; nothing is drawn", Range(1, 1000)),
         option("weights", Literal["int8"] | None, None, "keep weights as bytes: faster, at slightly other values"),
     ]
@@ -47,9 +47,9 @@ def run(words: list[str]) -> int:
     drawing = {name: value for name, value in flags.items() if name in options_of(Sampling)}
     beams, samples = values["beams"], values["samples"]
     if beams is not None and drawing:
-        raise BadInput("--beams draws nothing", where=flag(next(iter(drawing))), fix="leave one of them out")
+        raise BadInput(f"{flag(next(iter(drawing)))} is for sampling and has no effect with --beams", fix="leave one of them out")
     if beams is not None and samples > beams:
-        raise BadInput(f"{beams} beams cannot end in {samples} texts", where="--samples", fix=f"use --beams {samples}")
+        raise BadInput(f"--beams {beams} gives at most {beams} texts, not {samples}", where="--samples", fix=f"use --beams {samples}")
     folder = find(usable(Path(args[0]), "RUN"))
     from ...api.run import open_run
 
@@ -57,7 +57,7 @@ def run(words: list[str]) -> int:
     tokenizer = getattr(trained.data.reader, "vocabulary", None)
     model: Any = trained.model()
     if tokenizer is None or not hasattr(model, "advance"):
-        raise BadInput(f"run '{trained.name}' did not learn to continue a text", fix="train one: sonde train char_lm")
+        raise BadInput(f"run '{trained.name}' is not a language model", fix="train one, for example: sonde train char_lm")
     from ...data.text.tokenizer import check_fits
 
     check_fits(tokenizer, getattr(model, "vocabulary", tokenizer.size), f"run '{trained.name}'")

@@ -51,7 +51,7 @@ def _load(folder: Path, prompt: str | None, length: int) -> int:
         print(f"{folder.name}: {about}")
         return 0
     if tokenizer is None or not hasattr(model, "advance"):
-        raise BadInput(f"this {type(model).__name__} with {words} cannot continue a text", where="--prompt", fix="leave it out")
+        raise BadInput(f"this {type(model).__name__} with {words} cannot continue a text", where="--prompt", fix="leave --prompt out")
     from ...generate.text import complete, translate
 
     if hasattr(model, "begin"):

@@ -23,7 +23,7 @@ EXAMPLES = (
 def options() -> list[Option]:
     return [
         option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
-        option("first", int, 512, "examples a lens looks at: the first so many of the part", Range(1)),
+        option("first", int, 512, "look at the first N examples of the split", Range(1)),
     ]
 
 

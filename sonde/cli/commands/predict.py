@@ -33,7 +33,7 @@ def run(words: list[str]) -> int:
 
     args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
     if len(args) < 2:
-        raise BadInput("sonde predict needs a run and a file", fix=f"sonde predict {USAGE}")
+        raise BadInput("sonde predict needs a run and a file", fix=f"write: sonde predict {USAGE}")
     paths, out = [usable(Path(word), "FILE") for word in args[1:]], flags.get("out")
     folder = find(usable(Path(args[0]), "RUN"))
     for path in paths:
@@ -48,7 +48,8 @@ def run(words: list[str]) -> int:
     trained = open_run(folder.path)
     if trained.data.reader is None:
         raise BadInput(
-            f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file", fix="in Python: run.predict(batch)"
+            f"the data '{trained.data.name}' of run '{trained.name}' cannot be read from a file",
+            fix="predict from Python: sonde.open_run(RUN).predict(Batch(x=...))",
         )
     batch, names = _examples(trained.data.reader, paths, flags.get("skip_corrupt", False))
     rows = prediction_rows(trained.predict(batch), trained.data, names)
@@ -72,7 +73,8 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
         if len(paths) > 1 or skip_corrupt:
             problem = "several files are" if len(paths) > 1 else "--skip-corrupt is"
             raise BadInput(
-                f"the run was not trained on pictures, and {problem} for these alone", fix="give one file and leave --skip-corrupt out"
+                f"the run was not trained on image files, and {problem} supported only for those",
+                fix="give one file and leave --skip-corrupt out",
             )
         return reader(paths[0]), ()
     batch, names, corrupt = reader.named(paths, skip_corrupt)

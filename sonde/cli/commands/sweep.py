@@ -24,7 +24,12 @@ def options() -> list[Option]:
 
     shared = options_of(Options)
     return [
-        option("method", Literal["grid", "random", "tpe"], "grid", "all combinations; or draws, where two numbers are the ends of a range"),
+        option(
+            "method",
+            Literal["grid", "random", "tpe"],
+            "grid",
+            "grid tries all combinations; random and tpe sample, and treat two numbers as a range",
+        ),
         option("trials", int | None, None, "how many to draw, for random and tpe", Range(1, 1_000_000)),
         option("dir", Path | None, None, "folder of the sweep; the same one again continues; default: runs/NAME-sweep-001, ..."),
         shared["threads"],
@@ -51,7 +56,8 @@ def run(words: list[str]) -> int:
     axes = {name: _values(option, flags[name]) for name, option in recipe.options.items() if name in flags}
     if not axes:
         raise BadInput(
-            "sonde sweep needs at least one option with its values", fix=f"such as {flag(next(iter(recipe.options)))} with several values"
+            "sonde sweep needs at least one option to vary",
+            fix=f"give an option several values: {flag(next(iter(recipe.options)))} VALUE VALUE",
         )
     from ...api.sweeps import sweep
 
@@ -64,5 +70,5 @@ def run(words: list[str]) -> int:
 def _values(option: Option, words: tuple[str, ...]) -> list[Any]:
     values = [option.parse(word.split(",") if option.many else [word]) for word in words]
     if not values or any(value in values[:i] for i, value in enumerate(values)):
-        raise BadInput(f"{flag(option.name)} of {option.owner} has the same value twice, or none", fix="give each value once")
+        raise BadInput(f"{flag(option.name)} of {option.owner} needs one or more different values", fix="give each value once")
     return values

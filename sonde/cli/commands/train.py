@@ -1,4 +1,4 @@
-"""Train a recipe, or go on with a run that stopped."""
+"""Train a recipe, or continue a run that stopped."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Gra
         rows = Ragged(*tokenizer.encode_all(texts)).cut(longest)
         sources.append(DocumentSource(rows, special(tokenizer, "pad"), torch.tensor(labels)) if texts else None)
     if sources[0] is None:
-        raise BadInput(f"'{name}' leaves no text for training", fix="ask for smaller parts")
+        raise BadInput(f"'{name}' leaves no text for training", fix="lower valid or test")
     report: dict[str, int | str] = {"tokens of the vocabulary": tokenizer.size}
     reader = LinesReader(tokenizer, longest)
     return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
@@ -284,5 +284,5 @@ def _thirds(texts: Sequence[str], valid: SplitSize, test: SplitSize, between: st
     n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
     n = len(texts) - n_valid - n_test
     if n < 1:
-        raise BadInput(f"{len(texts)} texts cannot give {n_valid} and {n_test} and leave any for training", fix="ask for smaller parts")
+        raise BadInput(f"{len(texts)} texts cannot give {n_valid} and {n_test} and leave any for training", fix="lower valid or test")
     return between.join(texts[:n]), between.join(texts[n : n + n_valid]), between.join(texts[n + n_valid :])

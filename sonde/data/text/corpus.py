@@ -146,7 +146,7 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
         whole = int(shards.offsets[-1])
         n_valid, n_test = part_size(whole, valid, "valid"), part_size(whole, test, "test")
         if n_valid + n_test >= whole:
-            raise BadInput(f"valid {valid:g} and test {test:g} leave nothing of {whole} tokens for training", fix="ask for smaller parts")
+            raise BadInput(f"valid {valid:g} and test {test:g} leave nothing of {whole} tokens for training", fix="lower valid or test")
         cuts = [0, whole - n_valid - n_test, whole - n_test, whole]
         parts = [(np.array([a]), np.array([b])) for a, b in zip(cuts, cuts[1:])]
     window = (length, stride or length)
@@ -154,7 +154,7 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     report: dict[str, int | str] = {"documents": len(ends), "split by": by}
     report |= {f"{part} tokens": int((b - a).sum()) for part, (a, b) in zip(("train", "valid", "test"), parts, strict=True)}
     if train is None:
-        raise BadInput(f"'{path.name}' leaves no text for training", fix="ask for smaller parts")
+        raise BadInput(f"'{path.name}' leaves no text for training", fix="lower valid or test")
     reader = TextReader(tokenizer, length)
     return Data(train, valid_part, test_part, name=path.name, task="other", classes=tokenizer.tokens, report=report, reader=reader)
 

@@ -26,7 +26,7 @@ class PairSource:
         check_rows(source)
         check_rows(target, least=2)
         if len(source) != len(target):
-            raise BadInput(f"{len(source)} texts and {len(target)} others are no pairs", fix="give as many of each")
+            raise BadInput(f"{len(source)} texts and {len(target)} targets do not pair up", fix="give one target for each text")
         self.source, self.target, self.pad = source, target, pad
         self.ids = torch.arange(len(source)) if ids is None else ids
 
@@ -61,7 +61,7 @@ class PairSource:
 def pairs(sources: list[str], targets: list[str], theirs: Tokenizer, ours: Tokenizer, most: int = 1 << 20) -> PairSource:
     """Pairs of texts as tokens; longer ones are cut to `most` tokens, and both end with the end token."""
     if len(sources) != len(targets):
-        raise BadInput(f"{len(sources)} texts and {len(targets)} others are no pairs", fix="give as many of each")
+        raise BadInput(f"{len(sources)} texts and {len(targets)} targets do not pair up", fix="give one target for each text")
     start, end, pad = (special(ours, name) for name in ("start", "end", "pad"))
     source = Ragged(*theirs.encode_all(sources)).cut(most).wrap(end=special(theirs, "end"))
     target = Ragged(*ours.encode_all(targets)).cut(most).wrap(start, end)

@@ -124,7 +124,7 @@ def _claim(out: Path, plan: dict) -> Lock:
     """The folder for this process alone, with its plan in it; another plan is another folder."""
     there = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if there and not (out / "plan.json").is_file() and (not out.is_dir() or {one.name for one in out.iterdir()} - {".lock"}):
-        raise BadInput(f"'{out}' holds something else", fix="choose a folder that is new or empty")
+        raise BadInput(f"'{out}' is not empty and not a token folder", fix="choose a new or empty folder")
     make_folder(out)
     lock = Lock(out / ".lock", "sonde data tokens")
     try:
@@ -133,7 +133,7 @@ def _claim(out: Path, plan: dict) -> Lock:
         elif (old := read_json(out / "plan.json")) != plan:
             differs = next((name for name in plan if not isinstance(old, dict) or old.get(name) != plan[name]), "plan")
             reason = "the text files are others, or changed" if differs == "files" else f"it was begun with another '{differs}'"
-            raise BadInput(f"'{out}' cannot go on: {reason}", fix="choose another --out, or remove this folder to begin again")
+            raise BadInput(f"'{out}' cannot be continued: {reason}", fix="choose another --out, or remove this folder to start over")
     except BaseException:
         lock.release()
         raise

@@ -59,7 +59,9 @@ class Mixer(nn.Module, ABC):
             for name, s in (state or {}).items():
                 if len(s) != len(x):
                     raise BadInput(
-                        f"state '{name}' is for a batch of {len(s)}, x for {len(x)}", where="axis 0 (batch)", fix="begin with state=None"
+                        f"state '{name}' has batch size {len(s)}, x has {len(x)}",
+                        where="axis 0 (batch)",
+                        fix="pass state=None to start a new sequence",
                     )
             y, after = self.mix(x, state, None)
         if self._kept is None and after and eager:

@@ -33,7 +33,9 @@ def divides(width: int, heads: int, owner: str) -> int:
     """width / heads, or an error that says which heads would do."""
     if width % heads:
         able = [n for n in range(1, width + 1) if width % n == 0 and n <= 64]
-        raise BadInput(f"a width of {width} cannot be cut into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, able))}")
+        raise BadInput(
+            f"a width of {width} cannot be divided into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, able))}"
+        )
     return width // heads
 
 

@@ -33,7 +33,7 @@ def state_error(actual: Marks, kept: Marks, owner: str) -> BadInput:
         else:
             axis = next(i for i, pair in enumerate(zip(sizes, wanted)) if pair[0] != pair[1])
             message = f"state '{name}' has {sizes[axis]} along axis {axis + 1}; {owner} keeps {wanted[axis]}"
-    return BadInput(message, where="state", fix="begin with state=None")
+    return BadInput(message, where="state", fix="pass state=None to start a new sequence")
 
 
 def list_names(names: Mapping[str, object]) -> str:

@@ -48,7 +48,7 @@ class ABC(Recurrent):
     """The layer: rotated keys half as wide as values, slots averaged, a norm for each head, a swish gate at the output.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent memories
         slots: of each memory; none takes as many as a key has numbers
         average: divide the memories by the sum of what was written; without it they grow with the length

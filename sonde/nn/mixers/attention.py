@@ -170,7 +170,7 @@ class Attention(Mixer):
     of all heads, then the keys and then the values of all groups.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent sets of weights
         groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
         causal: no token looks at a later one; otherwise every token sees all, and there is no state

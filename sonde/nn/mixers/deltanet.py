@@ -33,7 +33,7 @@ class DeltaNet(Recurrent):
     """The layer: short convolutions, keys and queries of length one, a norm for each head.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         taps: tokens the short convolution looks at
         negative: let the write strength reach 2, so that a step can also turn what it finds around

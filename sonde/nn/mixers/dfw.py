@@ -28,7 +28,7 @@ class DFW(Recurrent):
     """The layer: projections, and two forget gates that start out spread evenly between forgetting all and nothing.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         keys: numbers per key of each head; none takes as many as a value has
     """

@@ -32,7 +32,7 @@ class GatedDeltaNet(Recurrent):
     """The layer: short convolutions, keys and queries of length one, values wider than keys, a norm and then a swish gate.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: sets of keys and queries
         value_heads: independent states, some to each set of keys; none is one to each
         key: width of the keys and queries of a head; none is three quarters of the width, shared out

@@ -38,7 +38,7 @@ class GatedRFA(Recurrent):
     """The layer: Fourier features of normalized queries and keys, one gate for each head.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         features: random directions for each head; there are twice as many features
     """

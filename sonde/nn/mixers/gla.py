@@ -27,7 +27,7 @@ class GLA(Recurrent):
     """The layer: keys half as wide as values, a gate of low rank, a norm for each head, a swish gate at the output.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         rank: width of the bottleneck that makes the forget gate
     """

@@ -26,7 +26,7 @@ class GRU(Cell):
     """The layer.  Its gates lie in torch's order r, z, n.
 
     Args:
-        width: numbers per token
+        width: model dimension
         hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
         update: what an open update gate does, keep the old state or take the new one
         reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from

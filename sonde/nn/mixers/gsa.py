@@ -35,7 +35,7 @@ class GSA(Recurrent):
     """The layer: swish on queries, keys and values, phi = 1 - a, then swish and a norm over the whole width.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent memories
         slots: of each memory; none takes as many as a key has numbers
     """

@@ -32,7 +32,7 @@ class HGRN2(Recurrent):
     """The layer: swish on queries, gates above a lower bound, a norm over the whole width.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
     """

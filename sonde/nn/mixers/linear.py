@@ -27,7 +27,7 @@ class Linear(Recurrent):
     """The layer: plain queries and keys, and a norm for each head, because the state grows with the length.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
     """
 

@@ -29,7 +29,7 @@ class LinearKernel(Recurrent):
     """The layer: features of queries and keys, and a norm for each head instead of a denominator.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         feature_map: what queries and keys are mapped to
     """

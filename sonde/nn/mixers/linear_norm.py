@@ -33,7 +33,7 @@ class LinearNorm(Recurrent):
     """The layer: projections with biases around the recurrence, and nothing else, in the place of softmax attention.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         feature_map: what queries and keys are mapped to
     """

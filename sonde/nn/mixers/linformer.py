@@ -27,7 +27,7 @@ class Linformer(Mixer):
     """The layer: heads of softmax attention over mixed keys and values.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent sets of weights
         rows: mixed keys and values that stand for the whole sequence
         max_len: longest sequence

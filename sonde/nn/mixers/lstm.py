@@ -27,7 +27,7 @@ class LSTM(Cell):
     """The layer.  Its gates lie in torch's order i, f, g, o.
 
     Args:
-        width: numbers per token
+        width: model dimension
         hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
         output_gate: what the output gate sees: input and state, the new cell too, or state and new cell alone
         memory: about so many steps the cells remember at first, each its own share of them; none is a few

@@ -36,11 +36,11 @@ class Mamba(Recurrent):
     """The layer: a short convolution, then time step, write and read made from each token, and a swish gate at the output.
 
     Args:
-        width: numbers per token
+        width: model dimension
         states: entries of the state for each channel
         expand: channels of the recurrence for each number of a token
         rank: width of the bottleneck that makes the time steps; none is a sixteenth of the width
-        taps: tokens the short convolution looks at
+        taps: kernel size of the short convolution (d_conv)
     """
 
     no_decay = ("log_rate", "skip")

@@ -40,7 +40,7 @@ class Mamba2(Recurrent):
     """The layer: a short convolution over values, keys and queries, a time step for each head, a gate and then a norm.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         states: width of the keys and queries
         groups: sets of heads that share keys and queries

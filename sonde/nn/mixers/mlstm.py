@@ -55,7 +55,7 @@ class MLSTM(Recurrent):
     """The layer: keys of half the width, gates of each head held within a cap, a norm for each head, a sigmoid output gate.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         cap: gates before their exponential stay within plus and minus this; none leaves them free
         input_bias: the input gate's bias at the start; so low that the state begins almost closed

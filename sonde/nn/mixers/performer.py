@@ -68,7 +68,7 @@ class Performer(Recurrent):
     """The layer: heads of attention by random features, the same features in all heads.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         features: random features; the error of the weights falls with one over their root
         causal: no token looks at a later one; otherwise every token sees all, and there is no state

@@ -57,7 +57,7 @@ class Reformer(Mixer):
     Without `capacity` it remembers all keys and values: its state grows with the sequence.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent sets of weights
         buckets: of the hash, an even number
         rounds: hashes drawn; a pair counts if it meets in any
@@ -81,7 +81,7 @@ class Reformer(Mixer):
         super().__init__()
         d = head_width(width, heads, rotary, "Reformer")
         if buckets % 2:
-            raise BadInput(f"{buckets} buckets: each direction has an opposite", where="Reformer", fix="use an even number")
+            raise BadInput(f"{buckets} buckets do not pair up: every direction has an opposite", where="Reformer", fix="use an even number")
         self.width, self.heads, self.capacity, self.rotary, self.scale = width, heads, capacity, rotary, d**-0.5
         self.causal = capacity is None
         self.qk, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))

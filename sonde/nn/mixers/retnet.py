@@ -36,7 +36,7 @@ class RetNet(Recurrent):
     The state holds how far each sequence has come, for the rotation of the tokens that follow.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
     """
 

@@ -22,7 +22,7 @@ class RNN(Cell):
     """The layer.
 
     Args:
-        width: numbers per token
+        width: model dimension
         hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
         activation: what bends the sum
     """

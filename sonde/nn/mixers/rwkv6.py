@@ -39,7 +39,7 @@ class RWKV6(Recurrent):
     """The layer: each token is blended with the one before it in shares it chooses itself; a norm for each head, a swish gate.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent states
         rank: width of the bottleneck that makes each of the five blends
         decay_rank: width of the bottleneck that makes the forget gate

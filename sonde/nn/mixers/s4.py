@@ -39,7 +39,7 @@ class S4(Recurrent):
     """The layer (S4D): a filter for each channel with a zero-order hold, GELU, then a gated map that mixes the channels.
 
     Args:
-        width: numbers per token
+        width: model dimension
         states: exponentials in each channel's filter; complex ones count as two, a conjugate pair
         kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """

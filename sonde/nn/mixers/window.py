@@ -38,7 +38,7 @@ class Window(Mixer):
     """The layer: softmax attention that sees a window.  With window >= length and no dilation it is full attention.
 
     Args:
-        width: numbers per token
+        width: model dimension
         heads: independent sets of weights
         window: tokens looked at, this one included
         dilation: step between them; 1 is the nearest ones

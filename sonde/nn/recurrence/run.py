@@ -99,10 +99,12 @@ def _check_state(s: Steps, state: Tensor | None) -> Tensor:
     for i, (axis, actual, wanted) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
         if actual != wanted:
             raise BadInput(
-                f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {wanted}", where="state", fix="begin with state=None"
+                f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {wanted}",
+                where="state",
+                fix="pass state=None to start a new sequence",
             )
     if state.dim() != 4:
-        raise BadInput(f"the state has {state.dim()} axes instead of 4", where="state", fix="begin with state=None")
+        raise BadInput(f"the state has {state.dim()} axes instead of 4", where="state", fix="pass state=None to start a new sequence")
     return state if state.dtype is s.state_dtype else state.to(s.state_dtype)
 
 

@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy: how far two samples are from having the same distribution, seen through bells of one width.
+"""Maximum mean discrepancy: how far two samples are from having the same distribution, measured with a Gaussian kernel of one bandwidth.
 
     MMD^2 = E k(X, X') + E k(Y, Y') - 2 E k(X, Y) >= 0,   k(a, b) = exp(-|a - b|^2 / (2 width^2))
 
@@ -25,7 +25,11 @@ def discrepancy(x: Tensor, y: Tensor, width: Annotated[float, Range(above=0)]) -
         width: of the bell, in units of the data; structure much finer than it is not seen
     """
     if x.shape[1:] != y.shape[1:] or not (len(x) and len(y)):
-        raise BadInput(f"samples of {tuple(x.shape)} and {tuple(y.shape)} cannot be compared", where="discrepancy")
+        raise BadInput(
+            f"samples of {tuple(x.shape)} and {tuple(y.shape)} cannot be compared",
+            where="discrepancy",
+            fix="give non-empty samples with the same shape after the first axis",
+        )
     x, y = (each.detach().reshape(len(each), -1).double() for each in (x, y))
 
     def kernel(a: Tensor, b: Tensor) -> float:

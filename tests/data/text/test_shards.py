@@ -182,8 +182,8 @@ def test_bad_text_and_folders_are_said(files: list[Path], tmp_path: Path) -> Non
         (["torn.txt.gz"], "o4", ShardOptions("byte"), "'torn.txt.gz' cannot be read"),
         (["gone.txt"], "o5", ShardOptions("byte"), "no file"),
         ([], "o6", ShardOptions("byte"), "no file to make tokens of"),
-        (["a.txt"], "full", ShardOptions("byte"), "holds something else"),
-        (["a.txt"], "b.txt", ShardOptions("byte"), "holds something else"),
+        (["a.txt"], "full", ShardOptions("byte"), "is not empty and not a token folder"),
+        (["a.txt"], "b.txt", ShardOptions("byte"), "is not empty and not a token folder"),
         (["a.txt"], "o7", ShardOptions(str(tmp_path / "none.json")), "is no tokenizer.json"),
         (["a.txt"], "o8", ShardOptions("bpe", 3), "needs 259 tokens or more"),
     ):

@@ -118,5 +118,5 @@ def test_position_and_sums_go_on_with_each_sequence(average: bool) -> None:
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         ABC(10, 3)

@@ -226,7 +226,7 @@ def test_large_scores_stay_finite() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(width=12, heads=5), "cannot be cut into 5 heads"),
+        (dict(width=12, heads=5), "cannot be divided into 5 heads"),
         (dict(width=12, heads=6, groups=4), "4 groups of keys do not divide 6 heads"),
         (dict(width=15, heads=5), "heads of width 3 have no pairs to rotate"),
     ],

@@ -99,5 +99,5 @@ def test_layer_is_what_is_written_out(L: int, gate: bool, negative: bool) -> Non
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(BadInput, match="a width of 10 cannot be cut into 4 heads"):
+    with pytest.raises(BadInput, match="a width of 10 cannot be divided into 4 heads"):
         DeltaNet(width=10, heads=4)

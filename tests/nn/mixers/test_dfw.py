@@ -70,5 +70,5 @@ def test_gates_begin_uniform() -> None:
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         DFW(10, 3)

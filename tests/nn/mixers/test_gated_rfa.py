@@ -90,5 +90,5 @@ def test_a_gate_that_writes_nothing_is_counted() -> None:
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         GatedRFA(10, 3)

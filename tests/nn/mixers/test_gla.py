@@ -60,5 +60,5 @@ def test_all_pairs_with_cumulative_products() -> None:
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 64 cannot be cut into 5 heads"):
+    with pytest.raises(BadInput, match="width of 64 cannot be divided into 5 heads"):
         GLA(64, 5)

@@ -66,5 +66,5 @@ def test_no_gate_falls_below_the_bound() -> None:
 def test_bounds_and_widths_that_do_not_fit_are_named() -> None:
     with pytest.raises(BadInput, match="option 'bound' of mixer 'hgrn2' must be >= 0 and < 1"):
         mixer("hgrn2", 10, bound=1.0)
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         HGRN2(10, 3)

@@ -66,5 +66,5 @@ def test_every_feature_map_makes_a_layer(name: str) -> None:
 def test_an_unknown_feature_map_is_named() -> None:
     with pytest.raises(BadInput, match="did you mean 'polynomial'"):
         mixer("linear_kernel", 12, feature_map="polynomal")
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         LinearKernel(10, 3)

@@ -77,5 +77,5 @@ def test_a_positive_map_is_never_held() -> None:
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be cut into 3 heads"):
+    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
         LinearNorm(10, 3)

@@ -112,7 +112,7 @@ def test_starts_as_published() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(BadInput, match="a width of 10 cannot be cut into 4 heads"):
+    with pytest.raises(BadInput, match="a width of 10 cannot be divided into 4 heads"):
         RWKV6(width=10, heads=4)
     with pytest.raises(BadInput, match="did you mean 'key'"):
         mixer("rwkv6", 8, bonus="keys")
