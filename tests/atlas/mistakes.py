@@ -17,7 +17,7 @@ A replacement whose first parameter is called `right` also receives what it repl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,8 @@ class Mistake:
             else:
                 monkeypatch.setattr(target, name, _give_right(by, getattr(target, name)))
 
-        return self(patch) and self
+        self.patches.append(patch)
+        return self
 
     def assert_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the mistake, run the exhibit and compare what failed with what must."""
@@ -112,19 +113,19 @@ class Mistakes:
     def __init__(self, setup: Patch | None = None) -> None:
         self.setup = setup
         self.entries: list[Mistake] = []
+        self.collected = False
 
     def add(self, row: str, name: str, **verdict: Any) -> Mistake:
         """A new entry, with the arguments of Mistake."""
         mistake = Mistake(row, name, **{"setup": self.setup, **verdict})
-        assert mistake.red or mistake.only or mistake.every or mistake.count or mistake.check or mistake.why is not None, (
-            "every exhibit can fail somehow"
-        )
+        assert verdict.keys() & {"red", "only", "every", "count", "check", "why"}, f"{row}, {name}: say what must fail"
+        assert not self.collected, f"{row}, {name}: add it above the test"
         self.entries.append(mistake)
         return mistake
 
     def each(self, test: Callable[..., None]) -> Any:
         """A decorator: run the test for every entry above it."""
-        parameters = []
+        self.collected, parameters = True, []
         for mistake in self.entries:
             marks = [*mistake.marks, *([pytest.mark.slow] if mistake.slow else [])]
             parameters.append(pytest.param(mistake, marks=marks, id=f"{mistake.row} {mistake.name}"))
@@ -135,7 +136,7 @@ def _as_tuple(words: str | tuple[str, ...]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else words
 
 
-def _find(words: str, findings: list[Finding]) -> list[Finding]:
+def _find(words: str, findings: Sequence[Finding]) -> list[Finding]:
     """The expectation of that name; if there is none, those whose names contain the words."""
     matches = [finding for finding in findings if finding.name == words] or [finding for finding in findings if words in finding.name]
     assert matches, f"no expectation contains {words!r}"

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput
-from sonde.core.options import Option, Range, checked, help_texts, json_schema, options_of, resolve
+from sonde.core.options import Option, Range, check_names, check_values, checked, help_texts, json_schema, options_of, resolve
 
 KINDS: list[Any] = [
     int,
@@ -330,3 +331,31 @@ def test_a_constructor_refuses(places: tuple, words: dict, message: str) -> None
         Layer(*places, **words)
     with pytest.raises(TypeError, match="missing 1 required"):
         Layer()  # type: ignore[call-arg]
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A dataclass whose fields say their ranges."""
+
+    steps: Annotated[int | None, Range(1)] = None
+    which: Literal["best", "last"] | int = "best"
+
+
+def test_a_dataclass_is_held_to_its_annotations() -> None:
+    assert Plan(steps=1e3, which=2) == Plan(steps=1000, which=2.0) and Plan().steps is None  # type: ignore[arg-type]
+    for change, message in (
+        ({"steps": 0}, "argument 'steps' of Plan must be >= 1, not 0"),
+        ({"which": "bset"}, "argument 'which' of Plan must be one of best, last or a whole number, not 'bset'; did you mean 'best'?"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(message)):
+            replace(Plan(), **change)
+
+
+def test_values_are_checked_by_name() -> None:
+    known = options_of(Plan, "a plan")
+    assert check_values(known, {"steps": 3.0}, "a plan") == {"steps": 3}
+    with pytest.raises(BadInput, match="a plan has no option 'stepz'; did you mean 'steps'?"):
+        check_values(known, {"stepz": 3}, "a plan")
+    with pytest.raises(BadInput, match="a plan has no field 'x'; choose from steps, which"):
+        check_names(["x"], known, "a plan", "field")
