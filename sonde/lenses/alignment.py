@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
+from .tools.pairs import reverse
 from .tools.readonly import guard, no_model, preserve_state, real
 
 
 def why_not(subject: Subject) -> str:
-    import torch
-
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "align") or "source" not in subject.batch:
@@ -32,8 +33,6 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     Args:
         n: how many pairs to show
     """
-    import torch
-
     batch = subject.batch[:n]
     with preserve_state(subject.model), torch.no_grad():
         weights = subject.model.align(*_read_part(subject, slice(n)))
@@ -67,6 +66,4 @@ def _names(tokens: Any, names: Any) -> list[str]:
 
 
 def tiny() -> Subject:
-    from .tools.pairs import reverse
-
     return reverse()

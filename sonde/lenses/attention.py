@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
+import torch
+
+from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
+from ..nn.mixers.attention import Attention, CrossAttention
 from .tools.readonly import check_index, guard, hook_outputs, preserve_state
 from .tools.tokens import layer, letters, no_tokens, select_row, spell_tokens, token_names
 
@@ -43,8 +47,6 @@ def read(
         heads: how many to draw, the first
         layers: how many to draw, from the first to the last
     """
-    import torch
-
     attentions, names = maps(subject, example, tokens), spell_tokens(subject)
     shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
@@ -68,11 +70,6 @@ def _select(shown: int, there: int, what: str) -> str:
 
 def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
     """The weights of every attention layer, in the order in which they run, for the first tokens of one example."""
-    import torch
-
-    from ..core.batch import ask
-    from ..nn.mixers.attention import CrossAttention
-
     check_index("example", example, len(subject.batch))
     batch = select_row(subject.batch, example, tokens)
     attentions: list[Map] = []
@@ -90,8 +87,6 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
 
 
 def _layers(model: Any) -> dict[str, Any]:
-    from ..nn.mixers.attention import Attention, CrossAttention
-
     return {name: part for name, part in model.named_modules() if isinstance(part, (Attention, CrossAttention))}
 
 

@@ -14,9 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
+import torch
+from torch import nn
+
+from ..core.batch import Batch, Data
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
+from ..gradients.graph import trace
 from .tools.readonly import check_index, guard, hook_outputs, leaf_modules, no_gradient, preserve_state
+from .tools.tiny import METRICS, _Nll, _Rows
 
 
 class ForwardRecord(NamedTuple):
@@ -39,8 +45,6 @@ class BackwardRecord(NamedTuple):
 
 def forward(model: Any, x: Any) -> list[ForwardRecord]:
     """Run the model and keep the input and output of every layer, in the order they ran."""
-    import torch
-
     kept: list[ForwardRecord] = []
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
@@ -53,18 +57,12 @@ def forward(model: Any, x: Any) -> list[ForwardRecord]:
 
 def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
     """The loss and delta at the output, dL/dh_L, by the walk over the graph of the loss alone."""
-    from ..gradients.graph import trace
-
     graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)
     return float(graph[graph.outputs[0]].value), graph.backward()["h"]
 
 
 def backward(stored: Sequence[ForwardRecord], delta: Any) -> list[BackwardRecord]:
     """Deltas and gradients from the last layer to the first."""
-    from torch import nn
-
-    from ..gradients.graph import trace
-
     records = []
     for name, module, x, _ in reversed(stored):
         gradients: dict[str, Any]
@@ -116,8 +114,6 @@ def read(
         example: which one of the batch, counted from 0
         most: numbers to print of each tensor
     """
-    import torch
-
     check_index("example", example, len(subject.batch))
     batch, model = subject.batch[example : example + 1], subject.model
     with preserve_state(model), torch.inference_mode(False):
@@ -156,8 +152,6 @@ def read(
 
 def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[BackwardRecord]) -> float:
     """Between these gradients and autograd's; a parameter used by several layers has the sum of theirs."""
-    import torch
-
     modules, ours = dict(model.named_modules()), dict[Any, Any]()
     for step in sent:
         for key, gradient in step.gradients.items():
@@ -173,24 +167,18 @@ def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[BackwardRecord])
 
 
 def _formula(module: Any, k: int) -> str:
-    from torch import nn
-
     if type(module) is nn.Linear:
         return f"h{k} = W h{k - 1}" + (" + b" if module.bias is not None else "")
     return f"h{k} = {type(module).__name__.lower()}(h{k - 1})"
 
 
 def _gradient(module: Any, key: str, k: int) -> str:
-    from torch import nn
-
     if type(module) is nn.Linear:
         return f"dL/dW = δ{k} h{k - 1}ᵀ" if key == "weight" else f"dL/db = δ{k}"
     return f"dL/d{key}"
 
 
 def _delta(layer: ForwardRecord, k: int) -> str:
-    from torch import nn
-
     kind = type(layer.module).__name__.lower()
     if type(layer.module) is nn.Linear:
         return f"δ{k - 1} = Wᵀ δ{k}"
@@ -214,12 +202,6 @@ def _show(tensor: Any, most: int) -> str:
 
 def tiny() -> Subject:
     """A 2-2-1 network with round weights: every line can be checked with pencil and paper."""
-    import torch
-    from torch import nn
-
-    from ..core.batch import Batch, Data
-    from .tools.tiny import METRICS, _Nll, _Rows
-
     with preserve_state():
         first, last = nn.Linear(2, 2), nn.Linear(2, 1)
     with torch.no_grad():

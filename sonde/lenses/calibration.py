@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import torch
+
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject
 from .tools.readonly import guard, not_classes, predict_labels
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,8 +78,6 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
 
 def curve(confidence: Tensor, right: Tensor, bins: int) -> Curve:
     """Answers by confidence; one on the bound of two bins belongs to the lower one.  A bin without answers has no figures (NaN)."""
-    import torch
-
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     where = torch.bucketize(confidence, edges[1:-1])
     count = torch.bincount(where, minlength=bins)
@@ -88,6 +89,4 @@ def curve(confidence: Tensor, right: Tensor, bins: int) -> Curve:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

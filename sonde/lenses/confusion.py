@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..core.reading import Heat, Reading, Subject, Table
 from .tools.readonly import guard, not_classes, predict_labels
+from .tools.tiny import images
 
 MOST = 128
 """classes that a matrix can show"""
@@ -17,8 +20,6 @@ def why_not(subject: Subject) -> str:
 @guard
 def read(subject: Subject) -> list[Reading]:
     """The matrix (true class down, predicted class across) and a table per class; a ratio without examples is '-'."""
-    import torch
-
     y, y_pred, _, _, names = predict_labels(subject)
     k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "places"  # pixels or tokens have a class each
     counts = torch.bincount(y * k + y_pred, minlength=k * k).reshape(k, k)
@@ -67,6 +68,4 @@ def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

@@ -38,6 +38,7 @@ from ..kernels.gates import GateKind
 from ..nn import features
 from ..nn.positions import Alibi, Positions, RelativeBias
 from ..nn.recurrence import Steps
+from ..nn.recurrence.choose import flops
 from ..nn.short_conv import ShortConv
 from .tools.readonly import guard, no_model, preserve_state
 from .tools.tiny import images
@@ -337,7 +338,6 @@ def attention_on_cpu() -> dict[Any, Any]:
 
 def _kernel_flops() -> dict[Any, Any]:
     """FLOPs of the fused recurrences: of linear ones by their cost model, of cells by their formula."""
-    from ..nn.recurrence.choose import flops
 
     def of(*names: str) -> Callable[..., int]:
         def count(*args: Any, out_val: Any = None, **_: Any) -> int:

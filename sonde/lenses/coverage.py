@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
+from ..models.ngram import Ngram
 from .tools.readonly import guard
 from .tools.tokens import ends, letters, no_tokens, original, spell_tokens
 
@@ -46,8 +49,6 @@ def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annota
 
 def gram_coverage(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> tuple[list[float], list[int]]:
     """For n = 1 ... order the share of the texts' grams that are in the training text, and how many grams there are."""
-    from ..models.ngram import Ngram
-
     model = Ngram(train, vocabulary, order, "none")
     matches, counts = [0.0] * order, [0] * order
     for row in texts:
@@ -60,8 +61,6 @@ def gram_coverage(train: list[Any], texts: list[Any], vocabulary: int, order: in
 
 def training_text(source: Any, most: int) -> list[Any]:
     """The training text as rows of tokens: the whole of it where windows overlap, else row by row."""
-    import torch
-
     source = getattr(source, "windows", source)  # as they were before anything was hidden
     if getattr(source, "tokens", None) is not None:
         return [source.tokens[:most].long()]

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.numbers import number
 from ..core.reading import Lines, Reading, Subject
 from .tools.readonly import guard
+from .tools.tiny import images
 
 CurvePoints = tuple[list[float], list[float]]
 """steps and values"""
@@ -118,6 +119,4 @@ def _nearly_equal(a: Any, b: Any) -> bool:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

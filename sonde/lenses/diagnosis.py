@@ -20,6 +20,7 @@ from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject, Table
 from .curves import COLORS, CurvePoints, series
 from .tools.readonly import guard
+from .tools.tiny import images
 
 REMEDIES: Mapping[str, Mapping[str, str]] = {
     "overfitting": {
@@ -172,6 +173,4 @@ def _falling(values: Sequence[float], learned: float) -> bool:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

@@ -10,10 +10,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
+from torch.nn.functional import interpolate, pad
+
+from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from .tools.pictures import jumps, maps, maps_of, no_maps, spread_evenly
 from .tools.readonly import guard, preserve_state
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +42,6 @@ def read(
         examples: images to look at, the first of the batch
         layers: how many to show, from the first to the last
     """
-    import torch
-
     with preserve_state(subject.model), torch.no_grad():
         table = errors(subject.model, subject.batch[:examples], pixels)
     names = list(next(iter(table.values())))
@@ -61,8 +64,6 @@ CHANGES = ("shift around", "shift off the edge", "turn", "enlarge")
 
 def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | None]]:
     """For each change its error at each layer; None where the network does not take the changed image so far."""
-    from ..core.batch import ask
-
     x, before = batch.x, maps(model, batch)
     apart = jumps(model, batch, before)
     plain = ask(model, batch)
@@ -87,8 +88,6 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
 
 def transform(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor:
     """Images or maps (B, C, h, w) changed; `size` is that to which an enlarged map belongs."""
-    from torch.nn.functional import interpolate
-
     if change == "turn":
         return maps.rot90(1, (2, 3))
     if change == "enlarge":
@@ -103,7 +102,6 @@ def _shift(maps: Tensor, steps: float, around: bool) -> Tensor:
     def move(whole: int) -> Tensor:
         if around:
             return maps.roll(whole, 3)
-        from torch.nn.functional import pad
 
         return pad(maps, (whole, 0))[..., : maps.shape[-1]]
 
@@ -128,8 +126,6 @@ def _error(a: Tensor, b: Tensor) -> float | None:
 
 def _output_for(model: Any, batch: Any) -> Any:
     """The answer to an image of any size, None where the model takes no such image."""
-    from ..core.batch import ask
-
     try:
         return ask(model, batch)
     except Exception:  # the sizes a network takes are known to itself alone
@@ -137,6 +133,4 @@ def _output_for(model: Any, batch: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

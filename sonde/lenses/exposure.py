@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+
+from ..core.batch import ask
 from ..core.reading import Lines, Reading, Subject
+from ..objectives.scheduled import mix_inputs
+from .tools.pairs import reverse
 from .tools.readonly import guard, no_model, preserve_state, real
 
 
@@ -21,11 +26,6 @@ def why_not(subject: Subject) -> str:
 @guard
 def read(subject: Subject) -> Reading:
     """Share of right tokens at each place of the target, with true inputs (forced) and with the model's own (free running)."""
-    import torch
-
-    from ..core.batch import ask
-    from ..objectives.scheduled import mix_inputs
-
     model, batch = subject.model, subject.batch
     counts = real(batch, batch.y)
     with preserve_state(model), torch.no_grad():
@@ -46,6 +46,4 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
-    from .tools.pairs import reverse
-
     return reverse()

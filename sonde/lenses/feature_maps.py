@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .tools.pictures import maps, no_maps, picture, spread_evenly, spread_out, stretch
 from .tools.readonly import check_index, guard, preserve_state
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -28,8 +31,6 @@ def read(
         layers: how many to show, from the first to the last
         channels: maps of each layer
     """
-    import torch
-
     check_index("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
     with preserve_state(subject.model), torch.no_grad():
@@ -63,6 +64,4 @@ def _pad(row: list[Any], length: int, blank: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

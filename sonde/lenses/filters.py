@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from torch import nn
+
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .tools.readonly import guard
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -46,12 +49,8 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 64) -> Reading:
 
 def first(model: Any) -> tuple[str, Any]:
     """Name and module of the first 2-D convolution, in the order the model was built."""
-    from torch import nn
-
     return next(((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d)), ("", None))
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

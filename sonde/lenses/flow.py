@@ -19,12 +19,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+
 from ..core.errors import BadInput, nearest
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
 from ..core.seeds import generator, key
+from ..nn import activations
+from ..nn.activations import activation as make
+from ..optim.initialize import initialize, names
 from .tools.readonly import guard, hook_outputs, no_gradient, preserve_state
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,8 +59,6 @@ class SignalFlow(NamedTuple):
 
 
 def why_not(subject: Subject) -> str:
-    from torch import nn
-
     if missing := no_gradient(subject):
         return missing
     return "" if _layers(subject.model) else f"the model has no {nn.Linear.__name__} or convolution that can be trained"
@@ -77,9 +84,6 @@ def read(
         width: units of each of its layers
         seed: of weights and inputs
     """
-    from ..nn import activations
-    from ..optim.initialize import initialize, names
-
     shown = (
         [name for name in activations.names() if activations.describe(name).elementwise] if tuple(compare) == ("all",) else list(compare)
     )
@@ -112,8 +116,6 @@ def model_flow(
 
     A layer that is used several times has the values of all its uses.
     """
-    import torch
-
     if initialize is not None:
         model = copy.deepcopy(model)
         torch.manual_seed(key(seed, "weights"))
@@ -138,16 +140,11 @@ def model_flow(
 
 
 def _join(uses: Sequence[Tensor]) -> Tensor:
-    import torch
-
     return torch.cat([out.detach().double().flatten() for out in uses])
 
 
 def weights(initializers: Sequence[Callable[[nn.Module], None]], depth: int, width: int, seed: int = 0) -> Tensor:
     """Weights (S, L, N, N) of a deep net of equal layers, in float64: its gradients may be 1e-80."""
-    import torch
-    from torch import nn
-
     stacked = torch.empty(len(initializers), depth, width, width, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "weights"))
@@ -161,11 +158,6 @@ def weights(initializers: Sequence[Callable[[nn.Module], None]], depth: int, wid
 
 def deep_flow(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: int = 0, examples: int = EXAMPLES) -> SignalFlow:
     """Flow through deep nets side by side, from standard normal inputs to a random direction of the output."""
-    import torch
-    from torch.nn import functional as F
-
-    from ..nn.activations import activation as make
-
     if remedy not in REMEDIES:
         raise BadInput(f"no remedy '{remedy}'", fix=nearest(remedy, REMEDIES))
     settings, depth, width, _ = weights_SLNN.shape
@@ -203,9 +195,6 @@ def depth_reading(title: str, lines: dict[str, Tensor], note: str, back: bool = 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
     """Dense and convolution layers that are trained: those an initializer fills."""
-    from torch import nn
-    from torch.nn.modules.conv import _ConvNd
-
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
     return {name: layer for name, layer in layers.items() if layer.weight.requires_grad}
 
@@ -248,6 +237,4 @@ def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

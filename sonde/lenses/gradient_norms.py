@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard, no_gradient, preserve_state
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -26,8 +29,6 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
     Args:
         factor: how many times smaller or larger than the last layer counts as vanishing or exploding
     """
-    import torch
-
     named = [(name, parameter) for name, parameter in subject.model.named_parameters() if parameter.requires_grad]
     with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
         loss = subject.objective(subject.model, subject.batch).loss()
@@ -95,6 +96,4 @@ def _list(names: list[str]) -> str:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

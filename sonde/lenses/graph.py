@@ -9,9 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
+import torch
+from torch import nn
+
+from ..core.batch import Batch
 from ..core.options import Range
 from ..core.reading import Diagram, Reading, Subject
+from ..gradients import layout
+from ..gradients.graph import trace as trace_function
 from .tools.readonly import guard, no_model, preserve_state, without_kernels
+from .tools.tiny import images
 
 DRAWN = 60
 """boxes up to which a drawing is made; beyond, nobody could read it"""
@@ -23,12 +30,6 @@ def why_not(subject: Subject) -> str:
 
 def trace(subject: Subject, examples: int) -> Any:
     """The graph of the loss on the first examples, with adjoints."""
-    import torch
-    from torch import nn
-
-    from ..core.batch import Batch
-    from ..gradients.graph import trace
-
     batch = subject.batch[:examples]
 
     class Loss(nn.Module):
@@ -42,7 +43,7 @@ def trace(subject: Subject, examples: int) -> Any:
             return subject.objective(self.model, Batch(**dict(zip(batch, fields, strict=True)))).loss()
 
     with preserve_state(subject.model), without_kernels(subject.model), torch.inference_mode(False):
-        graph = trace(Loss(), *batch.fields.values(), names=list(batch))
+        graph = trace_function(Loss(), *batch.fields.values(), names=list(batch))
         graph.backward()
     return graph
 
@@ -59,8 +60,6 @@ def read(
         examples: how many of the batch to trace
         most: rows of the table
     """
-    import torch
-
     graph = trace(subject, examples)
     ours = {name.removeprefix("model."): graph[name].adjoint for name in graph.inputs if graph[name].op == "parameter"}
     named = {name: parameter for name, parameter in subject.model.named_parameters() if ours.get(name) is not None}
@@ -80,8 +79,6 @@ def read(
 
 def drawing(graph: Any) -> Reading:
     """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
-    from ..gradients import layout
-
     edges = layout.visible_edges(graph)
     layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
     places = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
@@ -106,6 +103,4 @@ def drawing(graph: Any) -> Reading:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

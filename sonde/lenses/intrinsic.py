@@ -17,6 +17,7 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard, hook_outputs, leaf_modules, no_model, preserve_state
+from .tools.tiny import values
 
 LEAST = 10
 
@@ -84,6 +85,4 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import values
-
     return values()

@@ -10,6 +10,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import numpy as np
+import torch
+
+from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
@@ -59,10 +63,6 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
 
     For signs s drawn at random E |s J|^2 is the squared norm of J, so a few backward passes do.
     """
-    import torch
-
-    from ..core.batch import ask
-
     leaves: list[Any] = []
     x = batch.x
 
@@ -98,8 +98,6 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
 
 def fit_slope(norms: list[float]) -> float | None:
     """Slope of a straight line through the logarithms, by least squares; None with fewer than two of them."""
-    import numpy as np
-
     lags = [lag for lag, norm in enumerate(norms) if norm > 0 and math.isfinite(norm)]
     return float(np.polyfit(lags, [math.log(norms[lag]) for lag in lags], 1)[0]) if len(lags) > 1 else None
 

@@ -15,12 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import torch
+
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject
 from ..core.seeds import generator
+from ..engine.saved import open_model
+from ..gradients.modes import of_parameters
 from .tools.readonly import guard, no_gradient, preserve_state
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,8 +56,6 @@ def read(
         other: a run of the same recipe; the way to its weights is shown too
         seed: of the directions
     """
-    import torch
-
     fine = torch.linspace(-reach, reach, 4 * (points // 2) * 2 + 1, dtype=torch.float64)
     coarse = torch.linspace(-reach, reach, points, dtype=torch.float64)
     with preserve_state(subject.model):
@@ -87,8 +90,6 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def direction(here: NamedWeights, seed: int = 0, name: str = "first") -> dict[str, Tensor]:
     """A random direction whose rows have the lengths of the rows of the weights; 0 for biases and norms."""
-    import torch
-
     draw = generator(seed, "landscape", name)
     perturbation = {}
     for key, weight in here.items():
@@ -103,18 +104,12 @@ def direction(here: NamedWeights, seed: int = 0, name: str = "first") -> dict[st
 
 def line(subject: Subject, here: NamedWeights, step: NamedWeights, places: Tensor) -> Tensor:
     """Losses at `here + a step` for every a in `places`."""
-    import torch
-
     zero = {name: torch.zeros_like(value) for name, value in step.items()}
     return plane(subject, here, (step, zero), places, torch.zeros(1, dtype=places.dtype))[0]
 
 
 def plane(subject: Subject, here: NamedWeights, steps: tuple[NamedWeights, NamedWeights], across: Tensor, up: Tensor) -> Tensor:
     """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where there is none."""
-    import torch
-
-    from ..gradients.modes import of_parameters
-
     loss, _ = of_parameters(subject.model, lambda net: subject.objective(net, subject.batch).loss())
     losses = torch.empty(len(up), len(across), dtype=torch.float64)
     with torch.no_grad():
@@ -138,8 +133,6 @@ def shape(grid: Tensor) -> str:
 
 
 def _interpolate(subject: Subject, here: NamedWeights, other: Path, places: Tensor) -> Reading:
-    from ..engine.saved import open_model
-
     there = weights(open_model(other))
     if {name: value.shape for name, value in there.items()} != {name: value.shape for name, value in here.items()}:
         raise BadInput(
@@ -168,6 +161,4 @@ def logarithmic(losses: Tensor, axis: str) -> list[str]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

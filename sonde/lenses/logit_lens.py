@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
+from ..nn.stack import Stack
 from .tools.readonly import check_index, guard, hook_outputs, preserve_state, real
 from .tools.tokens import letters, logits, no_logits, select_row, spell_tokens, token_names
 
@@ -66,8 +69,6 @@ def read(
 
 def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
     """Names, and logits (1 + blocks, B, T, V) of what goes into the first block and of what comes out of each."""
-    import torch
-
     stack = _stack(model)
     states: list[Any] = []
 
@@ -82,8 +83,6 @@ def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
 
 def _bits(model: Any, batch: Any) -> list[float]:
     """Mean of log2 1/p of the right tokens after each block."""
-    import torch
-
     mask = real(batch, batch.y)
     y = torch.where(mask, batch.y.long(), 0)
     _, scores = by_block(model, batch)
@@ -93,8 +92,6 @@ def _bits(model: Any, batch: Any) -> list[float]:
 
 def _stack(model: Any) -> Any:
     """The blocks whose output the model's `logits` reads; None without them."""
-    from ..nn.stack import Stack
-
     if not hasattr(model, "logits"):
         return None
     return next((part for name in ("stack", "decoder") if isinstance(part := getattr(model, name, None), Stack)), None)

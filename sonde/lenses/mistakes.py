@@ -8,6 +8,7 @@ from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .tools.pictures import picture
 from .tools.readonly import guard, not_classes, predict_labels
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -49,6 +50,4 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

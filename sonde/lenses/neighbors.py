@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+from torch.nn import functional as F
+
 from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
@@ -28,8 +31,6 @@ def read(
         near: how many neighbors to show
         of: the tokens to ask about, as they are written, with blanks between them
     """
-    import torch
-
     names, table = spell_tokens(subject), embedding(subject.model).weight.detach()
     which = frequent(subject.batch, tokens) if of is None else torch.tensor([_number(word, names) for word in of.split()])
     cosines, others = closest(table, which, near)
@@ -44,8 +45,6 @@ def read(
 
 def closest(table: Any, which: Any, near: int) -> tuple[Any, Any]:
     """Cosines and numbers (n, near) of the rows of a table nearest to some of its rows, themselves left out."""
-    from torch.nn import functional as F
-
     unit = F.normalize(table.double(), dim=1)
     cosine = unit[which] @ unit.T
     cosine[range(len(which)), which] = -2.0

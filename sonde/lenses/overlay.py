@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
+import torch
+
+from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
+from ..models.vit import ViT
+from ..nn.mixers.attention import Attention
 from .rollout import roll_out
 from .tools.pictures import no_images, patches, picture
 from .tools.readonly import guard, hook_outputs, preserve_state
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -48,10 +54,6 @@ def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated
 
 def weights(model: Any, batch: Any) -> list[Any]:
     """(B, H, T, T) for each attention layer, in the order in which they run."""
-    import torch
-
-    from ..core.batch import ask
-
     maps: list[Any] = []
     with (
         preserve_state(model),
@@ -67,8 +69,6 @@ def patch_weights(layers: list[Any], count: int, example: int, heads: int) -> An
 
     A token before the patches is the one the answer is made of; without any it is the mean of all tokens.
     """
-    import torch
-
     each, last = [layer[example] for layer in layers], layers[-1][example]
     matrices = torch.stack([last.mean(0), roll_out(each), *last[:heads]])
     asking = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
@@ -80,17 +80,10 @@ def _side(side: Any) -> str:
 
 
 def _layers(model: Any) -> dict[str, Any]:
-    from ..nn.mixers.attention import Attention
-
     return {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
 
 
 def tiny() -> Subject:
-    import torch
-
-    from ..models.vit import ViT
-    from .tools.tiny import images
-
     subject = images()
     with preserve_state():
         torch.manual_seed(0)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+from torch.nn.functional import pad
+
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from .receptive_field import measure
 from .tools.pictures import chosen, flat, last_convolution, maps, no_maps, stretch
 from .tools.readonly import CHUNK, guard, preserve_state
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -30,8 +34,6 @@ def read(
         channels: how many, those whose strongest answers differ most from image to image
         patches: of each channel
     """
-    import torch
-
     with preserve_state(subject.model), torch.no_grad():
         fmaps = maps(subject.model, subject.batch[:1])
         layer = chosen(layer, fmaps, last_convolution(subject.model, fmaps))
@@ -63,8 +65,6 @@ def read(
 
 def _peaks(subject: Subject, layer: str) -> tuple[Any, Any]:
     """The largest answer of each channel to each example, (B, C), and at which of its h w places."""
-    import torch
-
     values, places = [], []
     for start in range(0, len(subject.batch), CHUNK):
         own = maps(subject.model, subject.batch[start : start + CHUNK])[layer]
@@ -80,8 +80,6 @@ def _to_picture(image: Any) -> Any:
 
 def _crop(image: Any, box: Any) -> Any:
     """The part of an image (C, H, W) inside a box, gray where the box reaches over its edges."""
-    from torch.nn.functional import pad
-
     top, left, height, width = box
     edges = (max(-left, 0), max(left + width - image.shape[2], 0), max(-top, 0), max(top + height - image.shape[1], 0))
     whole = pad(image, edges, value=0.5)
@@ -89,6 +87,4 @@ def _crop(image: Any, box: Any) -> Any:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from ..core.options import Range
 from ..core.reading import Reading, Scatter, Subject
+from ..estimators.pca import PCA
 from .tools.readonly import guard
 from .tools.tokens import embedding, frequent, letters, no_embedding, spell_tokens, token_names
 
@@ -23,8 +24,6 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
     Args:
         tokens: how many to show
     """
-    from ..estimators.pca import PCA
-
     table = embedding(subject.model).weight.detach().cpu().double().numpy()
     which = frequent(subject.batch, tokens)
     pca = PCA(2).fit(table)

@@ -11,11 +11,18 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
+import torch
+
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject, Table
+from ..data.surfaces import quadratic, surface
+from ..optim.race import columns, entrant, is_feasible, race
 from .landscape import logarithmic
 from .tools.readonly import guard, no_gradient
+from .tools.tiny import values
+from .tools.trial import Trial, on_a_copy
 
 if TYPE_CHECKING:
     from ..optim.race import Track
@@ -54,16 +61,12 @@ def read(
     """
     if not rules or not rates:
         raise BadInput("a race needs at least one optimizer and one rate", where="lens 'race'", fix="name them: --rules sgd adam")
-    from ..optim.race import entrant
 
     entrants = [entrant(rule, rates) for rule in dict.fromkeys(rules)]
     return _on_model(subject, entrants, steps, batch_size, start) if on == "model" else _on_surface(on, entrants, steps, condition)
 
 
 def _on_model(subject: Subject, entrants: list[Any], steps: int, batch_size: int, start: Any) -> list[Reading]:
-    from ..optim.race import is_feasible, race
-    from .tools.trial import Trial, on_a_copy
-
     with on_a_copy():
         trial = Trial(subject, start, batch_size)
         left_out = [each.name for each in entrants if not is_feasible(each.name, trial.count)]
@@ -81,12 +84,6 @@ def _on_model(subject: Subject, entrants: list[Any], steps: int, batch_size: int
 
 
 def _on_surface(on: str, entrants: list[Any], steps: int, condition: float) -> list[Reading]:
-    import torch
-
-    from ..data.surfaces import quadratic, surface
-    from ..optim.race import race
-    from .tools.trial import on_a_copy
-
     ground = quadratic(condition) if on == "quadratic" else surface(on)
     with on_a_copy():
         where = [torch.tensor(ground.start, dtype=torch.float64)]
@@ -118,8 +115,6 @@ def trajectories(
     title: str, x: Any, y: Any, loss: Any, paths: dict[str, Any], axes: tuple[str, str] = ("first weight", "second weight")
 ) -> Plane:
     """Paths over the contour of a loss, whose levels are spaced so that the bottom shows as well as the slopes."""
-    import numpy as np
-
     height = np.asarray(loss, dtype=float)
     lowest, highest = float(np.nanmin(height)), float(np.nanmax(height))
     inside = {name: _inside(path, x, y) for name, path in paths.items()}
@@ -129,8 +124,6 @@ def trajectories(
 
 def _results(tracks: list[Track], note: str, target: float | None = None) -> list[Reading]:
     """Who arrived when, first one first, and the losses over the steps."""
-    from ..optim.race import columns
-
     top = tracks[0].losses[0]
     going = [track for track in tracks if track.fate != "diverged"]
     low = min((min(track.losses) for track in going), default=top)
@@ -150,8 +143,6 @@ def _results(tracks: list[Track], note: str, target: float | None = None) -> lis
 
 def _plane(trial: Any, tracks: list[Track]) -> list[Reading]:
     """The plane in which the trajectories spread most, through the start, with the loss over it."""
-    import torch
-
     going = [track for track in tracks if track.fate != "diverged" and len(track.path) > 1]
     if not going:
         return []
@@ -194,6 +185,4 @@ def _inside(path: Any, x: Any, y: Any) -> list[list[float]]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import values
-
     return values()

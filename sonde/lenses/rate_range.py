@@ -13,7 +13,11 @@ from typing import Annotated, Literal
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
+from ..optim.race import entrant, with_gradient
+from .spectrum import hessian_spectrum
 from .tools.readonly import guard, no_gradient
+from .tools.tiny import values
+from .tools.trial import Trial, on_a_copy
 
 BLOWN = 4.0
 """the test ends where the smoothed loss is this many times above its lowest"""
@@ -51,8 +55,6 @@ def read(
     """
     if not lowest < highest:
         raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
-    from ..optim.race import entrant
-    from .tools.trial import Trial, on_a_copy
 
     maker = entrant(rule)
     if not maker.rates:
@@ -92,8 +94,6 @@ def read(
 
 def _limit(trial, objective) -> tuple[float | None, str]:
     """2 over the largest curvature of the loss at the start, the rate beyond which gradient descent diverges; or why it is not known."""
-    from .spectrum import hessian_spectrum
-
     trial.whole.eval()
     try:
         curvature = hessian_spectrum(trial.whole.model, objective, trial.examples, steps=30).high
@@ -104,8 +104,6 @@ def _limit(trial, objective) -> tuple[float | None, str]:
 
 def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[float], list[float], bool]:
     """Rates and losses up to the step at which the loss explodes, and whether it did."""
-    from ..optim.race import with_gradient
-
     weights = [weight.clone().requires_grad_() for weight in trial.weights]
     optimizer = make(weights, lowest)
     rates: list[float] = []
@@ -148,6 +146,4 @@ def suggestion(rates: list[float], smooth: list[float], reach: int = 2) -> float
 
 
 def tiny() -> Subject:
-    from .tools.tiny import values
-
     return values()

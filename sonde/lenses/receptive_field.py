@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import torch
+
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject, Table
+from .cost import cost, size_text
 from .tools.pictures import chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_evenly, spread_out
 from .tools.readonly import check_index, guard, preserve_state
+from .tools.tiny import images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,10 +75,6 @@ def read(
         layers: how many to measure, from the first to the last
         probes: random images from which a field is measured, and images of the batch over which the gradient is averaged
     """
-    import torch
-
-    from .cost import cost, size_text
-
     check_index("example", example, len(subject.batch))
     model, batch = subject.model, subject.batch
     with preserve_state(model), torch.no_grad():
@@ -133,8 +133,6 @@ def _same_field(fields: dict[str, Field], one: str, other: str) -> bool:
 
 
 def _size_text(field: Field) -> str:
-    from .cost import size_text
-
     return "no gradient" if not field.size[0] else ("" if field.whole else "at least ") + size_text(field.size)
 
 
@@ -154,8 +152,6 @@ def _clip(box: Box, size: tuple[int, int]) -> Box:
 
 def measure(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[str, Field]:
     """The receptive field of some layers, from gradients by random images that grow until every box ends inside them."""
-    import torch
-
     model, batch, seen = subject.model, subject.batch[:1], subject.batch.x
     with preserve_state(model), torch.no_grad():
         apart = jumps(model, batch, maps(model, batch))
@@ -186,8 +182,6 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
     The channels of a unit are mixed at random, which takes one backward pass for all of them.  Torch computes convolutions on a
     CPU directly, so that what is 0 comes out as 0.  Layers that the network does not reach with images of this size are left out.
     """
-    import torch
-
     dice = torch.Generator().manual_seed(1)
     gradients: dict[str, tuple[tuple[int, int], Tensor]] = {}
     for part in x.split(max(1, PIXELS // x[0, 0].numel())):
@@ -213,6 +207,4 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
+
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
@@ -23,8 +25,6 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
         n: how many images
         order: the first of the batch, or those with the largest error
     """
-    import torch
-
     x = subject.batch.x
     with preserve_state(subject.model), torch.no_grad():
         again = torch.cat([decode_codes(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])

@@ -8,10 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+import torch
+from torch import nn
+
+from ..core.batch import Batch, Data
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject, Table
+from ..models.piecewise import dense_layers, regions
 from .tools.readonly import check_index, guard, no_model, preserve_state
+from .tools.tiny import METRICS, _Nll, _Rows
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -31,7 +38,6 @@ def why_not(subject: Subject) -> str:
     inputs = subject.batch.x[0].numel()
     if inputs not in (1, 2):
         return f"the model has {inputs} inputs, and only regions on a line or in a plane can be shown"
-    from ..models.piecewise import dense_layers
 
     try:
         dense_layers(subject.model)
@@ -50,8 +56,6 @@ def read(
         output: which number of the output to show
         margin: how far the box reaches beyond the inputs, as a share of their extent
     """
-    from ..models.piecewise import regions
-
     x = subject.batch.x.detach().double().reshape(len(subject.batch), -1)
     low, high = x.amin(0), x.amax(0)
     extent = (high - low).clamp_min(1e-6)
@@ -105,8 +109,6 @@ def _curve(regions: list[Region], output: int) -> Reading:
 
 
 def _map(regions: list[Region], low: list[float], high: list[float], output: int) -> list[Reading]:
-    import numpy as np
-
     columns, rows = (np.linspace(low[i], high[i], GRID) for i in range(2))
     points = np.stack(np.meshgrid(columns, rows), -1)
     home = locate(regions, points.reshape(-1, 2))
@@ -121,8 +123,6 @@ def _map(regions: list[Region], low: list[float], high: list[float], output: int
 
 def locate(regions: list[Region], points: Any) -> Any:
     """The number of the region each point of the plane lies in."""
-    import numpy as np
-
     home = np.zeros(len(points), dtype=int)
     for number, region in enumerate(regions):
         edges = np.roll(region.corners, -1, 0) - region.corners
@@ -135,8 +135,6 @@ def locate(regions: list[Region], points: Any) -> Any:
 
 def colors(regions: list[Region]) -> list[int]:
     """A color for every region that no neighbor has, as far as the palette goes: neighbors differ in a single unit."""
-    import numpy as np
-
     bits = np.array([[bit == "1" for bit in region.pattern if bit != "|"] for region in regions])
     chosen: list[int] = []
     for number, row in enumerate(bits):
@@ -147,12 +145,6 @@ def colors(regions: list[Region]) -> list[int]:
 
 
 def tiny() -> Subject:
-    import torch
-    from torch import nn
-
-    from ..core.batch import Batch, Data
-    from .tools.tiny import METRICS, _Nll, _Rows
-
     with preserve_state():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))

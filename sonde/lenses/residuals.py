@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import torch
+
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Scatter, Subject
 from .tools.readonly import guard, not_values, predictions, real
+from .tools.tiny import values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +30,6 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
     Args:
         bins: bars of the histogram
     """
-    import torch
-
     y, guess = subject.batch.y.double(), predictions(subject).double()
     n = len(y)
     y, guess = y.reshape(n, -1), guess.reshape(n, -1)
@@ -82,6 +83,4 @@ def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import values
-
     return values()

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
+from ..nn.mixers.attention import Attention
 from .attention import maps
 from .tools.readonly import guard
 from .tools.tokens import letters, no_tokens, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
-    from ..nn.mixers.attention import Attention
-
     if missing := no_tokens(subject):
         return missing
     return (
@@ -58,8 +59,6 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
 
 def roll_out(layers: list[Any]) -> Any:
     """The product of all layers' weights (H, T, T), first layer first, each mixed with the identity: (T, T)."""
-    import torch
-
     whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:
         whole = 0.5 * (weights.mean(0) @ whole + whole)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+
+from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
+from ..nn.mixers import Mixer
 from .tools.readonly import guard, hook_outputs, no_model, preserve_state
 from .tools.tokens import layer, letters
 
@@ -33,8 +37,6 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
         examples: sequences to look at, the first of the batch
         steps: how many of their first steps to take
     """
-    import torch
-
     sizes = norms(subject.model, subject.batch[:examples], steps)
     kinds = list(dict.fromkeys(name for each in sizes.values() for name in each))
     return [
@@ -54,10 +56,6 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
 
 def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]]]:
     """For each layer and tensor of its state the norm after each step, mean over the sequences."""
-    import torch
-
-    from ..core.batch import ask
-
     seen: dict[str, Any] = {}
     mixers = _mixers(model)
 
@@ -82,8 +80,6 @@ def _norms_over_time(mixer: Any, x: Any) -> dict[str, list[float]]:
 
 
 def _mixers(model: Any) -> dict[str, Any]:
-    from ..nn.mixers import Mixer
-
     return {name: part for name, part in model.named_modules() if isinstance(part, Mixer) and part.causal and not part.grows}
 
 

@@ -6,6 +6,7 @@ from ..core.numbers import number
 from ..core.reading import Reading, Subject, Table
 from .curves import OF_TRAINING, best, series, without_copies
 from .tools.readonly import guard
+from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
@@ -27,6 +28,4 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
-    from .tools.tiny import images
-
     return images()

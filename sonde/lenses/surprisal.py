@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import torch
+
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Text
 from .tools.readonly import guard, preserve_state, real
@@ -50,8 +52,6 @@ def _note(cost: list[float], shown: int) -> str:
 
 def bits(model: Any, batch: Any) -> Any:
     """(B, T) log2 1/p of each target; NaN where none is asked for."""
-    import torch
-
     with preserve_state(model), torch.no_grad():
         chances = logits(model, batch).double().log_softmax(-1)
     y = batch.y.long()
@@ -62,8 +62,6 @@ def bits(model: Any, batch: Any) -> Any:
 
 def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
     """The tokens of one example and what each costs; where each target is the next token, the first one has no cost."""
-    import torch
-
     cost = bits(model, batch)[0].tolist()
     if is_next_token(batch):
         return torch.cat([batch.x[0, :1], batch.y[0]]), [math.nan, *cost]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+
 from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
@@ -34,8 +36,6 @@ def read(
         steps: pictures of a row, and rows of a grid
         reach: how far to go both ways, in standard deviations: those of the prior of a variational code, else of the codes of the batch
     """
-    import torch
-
     check_index("example", example, len(subject.batch))
     x = subject.batch.x
     with preserve_state(subject.model), torch.no_grad():
