@@ -41,7 +41,7 @@ class Categorical(Likelihood):
     def __init__(
         self, classes: int | None = None, smoothing: Annotated[float, Range(0, below=1)] = 0.0, weights: Sequence[float] | None = None
     ) -> None:
-        self.classes, self.smoothing = classes, smoothing
+        self.smoothing, self.classes = smoothing, classes
         if weights is not None:
             self.class_weights = torch.as_tensor(weights, dtype=torch.float32)
             if self.class_weights.ndim != 1 or not bool((self.class_weights.isfinite() & (self.class_weights >= 0)).all()):
