@@ -84,7 +84,7 @@ class Positions(nn.Module):
                 raise BadInput(
                     f"the sequence has {longest} tokens, the model takes at most {self.places}",
                     where="positions",
-                    fix="give shorter sequences, or train with more places",
+                    fix="give shorter sequences, or train with a longer context",
                 )
         if state is None:
             code = self.code(torch.arange(T, device=x.device)).to(x.dtype).unsqueeze(0)

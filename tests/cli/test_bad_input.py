@@ -119,7 +119,7 @@ def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Pa
         (["sweep"], "needs the name of a recipe"),
         (["sweep", "{mine}"], "at least one option"),
         (["sweep", "{mine}", "--lr", "1", "-2"], "must be > 0"),
-        (["sweep", "{mine}", "--lr", "1", "1.0"], "the same value twice"),
+        (["sweep", "{mine}", "--lr", "1", "1.0"], "needs one or more different values"),
         (["sweep", "{mine}", "--seed", "0", "-1"], "must be >= 0"),
         (["sweep", "{mine}", "--widths", "3,x"], "must be a whole number"),
         (["sweep", "{mine}", "--bias", "perhaps"], "must be true or false"),

@@ -66,12 +66,12 @@ def test_help_of_a_recipe_shows_its_options(sonde: Callable, mine: str) -> None:
     shown = sonde("train", mine, "--help").out
     assert "recipe 'mine': A line through points." in shown
     for line in (
-        "  --width N       numbers between the two layers (1 to 64, default 5)",
-        "  --lr X          length of a step (> 0, default 0.05)",
-        "  --widths N ...  (default 3 4)",
-        "  --way up|down   (default up)",
+        "  --width N          numbers between the two layers (1 to 64, default 5)",
+        "  --lr X             length of a step (> 0, default 0.05)",
+        "  --widths N ...     (default 3 4)",
+        "  --way up|down      (default up)",
         "  --text PATH",
-        "  --no-bias",
+        "  --bias, --no-bias  (default on)",
     ):
         assert line in shown.splitlines()
     assert "--seed" not in shown
@@ -198,7 +198,7 @@ def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) 
     assert sonde("predict", "mine-001", "gone.csv").err == "error: no file 'gone.csv'; give a file of the kind the run was trained on\n"
     assert "make it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
     several = sonde("predict", "mine-001", "new.csv", "new.csv")
-    assert several.code == 2 and "not trained on pictures, and several files are for these alone" in several.err
+    assert several.code == 2 and "not trained on image files, and several files are supported only for those" in several.err
     assert sonde("predict", "mine-001", "new.csv", "--out", ".") == (
         2,
         "",

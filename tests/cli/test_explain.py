@@ -64,7 +64,7 @@ def test_models_that_read_several_fields(words: list[str], expected: str, capsys
     "words, message",
     [
         (["gl"], "no recipe, model or mixer 'gl'; did you mean 'gla'"),
-        (["gla", "--width", "10", "--heads", "3"], "cannot be cut"),
+        (["gla", "--width", "10", "--heads", "3"], "cannot be divided"),
         (["gla", "--input", "5", "7"], "cannot be run on an input of size (5, 7)"),
         (["gla", "--head", "3"], "did you mean"),
     ],

@@ -169,7 +169,7 @@ def test_targets_of_pixels_are_mirrored_or_nothing_moves() -> None:
     got = augment.flip()(original, draw())
     assert torch.equal(got.y, (got.x[:, 0] > 0.5).long()) and not torch.equal(got.y, original.y)
     for change in (augment.shift(1), augment.crop(3), augment.rotate(20), augment.cutmix()):
-        with pytest.raises(BadInput, match="leave the targets of their pixels"):
+        with pytest.raises(BadInput, match="but not their per-pixel targets"):
             change(original, draw())
 
 

@@ -315,7 +315,7 @@ def test_a_model_that_fits_no_checkpoint_changes_nothing(run: Path) -> None:
     """Sound checkpoints of another model are not damaged: they stay where they are."""
     for step in (BEFORE, NEWEST):
         FORGED["a tensor more"](checkpoints.path_of(run / "checkpoints", step))
-    with pytest.raises(NoCheckpoint, match="tensor 'extra' is only in the checkpoint"):
+    with pytest.raises(NoCheckpoint, match="tensor 'extra' is not in the model, only in the checkpoint"):
         train(run)
     assert checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []
 

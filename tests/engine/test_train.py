@@ -67,7 +67,7 @@ def test_the_same_command_again_resumes_and_a_finished_run_stays_finished(tmp_pa
     rows = first.metrics
     again = sonde.train(line, run=tmp_path / "r", quiet=True, steps=10)
     assert again.metrics == rows
-    with pytest.raises(BadInput, match="has steps=10, not 20"):
+    with pytest.raises(BadInput, match="was started with steps=10, not 20"):
         sonde.train(line, run=tmp_path / "r", quiet=True, steps=20)
     with pytest.raises(BadInput, match="has seed 0, not 1"):
         sonde.train(line, run=tmp_path / "r", quiet=True, steps=10, seed=1)
@@ -306,7 +306,7 @@ def test_shapes_that_do_not_fit_name_the_layer(tmp_path):
     recipe = wrong(model=lambda: nn.Sequential(nn.Linear(1, 4), nn.Linear(5, 1)))
     with pytest.raises(BadInput, match=r"layer '1' Linear\(in_features=5.*input of shape \(2, 4\)"):
         sonde.train(recipe, run=tmp_path / "r", quiet=True)
-    with pytest.raises(BadInput, match="for targets"):
+    with pytest.raises(BadInput, match="does not match targets"):
         sonde.train(wrong(model=lambda: nn.Linear(1, 3)), run=tmp_path / "r", quiet=True)
     labels = TensorSource(torch.rand(9, 4), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 12]))
     with pytest.raises(BadInput, match="12 in example 8"):

@@ -66,7 +66,7 @@ def test_bad_input():
     for message, attempt in {
         "2 prompts have 1 answers": lambda: score(one, [row(3), row(2)], [row(1)]),
         "an answer is empty": lambda: score(one, [row(3)], [row(0)]),
-        "an answer is one row": lambda: rank_answers(one, [row(3)], row(2)),
+        "an answer must be a row": lambda: rank_answers(one, [row(3)], row(2)),
         "a prompt of 36 tokens and 6 new ones do not fit": lambda: score(one, [row(36)], [row(6)]),
     }.items():
         with pytest.raises(BadInput, match=message):

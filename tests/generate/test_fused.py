@@ -201,11 +201,11 @@ def test_wrong_states_are_told():
         ({**state, "2.k": state["1.k"]}, "unknown.*2.k"),
         ({**state, "0.k": state["0.k"][:, :2]}, "'0.k' is"),
         ({**state, "place.seen": torch.zeros(2, dtype=torch.long)}, "place.seen"),
-        ({**state, "1.length": state["1.length"] - 1}, "differ from block to block"),
+        ({**state, "1.length": state["1.length"] - 1}, "have different sequence lengths"),
     ):
         with pytest.raises(BadInput, match=message):
             fast.advance(text[:, 2:], wrong)
-    with pytest.raises(BadInput, match="token 37"):
+    with pytest.raises(BadInput, match="token out of range: 37"):
         fast.advance(torch.tensor([[37]]), state)
     full = {name: torch.full_like(value, 90) if value.dtype == torch.long else value for name, value in state.items()}
     with pytest.raises(BadInput, match="91 tokens, the model has 90 places"):

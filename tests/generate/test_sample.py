@@ -176,9 +176,9 @@ def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
     fits = generate(one, prompts(), 2, stream=streamed.append)  # 9 + 1: the last token is never read
     assert fits.shape == (3, 2)
     streamed.clear()
-    with pytest.raises(BadInput, match="a prompt of 9 tokens and 3 new ones do not fit into the 10 places"):
+    with pytest.raises(BadInput, match="a prompt of 9 tokens and 3 new ones do not fit into the model's context of 10 tokens"):
         generate(one, prompts(), 3, stream=streamed.append)
-    with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit into the 10 places"):
+    with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit into the model's context of 10 tokens"):
         generate(one, torch.zeros(1, 11, dtype=torch.long), 3, stream=streamed.append)
     state = one.advance(prompts()[1].unsqueeze(0))[1]
     with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit"):

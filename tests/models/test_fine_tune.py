@@ -83,9 +83,9 @@ def test_kinds_reach_the_body_that_knows_them():
     head, kinds = SequenceHead(bert, 2, "first"), x() % 2
     out = ask(head, Batch(x=x(), kinds=kinds))
     torch.testing.assert_close(out, head.head(bert.features(x(), kinds=kinds)[0][:, 0]))
-    with pytest.raises(BadInput, match="LanguageModel knows no kinds"):
+    with pytest.raises(BadInput, match="LanguageModel has no token-type embeddings"):
         ask(SequenceHead(gpt, 2), Batch(x=x(), kinds=kinds))
-    with pytest.raises(BadInput, match="first token of a causal model"):
+    with pytest.raises(BadInput, match="does not work with a causal model"):
         SequenceHead(gpt, 2, "first")
     with pytest.raises(BadInput, match="no logits of its own"):
         SequenceHead(BODIES["elmo"](), 2, language=True)

@@ -97,9 +97,9 @@ def test_places_are_counted_from_the_start_of_each_sequence():
     torch.testing.assert_close(packed.view(2, 12, 17), one(x), rtol=0, atol=1e-5)
     _, state = one.advance(x[:, :9])
     torch.testing.assert_close(one.advance(x[:, 9:], state)[0], one(x)[:, 9:], rtol=0, atol=1e-5)
-    with pytest.raises(BadInput, match="13 tokens, the model has 12 places"):
+    with pytest.raises(BadInput, match="13 tokens, the model takes at most 12"):
         one.advance(tokens(2, 4), state)
-    with pytest.raises(BadInput, match="has 12 places"):
+    with pytest.raises(BadInput, match="takes at most 12"):
         one(tokens(2, 13))
 
 
@@ -108,7 +108,7 @@ def test_mixers_that_look_ahead_are_refused_unless_asked_for():
         model("attention causal=false")
     one = model("attention causal=false", ahead=True)
     assert not one.causal
-    with pytest.raises(BadInput, match="cannot continue from earlier ones"):
+    with pytest.raises(BadInput, match="cannot be advanced token by token"):
         one.advance(tokens(1, 3))
 
 
@@ -144,8 +144,11 @@ def test_the_state_of_another_model_is_refused_by_name():
     one = model(positions="learned", places=9)
     _, state = one.advance(tokens(2, 3))
     for wrong_state, message in {
-        "one block": ({key: s for key, s in state.items() if not key.startswith("1.")}, "the state lacks '1' "),
-        "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "the state lacks 'place' "),
+        "one block": (
+            {key: s for key, s in state.items() if not key.startswith("1.")},
+            "the state does not match the model: it lacks '1' ",
+        ),
+        "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "it lacks 'place' "),
         "three blocks": (state | {"2.S0": state["1.S0"]}, "the state has unknown '2' "),
         "bogus": ({"bogus": tokens(2, 3)}, "the state lacks '0', '1', 'place' and has unknown 'bogus' "),
         "other mixers": (

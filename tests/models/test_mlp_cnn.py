@@ -132,7 +132,7 @@ BAD = {
     "channels of x": (lambda: CNN()(torch.zeros(2, 3, 28, 28)), "conv1 takes images with 1 channels, not 3"),
     "size of x": (lambda: CNN()(torch.zeros(2, 1, 28, 27)), "layer 'hidden' takes images of 28x28, not 28x27"),
     "axes": (lambda: CNN(axes=3), "argument 'axes' of CNN must be one of 1, 2, not 3"),
-    "an image for series": (lambda: CNN(axes=1), "image must be a length, not (28, 28) (CNN); write image=(28,)"),
+    "an image for series": (lambda: CNN(axes=1), "image must be a length, not (28, 28) (CNN); for example image=(28,)"),
     "short series": (lambda: CNN(axes=1, image=(3,)), "a series of 3 is too small for pool2"),
     "axes of series": (lambda: CNN(axes=1, image=(9,))(torch.zeros(2, 9)), "conv1 takes (batch, channels, time), not (2, 9)"),
     "length of series": (lambda: CNN(axes=1, image=(9,))(torch.zeros(2, 1, 8)), "layer 'hidden' takes series of 9, not 8"),

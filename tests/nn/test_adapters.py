@@ -75,7 +75,7 @@ def test_lora_is_a_change_of_the_matrix():
     wanted = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
     torch.testing.assert_close(part(v), wanted)
     torch.testing.assert_close(part.weight, base.weight + 2.0 * part.b @ part.a)
-    with pytest.raises(BadInput, match="rank 6 to a matrix"):
+    with pytest.raises(BadInput, match="LoRA rank 6 is larger"):
         Lora(base, 6)
 
 

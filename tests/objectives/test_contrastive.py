@@ -106,7 +106,7 @@ def test_measures_count_what_is_found_in_each_direction():
 
 def test_errors():
     objective, model, batch = tiny()
-    with pytest.raises(BadInput, match="a field 'txt'"):
+    with pytest.raises(BadInput, match="no field 'txt'"):
         Contrastive(same="txt").check(batch)
     with pytest.raises(BadInput, match="gives 'image', 'text' and 'scale'"):
         objective(nn.Linear(6, 2), batch)

@@ -280,7 +280,7 @@ def test_a_model_that_gives_nan_shows_in_the_loss():
         (lambda: Distribution(D.Uniform), "domains="),
         (lambda: Distribution(D.LowRankMultivariateNormal), "cov_factor"),
         (lambda: Distribution(D.Poisson, fixed={"rate": 1.0}), "leave one to the model"),
-        (lambda: Distribution(lambda loc: D.Normal(loc, 1.0)), "which parameters"),
+        (lambda: Distribution(lambda loc: D.Normal(loc, 1.0)), "are unknown"),
     ],
 )
 def test_bad_settings_are_named(make, words):

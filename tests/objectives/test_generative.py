@@ -272,7 +272,9 @@ def test_a_model_that_is_spread_over_processes_has_no_phases():
     from sonde.engine.job import Job
 
     job = SimpleNamespace(model=Game(), options=SimpleNamespace(parallel="fsdp"), world=SimpleNamespace(size=2), objective=Adversarial())
-    with pytest.raises(BadInput, match=r"cannot be trained with a model that is spread \(parallel\); leave --parallel fsdp out"):
+    with pytest.raises(
+        BadInput, match=r"FSDP does not support objectives with phases, such as GAN training \(parallel\); leave --parallel fsdp out"
+    ):
         Job.prepare_training(job)
 
 

@@ -69,7 +69,7 @@ class MLSTM(Recurrent):
         divides(width, heads, "MLSTM")
         if width // 2 % heads:
             raise BadInput(
-                f"the keys of a width of {width} take half of it, which cannot be cut into {heads} heads",
+                f"the keys of a width of {width} take half of it, which cannot be divided into {heads} heads",
                 where="MLSTM",
                 fix=f"use a width that is a multiple of {2 * heads}",
             )

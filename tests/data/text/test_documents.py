@@ -91,7 +91,7 @@ def test_pairs_are_shifted_padded_and_counted() -> None:
     assert batch.x.tolist() == [[START, 8, 9, 9], [START, 7, PAD, PAD]] and batch.y.tolist() == [[8, 9, 9, END], [7, END, PAD, PAD]]
     assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]] and batch.ids.tolist() == [1, 0]
     assert source.by_size()[:].ids.tolist() == [0, 2, 1] and source.by_size().fingerprint() != source.fingerprint()
-    with pytest.raises(BadInput, match="no pairs"):
+    with pytest.raises(BadInput, match="do not pair up"):
         PairSource(Ragged.of([[1]]), Ragged.of([[1, 2], [1, 2]]), PAD)
 
 
