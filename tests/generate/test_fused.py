@@ -208,7 +208,7 @@ def test_wrong_states_are_told():
     with pytest.raises(BadInput, match="token out of range: 37"):
         fast.advance(torch.tensor([[37]]), state)
     full = {name: torch.full_like(value, 90) if value.dtype == torch.long else value for name, value in state.items()}
-    with pytest.raises(BadInput, match="91 tokens, the model has 90 places"):
+    with pytest.raises(BadInput, match="91 tokens, the model takes at most 90"):
         fast.advance(text[:, 2:], full)
 
 

@@ -149,7 +149,7 @@ def test_the_state_of_another_model_is_refused_by_name():
             "the state does not match the model: it lacks '1' ",
         ),
         "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "it lacks 'place' "),
-        "three blocks": (state | {"2.S0": state["1.S0"]}, "the state has unknown '2' "),
+        "three blocks": (state | {"2.S0": state["1.S0"]}, "it has unknown '2' "),
         "bogus": ({"bogus": tokens(2, 3)}, "the state lacks '0', '1', 'place' and has unknown 'bogus' "),
         "other mixers": (
             {"place.seen": state["place.seen"], "0.k": state["0.S0"], "1.k": state["1.S0"]},
