@@ -150,7 +150,7 @@ def test_the_state_of_another_model_is_refused_by_name():
         ),
         "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "it lacks 'place' "),
         "three blocks": (state | {"2.S0": state["1.S0"]}, "it has unknown '2' "),
-        "bogus": ({"bogus": tokens(2, 3)}, "the state lacks '0', '1', 'place' and has unknown 'bogus' "),
+        "bogus": ({"bogus": tokens(2, 3)}, "it lacks '0', '1', 'place' and has unknown 'bogus' "),
         "other mixers": (
             {"place.seen": state["place.seen"], "0.k": state["0.S0"], "1.k": state["1.S0"]},
             "state holds 'k'; GLA keeps 'S0'",
