@@ -142,8 +142,16 @@ def own_kernels() -> Iterator[Tensor]:
             yield from with_gradients(run(p, weight, make(3, 20))[0], p, weight)
 
 
+def torch_halves() -> Iterator[Tensor]:
+    """Products and convolutions in half precision, for which processors have instructions of their own."""
+    for dtype in (torch.bfloat16, torch.float16):
+        yield from ((tensor(a, b, dtype=dtype) @ tensor(b, c, dtype=dtype)).float() for a, b, c in SIZES)
+        yield F.conv2d(tensor(4, 16, 15, 15, dtype=dtype), tensor(24, 16, 3, 3, dtype=dtype)).float()
+
+
 PARTS: dict[str, Callable[[], Iterator]] = {
     "torch matmul": torch_matmul,
+    "torch halves": torch_halves,
     "torch linalg": torch_linalg,
     "torch FFT": torch_fft,
     "torch convolution": torch_convolution,

@@ -47,6 +47,11 @@ from tests import sensitive  # noqa: E402
 TEST_LIMIT, EXHIBIT_LIMIT = 900, 1800.0
 """seconds for one test and one exhibit; several times what the slowest arithmetic needs"""
 FEATURES = {"avx2": "AVX2", "avx512": "AVX-512"}
+OUTSIDE = {
+    *("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SONDE_DATA"),
+    *("DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "NPY_ENABLE_CPU_FEATURES", "ONEDNN_DEFAULT_FPMATH_MODE"),
+}
+"""variables that no row sets and that would change one"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class Outcome:
 
 def clean(environment: dict[str, str]) -> dict[str, str]:
     """This process's environment without anything that decides the arithmetic, and with what the row sets."""
-    variables = {name for row in ROWS for name in row.environment} | {"MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SONDE_DATA"}
+    variables = {name for row in ROWS for name in row.environment} | OUTSIDE
     kept = {name: value for name, value in os.environ.items() if name not in variables}
     return {**kept, "OMP_NUM_THREADS": "1", **environment}
 

@@ -53,12 +53,12 @@ def test_every_value_the_matrix_promises_has_a_row():
 
 
 def test_nothing_from_outside_decides_the_arithmetic_of_a_row(monkeypatch):
-    for name in ("ATEN_CPU_CAPABILITY", "SONDE_KERNELS", "MKL_NUM_THREADS", "SONDE_DATA", "OMP_NUM_THREADS"):
+    for name in ("ATEN_CPU_CAPABILITY", "SONDE_KERNELS", "MKL_NUM_THREADS", "SONDE_DATA", "OMP_NUM_THREADS", "DNNL_MAX_CPU_ISA"):
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("KEPT", "yes")
     environment = matrix.clean({"SONDE_KERNELS": "base"})
     assert environment["KEPT"] == "yes" and environment["SONDE_KERNELS"] == "base" and environment["OMP_NUM_THREADS"] == "1"
-    assert not {"ATEN_CPU_CAPABILITY", "MKL_NUM_THREADS", "SONDE_DATA"} & set(environment)
+    assert not {"ATEN_CPU_CAPABILITY", "MKL_NUM_THREADS", "SONDE_DATA", "DNNL_MAX_CPU_ISA"} & set(environment)
     with matrix.inside(environment):
         assert dict(os.environ) == environment
     assert os.environ["SONDE_KERNELS"] == "7"

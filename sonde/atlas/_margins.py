@@ -174,12 +174,10 @@ def _differences(now: dict[str, Finding], known: dict[str, Margin]) -> list[str]
         if name in known:
             line = known[name]
             before, after = (f"{kind} {bound:.6g}" for kind, bound in ((line.rule, line.bound), (rule, finding.bound)))
-            # How many seeds matters to a mean alone.
-            seeds = (line.trainings, finding.trainings) if rule.startswith("mean") else ()
-            if before != after or len(set(seeds)) > 1:
-                words.append(
-                    f"{name}: {after}, measured over seeds with {before}" + (" and {} seeds, now {}".format(*seeds) if seeds else "")
-                )
+            if before != after:
+                words.append(f"{name}: {after}, measured over seeds with {before}")
+            elif line.trainings != finding.trainings:
+                words.append(f"{name}: {finding.trainings} seeds, measured as one of {line.trainings}")
         elif rule not in ("equal", "within"):
             words.append(f"{name}: {rule} {finding.bound:g}, never measured over seeds")
     return words

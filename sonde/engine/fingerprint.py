@@ -13,6 +13,8 @@ can pretend to have: wherever the weights differ, the fingerprint must.
     mkl                   torch's matrix products and linear algebra          MKL_CBWR, MKL_ENABLE_INSTRUCTIONS
     libc                  exp, cos, pow of Python and of our kernels          GLIBC_TUNABLES
     blas, numpy_simd      NumPy's products, and its exp and log               OPENBLAS_CORETYPE, NPY_DISABLE_CPU_FEATURES
+    matmul_precision      torch.set_float32_matmul_precision: products of float32 in lower precision
+    mkldnn                torch.backends.mkldnn.enabled: whether oneDNN is used at all
 
 The engine adds what the run itself chose: threads, shards, precision, device, and how it is spread over processes.
 """
@@ -52,7 +54,8 @@ ONEDNN: dict[str, tuple[str, ...]] = {
 
 def fingerprint(**more: Any) -> dict[str, Any]:
     """What must be equal for two runs to agree bit for bit."""
-    return {**_this_process(), **more}
+    switches = {"matmul_precision": torch.get_float32_matmul_precision(), "mkldnn": str(torch.backends.mkldnn.enabled)}
+    return {**_this_process(), **switches, **more}
 
 
 def blas_threads(threads: int) -> Any:
@@ -132,7 +135,7 @@ def _mkl(build: str, environment: Mapping[str, str]) -> str:
     """Version of torch's MKL, and what it is held to where that is asked for."""
     version = re.search(r"Math Kernel Library Version (\d[\d.]*)", build)
     limits = (environment.get(name, "").upper() for name in ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"))
-    return " ".join(filter(None, (version[1], *limits))) if version else "none"
+    return " ".join(limit for limit in (version[1], *limits) if limit not in ("", "AUTO")) if version else "none"
 
 
 def _libc(environment: Mapping[str, str]) -> str:

@@ -304,4 +304,6 @@ def test_a_result_is_held_against_the_table(change, words):
 def test_the_seeds_of_a_mean_are_compared():
     result = Result("PAR-01", "x", 0.0, "", (Finding("x", "1", "> 0", True, "mean above", (1.0, 1.0), 0.0, 2),))
     assert _margins.stale(result, [margin("mean above", trainings=2)]) == []
-    assert "5 seeds, now 2" in _margins.stale(result, [margin("mean above", trainings=5)])[0]
+    assert _margins.stale(result, [margin("mean above", trainings=5)]) == ["x: 2 seeds, measured as one of 5"]
+    each = Result("PAR-01", "x", 0.0, "", (Finding("x", "1", "> 0", True, "above", (1.0, 1.0), 0.0, 2),))
+    assert _margins.stale(each, [margin("above", trainings=3)]) == ["x: 2 seeds, measured as one of 3"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 import sonde
 import sonde.kernels
@@ -242,6 +243,7 @@ def test_onednn_computes_with_the_best_that_is_there_and_allowed(limit, isa):
 def test_libraries_that_a_variable_holds_back_say_so():
     build = "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64"
     assert module._mkl(build, {}) == "2024.2" and module._mkl(build, {"MKL_CBWR": "avx2,strict"}) == "2024.2 AVX2,STRICT"
+    assert module._mkl(build, {"MKL_CBWR": "AUTO"}) == "2024.2"
     assert module._mkl(build, {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}) == "2024.2 AVX2"
     assert module._mkl("BLAS_INFO=open", {"MKL_CBWR": "AVX2"}) == "none"
     highest = module._simd({})
@@ -432,3 +434,16 @@ def test_the_command_line_resumes_under_other_arithmetic(tmp_path):
     run = sonde.open_run(tmp_path / "r")
     assert code == 75 and {change["name"] for event in notices(run) for change in event["differs"]} == own
     assert stderr.count("warning:") == stderr.count("bits may differ from step 4 on") == len(notices(run)) == bool(own)
+
+
+def test_switches_of_torch_are_part_of_it():
+    before = module.fingerprint()
+    precision, enabled = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
+    try:
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.mkldnn.enabled = False
+        changed = {change["name"] for change in module.differences(before, module.fingerprint())}
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.mkldnn.enabled = enabled
+    assert changed == {"matmul_precision", "mkldnn"} and module.differences(before, module.fingerprint()) == []
