@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,10 +91,10 @@ def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
 def lens(name: str) -> Named:
     """A lens in the registry or in a user's file."""
     owner, write = f"lens '{registry.label(checked(name))}'", "def read(subject: Subject) -> Reading"
-    thing = named(name, owner, registry.place("lenses", name), "read", partial(registry.function_of, "lenses", name, "read", write))
-    if next(iter(thing.options), "") != "subject":
+    load = partial(registry.function_of, "lenses", name, "read", write)
+    if registry.is_file(name) and next(iter(inspect.signature(load()).parameters), "") != "subject":
         raise BadInput(f"the first argument of 'read' of {owner} is not 'subject'", fix=f"write: {write}")
-    return replace(thing, options={option: one for option, one in thing.options.items() if option != "subject"})
+    return named(name, owner, registry.place("lenses", name), "read", load, skip=("subject",))
 
 
 def checked(name: str) -> str:

@@ -278,14 +278,14 @@ def test_answers_of_a_classifier() -> None:
 def test_a_recipe_is_explained_without_its_data_and_says_so(sonde: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     from sonde.cli.commands.explain import _size_without_data
     from sonde.core.errors import DataUnusable
-    from sonde.recipes import cifar_cnn
+    from sonde.recipes.tools import parts
 
     gone = DataUnusable("the photographs are not here", where="there", fix="fetch them")
 
     def missing(name: str) -> None:
         raise gone
 
-    monkeypatch.setattr(cifar_cnn, "load", missing)
+    monkeypatch.setattr(parts, "load", missing)
     answer = sonde("explain", "cifar_cnn", "--hidden", "0")
     assert answer.code == 0 and "blocks.conv4" in answer.out
     assert answer.err == "notice: the photographs are not here; explained for an input of 3 x 32 x 32, which the model names itself\n"

@@ -117,7 +117,7 @@ def test_wrong_sizes_are_refused_by_axis(fresh: Callable[..., Mixer]) -> None:
         mix(draw(4, mix.width))
     if mix.causal:
         state = warm(mix)
-        with pytest.raises(BadInput, match=r"batch of 2, x for 3 \(axis 0 \(batch\)\)"):
+        with pytest.raises(BadInput, match=r"has batch size 2, x has 3 \(axis 0 \(batch\)\)"):
             mix(draw(3, 4, mix.width), state)
         with pytest.raises(BadInput, match=r"for 2 sequences, not 3 \(axis 0 \(batch\)\)"):
             mix(draw(3, 4, mix.width), state, spans=Spans.of_lengths(torch.tensor([4, 2, 1])))

@@ -298,7 +298,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
         (lambda: trace(lambda x: 5, x), "gives no tensor"),
         (lambda: trace(lambda x: x.sum(), x).gradient("y"), "no node 'y'"),
         (lambda: trace(lambda x: x.sum(), x)(x, x), "takes 1 inputs, not 2"),
-        (lambda: trace(lambda x: x.sum(), x)["sun"], "did you mean 'sum"),
+        (lambda: trace(lambda x: x.sum(), x)["sum_l"], "did you mean 'sum"),
     ):
         with pytest.raises(BadInput, match=words) as caught:
             call()

@@ -45,7 +45,7 @@ def test_pieces_and_spans_equal_one_pass(kind, combine):
 
 
 def test_a_learned_table_ends_and_waves_do_not():
-    with pytest.raises(BadInput, match="the sequence has 5 tokens, the model has 4 places"):
+    with pytest.raises(BadInput, match="the sequence has 5 tokens, the model takes at most 4"):
         Positions("learned", 6, 4)(torch.zeros(1, 5, 6))
     assert bool(Positions("sinusoidal", 6)(torch.zeros(1, 5, 6), {"seen": torch.tensor([20000])})[0].isfinite().all())
     with pytest.raises(BadInput, match="'learned' positions need a largest number"):
