@@ -41,7 +41,7 @@ def read(path: Path) -> Checkpoint:
     """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
     try:
         return _read(path)
-    except BadInput:  # of a newer version: sound, and not ours to judge
+    except BadInput:  # of a newer version: not damaged
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damage_error(path, str(error)) from error

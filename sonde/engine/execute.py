@@ -24,7 +24,7 @@ from .job import Job, torch_settings
 from .launch import launch, print_event
 from .loop import Loop
 from .options import Options
-from .plan import RunPlan, jsonable, plan, print_source
+from .plan import RunPlan, describe_source, jsonable, plan
 from .progress import silence
 from .record import Record
 from .signals import StopAtOnce
@@ -133,7 +133,9 @@ def _recorded_options(directory: RunDirectory, run_plan: RunPlan, options: Optio
     fix = "use another --run for a new run, or --resume to continue this one unchanged"
     for part in ("name", "object"):
         if info["recipe"].get(part) != run_plan.source.get(part):
-            raise BadInput(f"{here} was made with recipe {print_source(info['recipe'])}, not {print_source(run_plan.source)}", fix=fix)
+            raise BadInput(
+                f"{here} was made with recipe {describe_source(info['recipe'])}, not {describe_source(run_plan.source)}", fix=fix
+            )
     if info["recipe"].get("sha256") != run_plan.source.get("sha256"):
         raise BadInput(f"{here} was made with another version of {run_plan.name}.py", fix=fix)
     was, now = info["options"], jsonable(run_plan.options)

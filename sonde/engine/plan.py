@@ -72,7 +72,7 @@ def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: st
     return make
 
 
-def print_source(source: dict[str, Any]) -> str:
+def describe_source(source: dict[str, Any]) -> str:
     return f"'{source.get('name') or source.get('file') or source.get('object')}'"
 
 
