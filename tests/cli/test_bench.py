@@ -77,3 +77,12 @@ def test_curves_have_the_units_of_the_table() -> None:
 def test_refuses_what_it_does_not_know(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_kernels_the_other_forms_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sonde.lenses.tools import mixers
+    from sonde.nn.mixers import mixer
+
+    monkeypatch.setattr(mixers.kernels, "available", lambda: False)
+    rows = list(mixers.sweep({"gru": mixer("gru", 8)}, (), [4]))
+    assert [row.form for row in rows] == ["step"]
