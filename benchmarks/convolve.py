@@ -51,9 +51,9 @@ def alternately(calls: list[Callable[[], object]], rounds: int) -> list[float]:
 def line(name: str, size: tuple[int, int, int, int], rounds: int) -> bool:
     """Measures one size, prints what was found, and says whether ours is not slower."""
     images, into, out, side = size
-    dice = torch.Generator().manual_seed(0)
-    x = torch.randn(images, into, side, side, generator=dice).clamp_min(0).contiguous(memory_format=torch.channels_last)
-    weight = (torch.randn(out, into, 3, 3, generator=dice) * (2 / 9 / into) ** 0.5).contiguous(memory_format=torch.channels_last)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(images, into, side, side, generator=rng).clamp_min(0).contiguous(memory_format=torch.channels_last)
+    weight = (torch.randn(out, into, 3, 3, generator=rng) * (2 / 9 / into) ** 0.5).contiguous(memory_format=torch.channels_last)
     if not can_run(x, weight, None):
         raise SystemExit(f"the kernel does not serve '{name}': is it built?")
     with torch.no_grad():
@@ -61,7 +61,7 @@ def line(name: str, size: tuple[int, int, int, int], rounds: int) -> bool:
         exact = torchs(x.double(), weight.double())
         off = [float((call(x, weight) - exact).square().mean().sqrt()) for call in (torchs, convolve)]
     outputs = [call(x.requires_grad_(), weight.requires_grad_()) for call in (torchs, convolve)]
-    dy = torch.randn(outputs[0].shape, generator=dice).contiguous(memory_format=torch.channels_last)
+    dy = torch.randn(outputs[0].shape, generator=rng).contiguous(memory_format=torch.channels_last)
     back = alternately([lambda y=y: torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in outputs], rounds)
     work = 2e-9 * 9 * images * into * out * side * side
     parts = []

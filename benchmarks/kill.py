@@ -92,7 +92,7 @@ class InsideSave:
 
 def kills(times: int, processes: int, steps: int = 60) -> bool:
     """Random kills, up to six in a run, until there were enough of them; runs that ended before the first do not count."""
-    dice, done, inside, runs, good = random.Random(0), 0, 0, 0, 0
+    rng, done, inside, runs, good = random.Random(0), 0, 0, 0, 0
     start = time.perf_counter()
     with folder() as home:
         wanted = harness.reference(steps=steps)  # also where it is not needed: it warms this process for its forks
@@ -102,13 +102,13 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
         finished(home / "timed", processes=processes, steps=steps)
         length = time.perf_counter() - began
         while done < times:
-            path, left, survived = home / "run", dice.randint(1, 6), 0
+            path, left, survived = home / "run", rng.randint(1, 6), 0
             while True:
                 saving = InsideSave()
                 running = attempt(path, before=saving.change, processes=processes, steps=steps)
-                late = left and not running.ends_within(dice.uniform(0.01, 0.7 * length))
+                late = left and not running.ends_within(rng.uniform(0.01, 0.7 * length))
                 workers = running.workers() if late and processes > 1 else []
-                targets = dice.choice([[running.pid], *([worker] for worker in workers), [running.pid, *workers]])
+                targets = rng.choice([[running.pid], *([worker] for worker in workers), [running.pid, *workers]])
                 for pid in targets if late else ():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ def workers(times: int) -> bool:
     from tests.engine.small import tagger
     from tests.engine.test_processes import assert_same_bits
 
-    dice, killed, good, steps = random.Random(0), 0, 0, 400
+    rng, killed, good, steps = random.Random(0), 0, 0, 400
     quiet = {"shards": 4, "threads": 1, "quiet": True}
     with folder() as home:
         whole = train(tagger, run=home / "whole", steps=steps, **quiet)
@@ -150,10 +150,10 @@ def workers(times: int) -> bool:
             running = act(path)
             while not (path / "events.jsonl").exists() and not running.ends_within(0.01):
                 continue  # the workers are up once the run has begun
-            late = not running.ends_within(dice.uniform(0.0, 0.6 * length))
+            late = not running.ends_within(rng.uniform(0.0, 0.6 * length))
             if late:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(dice.choice(running.workers()), signal.SIGKILL)
+                    os.kill(rng.choice(running.workers()), signal.SIGKILL)
             running.wait().done()
             restarts = (path / "events.jsonl").read_text().count('"resume"')
             if late and restarts:  # else the worker had done its work already
@@ -202,14 +202,14 @@ def power(times: int) -> bool:
 def damage(times: int) -> bool:
     """Damaged checkpoints: seen before use, the one before loaded."""
     harness.reference()
-    dice, seen = random.Random(4), 0
+    rng, seen = random.Random(4), 0
     with folder() as home:
         assert attempt(home / "run", kill_in_save(3, 0)).wait().killed
         place = home / "run" / "checkpoints"
         sound = checkpoints.path_of(place, test_checkpoint.NEWEST)
         whole = {path.name: path.read_bytes() for path in sound.iterdir()}
         for _ in range(times):
-            what = dice.choice(test_checkpoint.DAMAGES)(sound, dice)
+            what = rng.choice(test_checkpoint.DAMAGES)(sound, rng)
             messages: list[str] = []
             snapshot = checkpoint.newest(place, lambda snapshot: None, messages.append)
             fine = snapshot is not None and snapshot.step == test_checkpoint.BEFORE and len(messages) == 1 and "is damaged" in messages[0]
@@ -226,13 +226,13 @@ def damage(times: int) -> bool:
 
 def signals(times: int) -> bool:
     """Signals at random times: every finished step saved, the right code, the same end."""
-    wanted, dice, good, slowest = harness.reference(), random.Random(2), 0, 0.0
+    wanted, rng, good, slowest = harness.reference(), random.Random(2), 0, 0.0
     with folder() as home:
         for number in range(times):
-            path, steps, kind = home / f"run-{number}", test_faults.Steps(), dice.choice(list(test_faults.CODES))
+            path, steps, kind = home / f"run-{number}", test_faults.Steps(), rng.choice(list(test_faults.CODES))
             counting = steps.counting()
             running = attempt(path, before=lambda counting=counting: (silence(), counting()))  # type: ignore[misc]
-            least = dice.randint(1, harness.STEPS - 4)
+            least = rng.randint(1, harness.STEPS - 4)
             while steps.done < least and not running.ends_within(0.0005):
                 continue
             sent = time.perf_counter()
@@ -252,11 +252,11 @@ def signals(times: int) -> bool:
 def numbers(times: int) -> bool:
     """Bad numbers stopped before the update; explosions within ten steps; no alarm in healthy runs."""
     harness.reference()
-    dice, stopped = random.Random(6), 0
+    rng, stopped = random.Random(6), 0
     with folder() as home:
         for number in range(times):
-            path, step = home / f"run-{number}", dice.randrange(harness.STEPS)
-            options = {"place": dice.choice(test_numerics.PLACES), "value": dice.choice(("nan", "inf")), "row": dice.randrange(3)}
+            path, step = home / f"run-{number}", rng.randrange(harness.STEPS)
+            options = {"place": rng.choice(test_numerics.PLACES), "value": rng.choice(("nan", "inf")), "row": rng.randrange(3)}
             steps = test_faults.Steps()
 
             def act(path: Path = path, step: int = step, options: dict = options, steps: test_faults.Steps = steps) -> None:

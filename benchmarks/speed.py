@@ -57,13 +57,13 @@ def garments() -> tuple[torch.Tensor, torch.Tensor]:
         source = load("fashion_mnist").train
         return source.fields["x"], source.fields["y"]
     except sonde.core.errors.SondeError:
-        dice = torch.Generator().manual_seed(0)
-        return torch.randint(256, (20_000, 1, 28, 28), generator=dice, dtype=torch.uint8), torch.randint(10, (20_000,), generator=dice)
+        rng = torch.Generator().manual_seed(0)
+        return torch.randint(256, (20_000, 1, 28, 28), generator=rng, dtype=torch.uint8), torch.randint(10, (20_000,), generator=rng)
 
 
 def surface() -> tuple[torch.Tensor, torch.Tensor]:
-    dice = torch.Generator().manual_seed(0)
-    x = torch.rand(4096, 2, generator=dice) * 2 - 1
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(4096, 2, generator=rng) * 2 - 1
     return x, x.square().sum(1, keepdim=True)
 
 
@@ -269,10 +269,10 @@ def fashion() -> bool:
         augment=change,
         channels_last=True,
     )
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
 
     def batches(step: int):
-        batch = change(source[order.at(step)], dice)
+        batch = change(source[order.at(step)], rng)
         return batch.x, batch.y
 
     loss, raw, images = nn.functional.cross_entropy, Raw(x, y), Images(x, y)

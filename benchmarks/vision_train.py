@@ -154,15 +154,15 @@ def resnet20_case() -> Case:
         fields = load("cifar10").train.fields
         x, y = fields["x"], fields["y"]
     except SondeError:  # the cost of a step is the same on noise
-        dice = torch.Generator().manual_seed(0)
-        x, y = torch.randint(256, (9000, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.randint(10, (9000,), generator=dice)
+        rng = torch.Generator().manual_seed(0)
+        x, y = torch.randint(256, (9000, 3, 32, 32), generator=rng, dtype=torch.uint8), torch.randint(10, (9000,), generator=rng)
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))
     return Case("ResNet-20, batch 128", x, y, ToFloat(1 / 255, mean, std), 4, partial(resnet.cifar, 20), keras_resnet20, 128, 24)
 
 
 def compare(case: Case) -> bool:
     source, change, loss = TensorSource(case.x, case.y, to_float=case.scale), case.change, nn.functional.cross_entropy
-    order, dice = Order(len(source), case.batch, 0), torch.Generator().manual_seed(0)
+    order, rng = Order(len(source), case.batch, 0), torch.Generator().manual_seed(0)
     recipe = Recipe(
         model=case.ours,
         data=Data(source, name="images"),
@@ -175,7 +175,7 @@ def compare(case: Case) -> bool:
     )
 
     def batches(step: int) -> tuple[Tensor, Tensor]:
-        batch = change(source[order.at(step)], dice)
+        batch = change(source[order.at(step)], rng)
         return batch.x, batch.y
 
     def last(step: int) -> tuple[Tensor, Tensor]:

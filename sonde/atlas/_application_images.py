@@ -195,9 +195,9 @@ def prices(exhibit: Exhibit) -> str:
 
 def _houses(seed: int) -> tuple[Tensor, Tensor]:
     """Size and age of houses, standardized, and a price that grows with the one and falls with the other."""
-    dice = generator(seed, "houses")
-    x = torch.randn(300, 2, generator=dice)
-    return x, torch.exp(0.6 * x[:, 0] - 0.5 * x[:, 1] + 0.1 * torch.randn(300, generator=dice))
+    rng = generator(seed, "houses")
+    x = torch.randn(300, 2, generator=rng)
+    return x, torch.exp(0.6 * x[:, 0] - 0.5 * x[:, 1] + 0.1 * torch.randn(300, generator=rng))
 
 
 def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:

@@ -83,11 +83,11 @@ PAIRS, SECOND = 5, 4
 
 def second_order(seed: int, n: int, *key: Any) -> Tensor:
     """A text of PAIRS * SECOND words in SECOND kinds: the kind of a word is the sum of the two before it, the word is any of the kind."""
-    dice = generator(seed, "second order", *key)
-    word = torch.randint(PAIRS, (n,), generator=dice).tolist()
+    rng = generator(seed, "second order", *key)
+    word = torch.randint(PAIRS, (n,), generator=rng).tolist()
     kinds = [1, 2]
-    jumps = (torch.rand(n, generator=dice) < 0.1).tolist()
-    other = torch.randint(SECOND, (n,), generator=dice).tolist()
+    jumps = (torch.rand(n, generator=rng) < 0.1).tolist()
+    other = torch.randint(SECOND, (n,), generator=rng).tolist()
     for i in range(2, n):
         kinds.append(other[i] if jumps[i] else (kinds[-1] + kinds[-2]) % SECOND)
     return torch.tensor([kind * PAIRS + one for kind, one in zip(kinds, word)])
@@ -98,9 +98,9 @@ BRACKETS, INSIDE = 6, 3
 
 def brackets(seed: int, n: int, *key: Any) -> TensorSource:
     """Rows of an opening word, INSIDE fillers, and the closing word that belongs to the opening one; three such to a row."""
-    dice = generator(seed, "brackets", *key)
-    kind = torch.randint(BRACKETS, (n, 3, 1), generator=dice)
-    filler = 2 * BRACKETS + torch.randint(4, (n, 3, INSIDE), generator=dice)
+    rng = generator(seed, "brackets", *key)
+    kind = torch.randint(BRACKETS, (n, 3, 1), generator=rng)
+    filler = 2 * BRACKETS + torch.randint(4, (n, 3, INSIDE), generator=rng)
     rows = torch.cat([kind, filler, kind + BRACKETS], 2).flatten(1)
     return TensorSource(rows[:, :-1], rows[:, 1:])
 
@@ -110,10 +110,10 @@ NEXT, TOKENS = 3, 16
 
 def chain(seed: int, n: int, length: int, *key: Any) -> Tensor:
     """Rows in which each token is followed by one of three others, each as likely: ln 3 nats a token, no fewer."""
-    dice = generator(seed, "chain", *key)
-    rows = [torch.randint(TOKENS, (n,), generator=dice)]
+    rng = generator(seed, "chain", *key)
+    rows = [torch.randint(TOKENS, (n,), generator=rng)]
     for _ in range(length - 1):
-        rows.append(_followers(seed)[rows[-1], torch.randint(NEXT, (n,), generator=dice)])
+        rows.append(_followers(seed)[rows[-1], torch.randint(NEXT, (n,), generator=rng)])
     return torch.stack(rows, 1)
 
 
@@ -133,9 +133,9 @@ RULES = 4
 
 def demonstrations(seed: int, shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
     """Prompts of so many pairs under a rule of their own and one more key, and its value."""
-    dice = generator(seed, "demonstrations", shots)
-    rule = RULES + torch.randint(RULES, (n, RULES), generator=dice)
-    key = torch.randint(RULES, (n, shots + 1), generator=dice)
+    rng = generator(seed, "demonstrations", shots)
+    rule = RULES + torch.randint(RULES, (n, RULES), generator=rng)
+    key = torch.randint(RULES, (n, shots + 1), generator=rng)
     value = rule.gather(1, key)
     return torch.stack([key, value], 2).flatten(1)[:, :-1], value[:, -1]
 
@@ -146,9 +146,9 @@ PLAIN = ("film", "book", "play", "song", "very", "rather", "story", "cast")
 
 def tasks(seed: int, n: int, *key: Any) -> tuple[list[str], list[str]]:
     """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
-    dice = generator(seed, "tasks", *key)
+    rng = generator(seed, "tasks", *key)
     prompts, answers = [], []
-    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=dice).tolist():
+    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=rng).tolist():
         words = [PLAIN[one % len(PLAIN)] for one in others]
         words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
         prompts.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
@@ -188,8 +188,8 @@ def _numbers() -> Tensor:
 
 def sentences(seed: int, n: int, *key: Any) -> Batch:
     """Sentences x (n, 1 + LONG), each behind [CLS], and their topics y (n,)."""
-    dice = generator(seed, "sentences", *key)
-    return _sentence(torch.randint(len(TOPICS), (n,), generator=dice), dice)
+    rng = generator(seed, "sentences", *key)
+    return _sentence(torch.randint(len(TOPICS), (n,), generator=rng), rng)
 
 
 def few_labels(seed: int, each: int = 1) -> Batch:
@@ -197,9 +197,9 @@ def few_labels(seed: int, each: int = 1) -> Batch:
     return _sentence(torch.arange(len(TOPICS)).repeat(each), generator(seed, "sentences", "few"))
 
 
-def _sentence(topic: Tensor, dice: torch.Generator) -> Batch:
+def _sentence(topic: Tensor, rng: torch.Generator) -> Batch:
     front = torch.full((len(topic), 1), special(tokenizer(), "cls"))
-    return Batch(x=torch.cat([front, _words(topic, dice)], 1), y=topic)
+    return Batch(x=torch.cat([front, _words(topic, rng)], 1), y=topic)
 
 
 def label_words() -> Tensor:
@@ -215,9 +215,9 @@ def with_mask(batch: Batch) -> TensorSource:
     return TensorSource(x, y, mask=(torch.arange(x.shape[1]) == 0).expand_as(x))
 
 
-def _words(topic: Tensor, dice: torch.Generator) -> Tensor:
+def _words(topic: Tensor, rng: torch.Generator) -> Tensor:
     """(n, LONG) words of each topic."""
-    return _numbers()[topic.unsqueeze(1), torch.randint(WORDS, (len(topic), LONG), generator=dice)]
+    return _numbers()[topic.unsqueeze(1), torch.randint(WORDS, (len(topic), LONG), generator=rng)]
 
 
 def source(batch: Batch) -> TensorSource:
@@ -233,16 +233,16 @@ def bert() -> Bert:
 
 def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
     """Documents of forty sentences about one topic."""
-    dice = generator(seed, "documents", *key)
-    topic = torch.randint(len(TOPICS), (n,), generator=dice)
-    words = _words(topic.repeat_interleave(40), dice)
+    rng = generator(seed, "documents", *key)
+    topic = torch.randint(len(TOPICS), (n,), generator=rng)
+    words = _words(topic.repeat_interleave(40), rng)
     return SentenceSource([Ragged.of(document) for document in words.view(n, 40, LONG)], special(tokenizer(), "pad"))
 
 
 def questions() -> Change:
     """Both of BERT's tasks: is it the next sentence, and which words are hidden?"""
     pairs, hidden = next_sentence(tokenizer()), masking(tokenizer(), 0.3)
-    return lambda batch, dice: hidden(pairs(batch, dice), dice)
+    return lambda batch, rng: hidden(pairs(batch, rng), rng)
 
 
 @cache

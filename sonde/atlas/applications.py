@@ -200,13 +200,13 @@ def _share_equal(tokens: Tensor, wanted: Tensor, pad: int) -> float:
 
 def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Noisy pictures (n, HIGH, WIDE) of one shape, the words about each (n, 4) and where there is one."""
-    dice = generator(seed, "shapes")
-    images = torch.rand(n, HIGH, WIDE, generator=dice) * 0.2
+    rng = generator(seed, "shapes")
+    images = torch.rand(n, HIGH, WIDE, generator=rng) * 0.2
     captions = []
     for picture in images:
-        shape, size, side = (int(torch.randint(k, (1,), generator=dice)) for k in (len(SHAPES), len(SIZES), 2))
+        shape, size, side = (int(torch.randint(k, (1,), generator=rng)) for k in (len(SHAPES), len(SIZES), 2))
         reach = size + 2  # from the middle to the edge
-        row, column = (HIGH // 2 + int(torch.randint(-1, 2, (1,), generator=dice)) for _ in range(2))
+        row, column = (HIGH // 2 + int(torch.randint(-1, 2, (1,), generator=rng)) for _ in range(2))
         column += side * WIDE // 2
         box = picture[row - reach : row + reach + 1, column - reach : column + reach + 1]
         if shape == 0:
@@ -224,13 +224,13 @@ def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def tones(n: int, length: int, seed: int) -> Tensor:
     """Sounds (n, length): sines whose step in phase and whose logarithm of loudness walk at random."""
-    dice = generator(seed, "tones")
+    rng = generator(seed, "tones")
 
     def walk(step: float) -> Tensor:
-        return (torch.randn(n, length, generator=dice) * step).cumsum(1)
+        return (torch.randn(n, length, generator=rng) * step).cumsum(1)
 
-    pitch = 0.6 + 0.6 * torch.rand(n, 1, generator=dice) + walk(0.01)
-    return walk(0.03).exp() * torch.sin(pitch.cumsum(1) + 6.3 * torch.rand(n, 1, generator=dice))
+    pitch = 0.6 + 0.6 * torch.rand(n, 1, generator=rng) + walk(0.01)
+    return walk(0.03).exp() * torch.sin(pitch.cumsum(1) + 6.3 * torch.rand(n, 1, generator=rng))
 
 
 # APP-06

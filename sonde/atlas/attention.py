@@ -457,9 +457,9 @@ TASKS = {"copy": COPY, "reverse": REVERSE}
 
 def _copy_or_reverse(exhibit: Exhibit, part: int, n: int) -> Batch:
     """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
-    dice = generator(3 * exhibit.seed + part, "turned")
-    count = torch.randint(3, LONGEST + 1, (n, 1), generator=dice)
-    symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=dice), torch.randint(COPY, REVERSE + 1, (n, 1), generator=dice)
+    rng = generator(3 * exhibit.seed + part, "turned")
+    count = torch.randint(3, LONGEST + 1, (n, 1), generator=rng)
+    symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=rng), torch.randint(COPY, REVERSE + 1, (n, 1), generator=rng)
     places = torch.arange(LONGEST)
     y = torch.where(task == COPY, symbols, symbols.gather(1, (count - 1 - places).clamp_min(0)))
     x = torch.cat([torch.full((n, 1), START), y[:, :-1]], 1)

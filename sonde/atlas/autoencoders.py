@@ -74,9 +74,9 @@ def ae_01(exhibit: Exhibit) -> str:
 
 def ae_02(exhibit: Exhibit) -> str:
     """A singular value decomposition of our own, and the best matrix of rank K, which nothing of that rank beats."""
-    dice = np.random.default_rng(exhibit.seed)
-    square = dice.normal(size=(12, 7)) @ np.diag([5, 3, 2, 1, 0.5, 0.1, 0.01])
-    thin = dice.normal(size=(9, 3)) @ dice.normal(size=(3, 6))  # of rank 3
+    rng = np.random.default_rng(exhibit.seed)
+    square = rng.normal(size=(12, 7)) @ np.diag([5, 3, 2, 1, 0.5, 0.1, 0.01])
+    thin = rng.normal(size=(9, 3)) @ rng.normal(size=(3, 6))  # of rank 3
     worst = 0.0
     for name, A in {"12 x 7": square, "7 x 12": square.T, "9 x 6 of rank 3": thin}.items():
         U, s, V = jacobi_svd(A)
@@ -101,11 +101,11 @@ def ae_02(exhibit: Exhibit) -> str:
     for K, least in zip(ranks, lost):
         for trial in range(1000):
             if trial % 2:  # the best matrix with rows in a random K-dimensional space
-                Q = np.linalg.qr(dice.normal(size=(7, K)))[0]
+                Q = np.linalg.qr(rng.normal(size=(7, K)))[0]
                 other = square @ Q @ Q.T
             else:  # a neighbor of the best one: rank K too
-                step = 10.0 ** dice.uniform(-4, 0)
-                other = (U[:, :K] * s[:K] + step * dice.normal(size=(12, K))) @ (V[:, :K] + step * dice.normal(size=(7, K))).T
+                step = 10.0 ** rng.uniform(-4, 0)
+                other = (U[:, :K] * s[:K] + step * rng.normal(size=(12, K))) @ (V[:, :K] + step * rng.normal(size=(7, K))).T
             closest = min(closest, float(np.linalg.norm(square - other) ** 2) - least)
     exhibit.ordered("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
     _show_ranks(exhibit)
@@ -373,10 +373,10 @@ def ae_08(exhibit: Exhibit) -> str:
 def _linear_gaussian(exhibit: Exhibit) -> float:
     """x = W h + b + noise with upright columns of W, so the true posterior is a diagonal Gaussian that an encoder can give."""
     D, K, variance = 5, 2, 0.3
-    dice = exhibit.generator("linear gaussian")
-    Q = torch.linalg.qr(torch.randn(D, K, generator=dice, dtype=torch.float64))[0]
-    W, b = Q * torch.tensor([1.5, 0.7], dtype=torch.float64), torch.randn(D, generator=dice, dtype=torch.float64)
-    x = torch.randn(8, D, generator=dice, dtype=torch.float64)
+    rng = exhibit.generator("linear gaussian")
+    Q = torch.linalg.qr(torch.randn(D, K, generator=rng, dtype=torch.float64))[0]
+    W, b = Q * torch.tensor([1.5, 0.7], dtype=torch.float64), torch.randn(D, generator=rng, dtype=torch.float64)
+    x = torch.randn(8, D, generator=rng, dtype=torch.float64)
     exact = MultivariateNormal(b, W @ W.T + variance * torch.eye(D, dtype=torch.float64)).log_prob(x)
     spreads = 1 / (W.square().sum(0) / variance + 1)
     true = spreads * ((x - b) @ W) / variance, spreads.log().expand(8, K)
@@ -395,8 +395,8 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
     gap = exhibit.expect("ELBO at the true posterior against log p(x)", bound(*true), exact, within=1e-9)
     offs = [
         (
-            true[0] + shift * torch.randn(8, K, generator=dice, dtype=torch.float64),
-            true[1] + shift * torch.randn(8, K, generator=dice, dtype=torch.float64),
+            true[0] + shift * torch.randn(8, K, generator=rng, dtype=torch.float64),
+            true[1] + shift * torch.randn(8, K, generator=rng, dtype=torch.float64),
         )
         for shift in (0.01, 0.1, 0.5, 1.0, 2.0)
         for _ in range(8)
@@ -408,7 +408,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         [kl_divergence(MultivariateNormal(mean, torch.diag_embed(log_variance.exp())), posterior) for mean, log_variance in offs]
     )
     exhibit.expect("this difference against KL(q, true posterior) of torch.distributions", slack, apart, within=1e-8)
-    one = objective.log_likelihood(_FixedPosterior(true, decode), x, 1, dice)
+    one = objective.log_likelihood(_FixedPosterior(true, decode), x, 1, rng)
     exhibit.expect("importance weight of a single code of the true posterior against log p(x)", one, exact, within=1e-9)
     wide = true[0], true[1] + 1.0
     steps = [1, 3, 10, 30, 100, 300, 1000]
@@ -416,7 +416,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
     for samples in steps:
         many = 3000 // samples + 3
         fixed = _FixedPosterior((wide[0].repeat(many, 1), wide[1].repeat(many, 1)), decode)
-        bounds.append(float((objective.log_likelihood(fixed, x.repeat(many, 1), samples, dice)).mean() - exact.mean()))
+        bounds.append(float((objective.log_likelihood(fixed, x.repeat(many, 1), samples, rng)).mean() - exact.mean()))
     for few, more, tighter in ((1, 10, 2), (10, 100, 4)):
         exhibit.ordered(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
     exhibit.below("the bound of 10 codes is below log p(x), nats", bounds[2], 0.0)
@@ -440,8 +440,8 @@ class _FixedPosterior(nn.Module):
 
 def _divergence(exhibit: Exhibit) -> None:
     """KL in closed form against torch.distributions and against draws."""
-    dice, n = exhibit.generator("divergence"), 400_000
-    mean, log_variance = torch.randn(2, 3, 4, generator=dice, dtype=torch.float64)
+    rng, n = exhibit.generator("divergence"), 400_000
+    mean, log_variance = torch.randn(2, 3, 4, generator=rng, dtype=torch.float64)
     q, p = Independent(Normal(mean, (log_variance / 2).exp()), 1), Independent(Normal(torch.zeros(4).double(), torch.ones(4).double()), 1)
     exhibit.expect(
         "KL in closed form against torch.distributions",
@@ -449,7 +449,7 @@ def _divergence(exhibit: Exhibit) -> None:
         kl_divergence(q.base_dist, p.base_dist).sum(1),
         within=1e-12,
     )
-    h = mean + (log_variance / 2).exp() * torch.randn(n, 3, 4, generator=dice, dtype=torch.float64)
+    h = mean + (log_variance / 2).exp() * torch.randn(n, 3, 4, generator=rng, dtype=torch.float64)
     drawn = q.log_prob(h) - p.log_prob(h)
     wrong = (kl(mean, log_variance) - drawn.mean(0)) / (drawn.std(0) / math.sqrt(n))
     exhibit.below(f"KL in closed form less the mean of {n} draws, in standard errors: largest", float(wrong.abs().max()), 5.0)
@@ -459,9 +459,9 @@ def _trained_linear(exhibit: Exhibit) -> list[float]:
     """A linear VAE, trained, against probabilistic PCA, whose best likelihood scikit-learn computes (Tipping and Bishop 1999)."""
     from sklearn.decomposition import PCA as Theirs
 
-    dice, D, K = exhibit.generator("factors"), 6, 2
-    h, W = torch.randn(500, K, generator=dice), torch.randn(K, D, generator=dice)
-    x = h @ W + 0.5 * torch.randn(500, D, generator=dice)
+    rng, D, K = exhibit.generator("factors"), 6, 2
+    h, W = torch.randn(500, K, generator=rng), torch.randn(K, D, generator=rng)
+    x = h @ W + 0.5 * torch.randn(500, D, generator=rng)
     best = Theirs(K).fit(x.numpy())
     variance = float(best.noise_variance_)
     score = float(best.score(x.numpy()))
@@ -471,8 +471,8 @@ def _trained_linear(exhibit: Exhibit) -> list[float]:
     for model in _train_models(exhibit, _fit(build, x, objective, 1000, lr=0.1, batch_size=len(x)), "linear"):
         with torch.no_grad():
             many = x.repeat(40, 1)
-            below.append(score + float(objective(model, Batch(x=many, noise=torch.randn(len(many), K, generator=dice))).loss()))
-        weighted.append(float(objective.log_likelihood(model, x, 500, dice).mean()) - score)
+            below.append(score + float(objective(model, Batch(x=many, noise=torch.randn(len(many), K, generator=rng))).loss()))
+        weighted.append(float(objective.log_likelihood(model, x, 500, rng).mean()) - score)
     exhibit.below("linear VAE: ELBO below the best log-likelihood of probabilistic PCA, nats (a code turns slowly)", below, 0.1)
     exhibit.above("linear VAE: the ELBO is not above it (20,000 draws spread by 0.01)", below, -0.03)
     exhibit.below("linear VAE: importance-weighted bound less it, nats", weighted, 0.01)
@@ -483,8 +483,8 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
     """A VAE with a code of two numbers on digits of black and white pixels; a plane of digits comes out."""
     data = load("digits", seed=exhibit.seed, standardize=False)
     assert data.test is not None
-    dice = exhibit.generator("pixels")
-    test = binarize(data.test[:], dice).x
+    rng = exhibit.generator("pixels")
+    test = binarize(data.test[:], rng).x
     train = data.train[:].x
     chance = (train.mean(0).clamp(1e-3, 1 - 1e-3)).logit().expand_as(test)
     objective = Elbo()
@@ -495,7 +495,7 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
     for model in (models := _train_models(exhibit, recipe, "digits")):
         with torch.no_grad():
             bounds.append(-float(objective(model, Batch(x=test)).loss()))
-        weighted.append(float(objective.log_likelihood(model, test, 200, dice).mean()))
+        weighted.append(float(objective.log_likelihood(model, test, 200, rng).mean()))
     exhibit.above("digits: test ELBO above that of independent pixels, nats", [bound - independent for bound in bounds], 1.5)
     exhibit.above("digits: importance-weighted bound above the ELBO by", [w - bound for w, bound in zip(weighted, bounds)], 0.0)
     with torch.no_grad():

@@ -88,10 +88,10 @@ def _text(row: Sequence[float]) -> str:
 
 def cnn_03(exhibit: Exhibit) -> str:
     """z_i = w1 x_{i-1} + w2 x_i + w3 x_{i+1} written as a loop over places, against the layer; and its four numbers."""
-    dice = exhibit.generator("cnn-03")
+    rng = exhibit.generator("cnn-03")
     errors = []
     for width, length in ((3, 11), (5, 8), (7, 7)):
-        x, w, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((length,), (width,), (1,)))
+        x, w, b = (torch.randn(*size, dtype=torch.float64, generator=rng) for size in ((length,), (width,), (1,)))
         half = width // 2
         wanted = [b + sum(w[j] * x[i + j - half] for j in range(width) if 0 <= i + j - half < length) for i in range(length)]
         output = F.conv1d(x[None, None], w[None, None], b, padding=half).flatten()
@@ -143,8 +143,8 @@ def cnn_06(exhibit: Exhibit) -> str:
     layer = nn.Conv1d(1, 2, 3, padding=1)
     exhibit.expect("hidden units of 6 inputs", layer(torch.zeros(1, 1, 6)).numel(), 12)
     exhibit.expect("numbers", sum(p.numel() for p in layer.parameters()), 8)
-    dice = exhibit.generator("cnn-06")
-    x, w, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 4, 9), (5, 4, 3), (5,)))
+    rng = exhibit.generator("cnn-06")
+    x, w, b = (torch.randn(*size, dtype=torch.float64, generator=rng) for size in ((2, 4, 9), (5, 4, 3), (5,)))
     ours = correlate(x, w, bias=b, padding=1)
     exhibit.expect("4 channels to 5, with a layer of torch", ours, F.conv1d(x, w, b, padding=1), within=1e-12)
     each = sum(correlate(x[:, c : c + 1], w[:, c : c + 1], padding=1) for c in range(4))
@@ -204,8 +204,8 @@ def cnn_08(exhibit: Exhibit) -> str:
     }
     worked = [[sum(math.prod(values[f] for f in term.split("*")) for term in cell.split("+")) for cell in row] for row in terms]
     exhibit.expect("the sums of letters, with numbers put in", worked, output.tolist())
-    dice = exhibit.generator("cnn-08")
-    a, b = (torch.randn(*size, dtype=torch.float64, generator=dice) for size in ((2, 3, 7, 5), (4, 3, 3, 2)))
+    rng = exhibit.generator("cnn-08")
+    a, b = (torch.randn(*size, dtype=torch.float64, generator=rng) for size in ((2, 3, 7, 5), (4, 3, 3, 2)))
     exhibit.expect("3 channels to 4, with a layer of torch", correlate(a, b), F.conv2d(a, b), within=1e-12)
     exhibit.show(Table("Each output, written out", {"column 0": [row[0] for row in terms], "column 1": [row[1] for row in terms]}))
     return "19 25 / 37 43"
@@ -511,15 +511,15 @@ def cnn_18(exhibit: Exhibit) -> str:
 
 def _series(exhibit: Exhibit, seed: int) -> float:
     """Sines, squares and saw teeth of any pitch and phase with noise; accuracy on those held out, of another length as well."""
-    dice = generator(seed, "cnn-18")
+    rng = generator(seed, "cnn-18")
 
     def waves(n: int, length: int) -> TensorSource:
         kind = torch.arange(n) % 3
-        pitch, start = (torch.rand(n, 1, generator=dice) for _ in range(2))
+        pitch, start = (torch.rand(n, 1, generator=rng) for _ in range(2))
         turn = ((0.06 + 0.06 * pitch) * torch.arange(length) + start) % 1
         sine, square, saw = torch.sin(2 * math.pi * turn), (turn < 0.5) * 2.0 - 1, 2 * turn - 1
         wave = torch.where(kind[:, None] == 0, sine, torch.where(kind[:, None] == 1, square, saw))
-        return TensorSource((wave + 0.3 * torch.randn(n, length, generator=dice)).unsqueeze(1), kind)
+        return TensorSource((wave + 0.3 * torch.randn(n, length, generator=rng)).unsqueeze(1), kind)
 
     data = Data(waves(600, 64), test=waves(150, 96), name="waves", task="classes", classes=("sine", "square", "saw"))
     recipe = Recipe(

@@ -296,7 +296,7 @@ def opt_07(exhibit: Exhibit) -> str:
     return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(shares)}"
 
 
-def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch_size: int | None, dice: torch.Generator) -> tuple[Tensor, Tensor]:
+def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch_size: int | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Paths (steps + 1, D, S, 2) of S starts on each of D data sets, each with its own batches, and their last losses (D, S).
 
     The rate falls to 0.
@@ -309,7 +309,7 @@ def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch_size: int | None, di
     for step in range(steps):
         squares = errors(theta, x, y)
         if batch_size is not None:
-            chosen = torch.rand(squares.shape, generator=dice).argsort(-1) < batch_size
+            chosen = torch.rand(squares.shape, generator=rng).argsort(-1) < batch_size
             squares = squares * chosen * (y.shape[1] / batch_size)
         theta.grad = torch.autograd.grad(squares.mean(-1).sum(), theta)[0]
         descent.param_groups[0]["lr"] = rate * (1 - step / steps)
@@ -348,12 +348,12 @@ def opt_08(exhibit: Exhibit) -> str:
 
 def _noisy_bowl(exhibit: Exhibit, factor: schedules.Schedule, seeds: int, steps: int, rate: float, noise: float) -> Tensor:
     """Mean loss w^2/2 after each step over many seeds side by side."""
-    dice = exhibit.generator("noise")
+    rng = exhibit.generator("noise")
     w = torch.full((seeds,), 3.0, dtype=torch.float64)
     descent = _sgd([w.requires_grad_()], rate)
     losses = []
     for step in range(steps):
-        w.grad = w.detach() + noise * torch.randn(seeds, generator=dice, dtype=torch.float64)
+        w.grad = w.detach() + noise * torch.randn(seeds, generator=rng, dtype=torch.float64)
         descent.param_groups[0]["lr"] = rate * factor(step, steps)
         descent.step()
         losses.append(0.5 * w.detach().square().mean())
@@ -585,8 +585,8 @@ def opt_14(exhibit: Exhibit) -> str:
     """Minima are rare among flat points; noise and momentum leave saddles; noisy steps end in the wide well."""
     chance = 0.5**20
     exhibit.expect("all of 20 directions concave up at p = 0.5", chance, 9.5e-7, within=5e-8)  # two printed digits
-    trials, dice = 40_000, exhibit.generator("signs")
-    ups = (torch.rand(trials, 4, generator=dice) < 0.5).all(1).double().mean()
+    trials, rng = 40_000, exhibit.generator("signs")
+    ups = (torch.rand(trials, 4, generator=rng) < 0.5).all(1).double().mean()
     exhibit.expect("all of 4 directions, simulated, against p^4", ups, 0.5**4, within=0.006)  # five standard errors
     sizes = (1, 2, 3, 4, 5)
     shares = []
@@ -599,10 +599,10 @@ def opt_14(exhibit: Exhibit) -> str:
     exhibit.expect("the share falls with N", sorted(shares, reverse=True), shares)
     exhibit.below("share at N=5", shares[-1], 1e-3)
 
-    dice = exhibit.generator("noise")
+    rng = exhibit.generator("noise")
 
     def ridge(theta: Tensor, noise: float = 0.0) -> Tensor:
-        return theta[..., 0].square() - theta[..., 1].square() + noise * theta @ torch.randn(2, generator=dice).double()
+        return theta[..., 0].square() - theta[..., 1].square() + noise * theta @ torch.randn(2, generator=rng).double()
 
     tracks = {
         "on the ridge": _descend_path(ridge, _vector(1.0, 0.0), partial(_sgd, rate=0.05), 120, target=-1.0),
@@ -650,11 +650,11 @@ def _two_wells(start: Tensor, seed: int | None) -> Tensor:
     Each step uses one example, or all where there is no seed.  The rate is stable in the sharp well: noise alone drives out.
     """
     tilt = torch.linspace(-10, 10, 64).double()
-    steps, rate, dice = 1500, 0.04, generator(seed or 0, "e")
+    steps, rate, rng = 1500, 0.04, generator(seed or 0, "e")
     w = start.clone().requires_grad_()
     descent = _sgd([w], rate)
     for step in range(steps):
-        push = tilt.mean() if seed is None else tilt[torch.randint(64, start.shape, generator=dice)]
+        push = tilt.mean() if seed is None else tilt[torch.randint(64, start.shape, generator=rng)]
         w.grad = torch.autograd.grad((_wells(w) + push * w).sum(), w)[0]
         descent.param_groups[0]["lr"] = rate * (1 - step / steps)
         descent.step()

@@ -65,10 +65,10 @@ Draw = Callable[[torch.Generator], Batch]
 
 def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> float:
     """Adam on fresh batches; the share of right answers in the last tenth of them, before they were learned from."""
-    objective, optimizer, dice = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
+    objective, optimizer, rng = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
     right: list[float] = []
     for _ in range(steps):
-        batch = draw(dice)
+        batch = draw(rng)
         output = ask(model, batch)
         optimizer.zero_grad()
         objective.terms(output, batch).backward()
@@ -116,36 +116,36 @@ def rnn_01(exhibit: Exhibit) -> str:
     return f"{count} parameters read 4, 9 and 800 steps; torch's layer agrees to {max(gaps):.0e}"
 
 
-def _tokens(dice: torch.Generator, *shape: int, kinds: int = 5) -> Tensor:
-    return torch.randint(kinds, shape, generator=dice)
+def _tokens(rng: torch.Generator, *shape: int, kinds: int = 5) -> Tensor:
+    return torch.randint(kinds, shape, generator=rng)
 
 
 def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
     """Of each shape how its network is made, a tiny task and the sizes of its answer."""
     melody = torch.tensor([[1, 4, 2, 0], [3, 3, 0, 1], [2, 0, 4, 4]])
 
-    def one_one(dice: torch.Generator) -> Batch:
-        x = torch.randn(32, 3, generator=dice)
+    def one_one(rng: torch.Generator) -> Batch:
+        x = torch.randn(32, 3, generator=rng)
         return Batch(x=x, y=(x.sum(1) > 0).long())
 
-    def one_many(dice: torch.Generator) -> Batch:
-        which = _tokens(dice, 16, kinds=3)
+    def one_many(rng: torch.Generator) -> Batch:
+        which = _tokens(rng, 16, kinds=3)
         return Batch(source=F.one_hot(which, 3).float(), x=F.pad(melody[which][:, :-1], (1, 0), value=5), y=melody[which])
 
-    def many_one(dice: torch.Generator) -> Batch:
-        x = _tokens(dice, 32, 6)
+    def many_one(rng: torch.Generator) -> Batch:
+        x = _tokens(rng, 32, 6)
         return Batch(x=x, y=x[:, 0])
 
-    def pooled(dice: torch.Generator) -> Batch:
-        x = _tokens(dice, 32, 6)
+    def pooled(rng: torch.Generator) -> Batch:
+        x = _tokens(rng, 32, 6)
         return Batch(x=x, y=(x == 2).any(1).long())
 
-    def aligned(dice: torch.Generator) -> Batch:
-        x = _tokens(dice, 32, 6)
+    def aligned(rng: torch.Generator) -> Batch:
+        x = _tokens(rng, 32, 6)
         return Batch(x=x, y=F.pad(x[:, :-1], (1, 0)))
 
-    def unaligned(dice: torch.Generator) -> Batch:
-        source = _tokens(dice, 32, 3)
+    def unaligned(rng: torch.Generator) -> Batch:
+        source = _tokens(rng, 32, 3)
         y = source.flip(1).repeat_interleave(2, 1)[:, :5]
         return Batch(source=source, x=F.pad(y[:, :-1], (1, 0), value=5), y=y)
 
@@ -204,13 +204,13 @@ def rnn_03(exhibit: Exhibit) -> str:
     batch = Batch(source=source.expand(8, -1), x=F.pad(every[:, :-1], (1, 0)), y=every)
     exhibit.expect("the objective's sum", float(Categorical()(model, batch)["nll"].sum.detach()), -float(logs.sum()), within=1e-10)
 
-    dice, n = exhibit.generator("rnn", "sample"), 20_000
+    rng, n = exhibit.generator("rnn", "sample"), 20_000
     with torch.no_grad():
         drawn = model.sample(
             source.expand(n, -1),
             torch.zeros(n, 1, dtype=torch.long),
             3,
-            lambda raw: torch.multinomial(raw[:, 0].softmax(-1), 1, generator=dice),
+            lambda raw: torch.multinomial(raw[:, 0].softmax(-1), 1, generator=rng),
         )
     shares = (drawn @ torch.tensor([4, 2, 1])).bincount(minlength=8) / n
     far = ((shares - score(every).exp()).abs() / (score(every).exp() / n).sqrt()).max()
@@ -264,8 +264,8 @@ def rnn_04(exhibit: Exhibit) -> str:
 def rnn_05(exhibit: Exhibit) -> str:
     """A label that depends on the next token: only a network that reads from both ends can know it."""
 
-    def draw(dice: torch.Generator) -> Batch:
-        x = _tokens(dice, 32, 8, kinds=4)
+    def draw(rng: torch.Generator) -> Batch:
+        x = _tokens(rng, 32, 8, kinds=4)
         mask = torch.ones(8, dtype=torch.bool).expand(32, -1).clone()
         mask[:, -1] = False
         return Batch(x=x, y=F.pad(x[:, 1:], (0, 1)), mask=mask)
@@ -599,9 +599,9 @@ def _growing(lag: int, steps: int) -> Draw:
     """The task, with a lag that grows over the first half of `steps` batches and then stays."""
     lags = (min(max(round(2 * lag * step / steps), 1), lag) for step in itertools.count())
 
-    def draw(dice: torch.Generator) -> Batch:
-        y = _tokens(dice, 16, kinds=SYMBOLS)
-        return Batch(x=torch.cat([y.unsqueeze(1), SYMBOLS + _tokens(dice, 16, next(lags), kinds=SYMBOLS)], 1), y=y)
+    def draw(rng: torch.Generator) -> Batch:
+        y = _tokens(rng, 16, kinds=SYMBOLS)
+        return Batch(x=torch.cat([y.unsqueeze(1), SYMBOLS + _tokens(rng, 16, next(lags), kinds=SYMBOLS)], 1), y=y)
 
     return draw
 

@@ -161,9 +161,9 @@ def _descend_all(
     (a, y), (new, truth), judge = ((torch.from_numpy(_with_bias(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
     w = torch.zeros(len(a), degree + 1, dtype=torch.float64, requires_grad=True)
     step = optimizer(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
-    mask, dice = Dropout(drop), torch.random.fork_rng(devices=[])
+    mask, rng = Dropout(drop), torch.random.fork_rng(devices=[])
     best, kept = torch.full((len(a),), math.inf, dtype=torch.float64), w.detach().clone()
-    with dice:
+    with rng:
         torch.manual_seed(sets.seed)
         for at in range(steps):
             step.zero_grad()
@@ -593,9 +593,9 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
     data = load("digits", seed=seed, valid=1, test=600)
     assert isinstance(data.train, TensorSource)
     fields = dict(data.train.fields)
-    dice = generator(seed, "noise")
-    wrong = torch.rand(len(data.train), generator=dice) < share
-    moved = (fields["y"] + torch.randint(1, 10, fields["y"].shape, generator=dice)) % 10
+    rng = generator(seed, "noise")
+    wrong = torch.rand(len(data.train), generator=rng) < share
+    moved = (fields["y"] + torch.randint(1, 10, fields["y"].shape, generator=rng)) % 10
     fields["y"] = torch.where(wrong, moved, fields["y"])
     recipe = Recipe(
         model=lambda: MLP((64, 48, 10)),

@@ -48,11 +48,11 @@ def res_01(exhibit: Exhibit) -> str:
 
 def res_02(exhibit: Exhibit) -> str:
     """dL/dx = dL/dH (dF/dx + lambda): by hand for one block, and through fifty of them."""
-    dice = exhibit.generator("res-02")
+    rng = exhibit.generator("res-02")
     worst = 0.0
     for skip in (1.0, 0.5, -0.3):
         branch = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)).double()
-        x, g = (torch.randn(4, dtype=torch.float64, generator=dice) for _ in range(2))
+        x, g = (torch.randn(4, dtype=torch.float64, generator=rng) for _ in range(2))
         w1, b1, w2 = (branch.get_parameter(name) for name in ("0.weight", "0.bias", "2.weight"))
         jacobian = w2 @ torch.diag(1 - torch.tanh(w1 @ x + b1).square()) @ w1
         wanted = (jacobian + skip * torch.eye(4, dtype=torch.float64)).T @ g
@@ -62,7 +62,7 @@ def res_02(exhibit: Exhibit) -> str:
     factors = {}
     for skip in (0.9, 1.0, 1.1):
         deep = nn.Sequential(*(Residual(_zero(nn.Linear(4, 4)), skip=skip) for _ in range(50))).double()
-        leaf = torch.randn(4, dtype=torch.float64, generator=dice).requires_grad_()
+        leaf = torch.randn(4, dtype=torch.float64, generator=rng).requires_grad_()
         (gradient,) = torch.autograd.grad(deep(leaf).sum(), leaf)
         factors[skip] = float(gradient[0])
         exhibit.expect(f"50 blocks with F = 0, lambda {skip:g}", gradient, [skip**50] * 4, within=1e-9)
@@ -150,10 +150,10 @@ def res_04(exhibit: Exhibit) -> str:
 def res_05(exhibit: Exhibit) -> str:
     """Each block of He's weights doubles the variance; normalized branches add one each, so late blocks change less."""
     # One draw of the weights strays by up to 15 % from the doubling and 1.5 % from the other law, the mean of twelve by 5 and 0.3 %.
-    width, blocks, draws, dice = 512, 8, 12, exhibit.generator("res-05")
+    width, blocks, draws, rng = 512, 8, 12, exhibit.generator("res-05")
     k = torch.arange(1, blocks + 1)
     (free, halves), (normal, shares) = (
-        torch.stack([_sizes(_states(width, blocks, norm, dice)) for _ in range(draws)]).mean(0) for norm in (False, True)
+        torch.stack([_sizes(_states(width, blocks, norm, rng)) for _ in range(draws)]).mean(0) for norm in (False, True)
     )
     exhibit.expect("variance after 1 to 4 blocks, over 2, 4, 8, 16", (free / 2.0**k)[:4], [1.0] * 4, within=0.1)
     exhibit.expect("with normalized branches, over 2, 3, 4, 5", (normal / (k + 1))[:4], [1.0] * 4, within=0.01)
@@ -167,11 +167,11 @@ def res_05(exhibit: Exhibit) -> str:
     return f"{rows[0]} without normalization, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
 
 
-def _states(width: int, blocks: int, norm: bool, dice: torch.Generator) -> Tensor:
+def _states(width: int, blocks: int, norm: bool, rng: torch.Generator) -> Tensor:
     """h after 0, 1, ... blocks h + W relu(h), whose branch is normalized on request."""
-    states = [torch.randn(256, width, generator=dice)]
+    states = [torch.randn(256, width, generator=rng)]
     for _ in range(blocks):
-        branch = torch.relu(states[-1]) @ (torch.randn(width, width, generator=dice) * (2 / width) ** 0.5)
+        branch = torch.relu(states[-1]) @ (torch.randn(width, width, generator=rng) * (2 / width) ** 0.5)
         states.append(states[-1] + (_normalize(branch, (0,))[0] if norm else branch))
     return torch.stack(states)
 
@@ -191,8 +191,8 @@ def _normalize(x: Tensor, axes: tuple[int, ...], eps: float = 1e-5) -> tuple[Ten
 
 def res_06(exhibit: Exhibit) -> str:
     """Each channel to mean 0 and variance 1 over the batch, frozen statistics at test time; noisy where the batch is small."""
-    dice = exhibit.generator("res-06")
-    x = torch.randn(6, 3, 5, 4, dtype=torch.float64, generator=dice) * 3 + 2
+    rng = exhibit.generator("res-06")
+    x = torch.randn(6, 3, 5, 4, dtype=torch.float64, generator=rng) * 3 + 2
     layer = nn.BatchNorm2d(3).double()
     layer.weight.data, layer.bias.data = torch.tensor([1.5, 0.5, 2.0]).double(), torch.tensor([0.1, -1.0, 3.0]).double()
     axes = (0, 2, 3)
@@ -222,17 +222,17 @@ def res_06(exhibit: Exhibit) -> str:
     return "mean 0, variance 1; spread of one output by batch size: " + ", ".join(f"{n}: {v:.3f}" for n, v in spreads.items())
 
 
-def _jumpiness(size: int, dice: torch.Generator) -> float:
+def _jumpiness(size: int, rng: torch.Generator) -> float:
     """Deviation of the normalized value of one example over 400 batches of others."""
-    others = torch.randn(400, size - 1, generator=dice)
+    others = torch.randn(400, size - 1, generator=rng)
     batch = torch.cat([torch.full((400, 1), 0.5), others], 1)
     return float(_normalize(batch, (1,))[0][:, 0].std())
 
 
 def res_07(exhibit: Exhibit) -> str:
     """The same over the features of one example: other examples do not matter; both choices of axes."""
-    dice = exhibit.generator("res-07")
-    image, tokens = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=dice), torch.randn(4, 7, 8, dtype=torch.float64, generator=dice)
+    rng = exhibit.generator("res-07")
+    image, tokens = torch.randn(4, 3, 5, 6, dtype=torch.float64, generator=rng), torch.randn(4, 7, 8, dtype=torch.float64, generator=rng)
     whole, each = nn.LayerNorm((3, 5, 6)).double(), nn.LayerNorm(8).double()
     exhibit.expect("channels, height and width of an image", _normalize(image, (1, 2, 3))[0], whole(image).detach(), within=1e-10)
     exhibit.expect("the numbers of one token", _normalize(tokens, (2,))[0], each(tokens).detach(), within=1e-10)

@@ -42,10 +42,10 @@ KINDS = (("none", False), ("dot", False), ("general", False), ("additive", False
 
 def words(seed: int, n: int, longest: int, part: str) -> TensorSource:
     """Pairs of a word of 2 letters or more and the word backwards."""
-    dice, places = generator(seed, "words", part), torch.arange(longest)
-    lengths = torch.randint(2, longest + 1, (n,), generator=dice)
+    rng, places = generator(seed, "words", part), torch.arange(longest)
+    lengths = torch.randint(2, longest + 1, (n,), generator=rng)
     there = places < lengths.unsqueeze(1)
-    source = torch.where(there, torch.randint(1, LETTERS + 1, (n, longest), generator=dice), 0)
+    source = torch.where(there, torch.randint(1, LETTERS + 1, (n, longest), generator=rng), 0)
     back = source.gather(1, (lengths.unsqueeze(1) - 1 - places).clamp_min(0))
     y = F.pad(torch.where(there, back, 0), (0, 1))
     mask = torch.arange(longest + 1) <= lengths.unsqueeze(1)

@@ -105,11 +105,11 @@ def th_01(exhibit: Exhibit) -> str:
     exhibit.expect("Chebyshev for fair coins: 1/4 / n t^2", chebyshev(0.25, n, 0.1), 0.25, within=1e-12)
     exhibit.expect("Markov for P(mean >= 0.6): 0.5 / 0.6", markov(0.5, 0.6), 0.8333, within=5e-5)
     distances = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18)
-    dice = exhibit.generator("means")
+    rng = exhibit.generator("means")
     draws = {
-        "fair coin": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.5).expand(trials), generator=dice) / n, 0.5, 0.25),
-        "coin of 0.1": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.1).expand(trials), generator=dice) / n, 0.1, 0.09),
-        "uniform": (torch.cat([torch.rand(trials // 10, n, generator=dice).mean(1) for _ in range(10)]), 0.5, 1 / 12),
+        "fair coin": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.5).expand(trials), generator=rng) / n, 0.5, 0.25),
+        "coin of 0.1": (torch.binomial(torch.full((trials,), 100.0), torch.tensor(0.1).expand(trials), generator=rng) / n, 0.1, 0.09),
+        "uniform": (torch.cat([torch.rand(trials // 10, n, generator=rng).mean(1) for _ in range(10)]), 0.5, 1 / 12),
     }
     measured: dict[str, list[float]] = {}
     for name, (means, center, variance) in draws.items():
@@ -144,10 +144,10 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.expect("agnostic: ln(2 * 1000 / 0.05) / (2 * 0.1^2), rounded up", agnostic, 530)
     # The worst case: every other hypothesis errs on its own tenth of the examples, and the learner picks the worst that fits.
     trials, sizes = 1000, (40, 60, 80, 100, 120)
-    dice = exhibit.generator("hypotheses")
+    rng = exhibit.generator("hypotheses")
     rates, exact = [], []
     for m in sizes:
-        wrong = torch.binomial(torch.full((trials, size - 1), float(m)), torch.full((trials, size - 1), error), generator=dice)
+        wrong = torch.binomial(torch.full((trials, size - 1), float(m)), torch.full((trials, size - 1), error), generator=rng)
         rates.append(float((wrong == 0).any(1).double().mean()))
         exact.append(1 - (1 - (1 - error) ** m) ** (size - 1))
     exhibit.expect(
@@ -156,7 +156,7 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.below("realizable, m=100: failure rate", rates[sizes.index(100)], chance)
     exhibit.above("with 40 examples it fails more often", rates[0], chance)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
-    x = torch.rand(trials, enough, generator=dice)
+    x = torch.rand(trials, enough, generator=rng)
     edge = 0.5
     left = torch.where(x < edge, x, 0.0).amax(1)
     right = torch.where(x >= edge, x, 1.0).amin(1)
@@ -165,7 +165,7 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.below("1000 thresholds, m=100: failure rate of the worst that fits", thresholds, chance)
     strayed = {}
     for m in (350, agnostic):
-        wrong = torch.binomial(torch.full((trials, size), float(m)), torch.full((trials, size), 0.5), generator=dice)
+        wrong = torch.binomial(torch.full((trials, size), float(m)), torch.full((trials, size), 0.5), generator=rng)
         strayed[m] = float(((wrong - m / 2).abs() >= math.ceil(m * error)).any(1).double().mean())
     exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed[agnostic], chance)
     tail = 2 * stats.binom.cdf(350 // 2 - 35, 350, 0.5)
@@ -196,10 +196,10 @@ def th_03(exhibit: Exhibit) -> str:
     fours = [grid[list(four)] for four in combinations(range(9), 4)]
     exhibit.expect("sets of 4 points on a 3 x 3 grid", len(fours), 126)
     exhibit.expect("of these, sets that lines shatter", sum(map(shatters, fours)), 0)
-    dice = exhibit.generator("points")
-    random = [len(labelings(torch.rand(4, 2, generator=dice).numpy())) for _ in range(8)]
+    rng = exhibit.generator("points")
+    random = [len(labelings(torch.rand(4, 2, generator=rng).numpy())) for _ in range(8)]
     exhibit.expect("labelings of 8 random sets of 4", random, [14] * 8)
-    cloud = torch.rand(6, 2, generator=dice).double().numpy()
+    cloud = torch.rand(6, 2, generator=rng).double().numpy()
     counts = [len(labelings(cloud[:m])) for m in range(1, 7)]
     cover = [2 * sum(math.comb(m - 1, i) for i in range(3)) for m in range(1, 7)]
     exhibit.expect("labelings of 1 to 6 points in general position, by Cover's count", counts, cover)
@@ -217,8 +217,8 @@ def th_03(exhibit: Exhibit) -> str:
         gaps[d] = []
         for share in shares:
             m, trials = d * share, max(2, 60_000 // (d * share))
-            x = torch.randn(trials, m, d, generator=dice).double()
-            y = torch.randint(0, 2, (trials, m, 1), generator=dice).double() * 2 - 1
+            x = torch.randn(trials, m, d, generator=rng).double()
+            y = torch.randint(0, 2, (trials, m, 1), generator=rng).double() * 2 - 1
             fitted = x @ torch.linalg.lstsq(x, y).solution
             gaps[d].append(float(((fitted * y) > 0).double().mean()) - 0.5)
         exact = [float(stats.norm.cdf(math.sqrt(1 / (share - 1)))) - 0.5 for share in shares]
@@ -248,10 +248,10 @@ def th_04(exhibit: Exhibit) -> str:
     penalties = (0.0, 0.01, 0.1)
     errors, train = np.zeros((len(penalties), trials, len(sizes))), np.zeros((trials, len(sizes)))
     for trial in range(trials):
-        dice = exhibit.generator("descent", trial)
+        rng = exhibit.generator("descent", trial)
 
-        def draw(*shape: int, dice: torch.Generator = dice) -> Tensor:
-            return torch.randn(*shape, generator=dice).double()
+        def draw(*shape: int, rng: torch.Generator = rng) -> Tensor:
+            return torch.randn(*shape, generator=rng).double()
 
         truth, weights, biases = draw(10) / math.sqrt(10), draw(sizes[-1], 10) / math.sqrt(10), draw(sizes[-1]) / 2
         x, fresh = draw(n, 10), draw(300, 10)
@@ -376,25 +376,25 @@ def _right(learner: Learner, cube: np.ndarray, targets: np.ndarray, seen: np.nda
     return np.array([int((answers[tuple(target[seen])] == target[rest]).sum()) for target in targets])
 
 
-def _outputs(x: Tensor, hidden: Sequence[int], activation: str, weight: float, bias: float, nets: int, dice: torch.Generator) -> Tensor:
+def _outputs(x: Tensor, hidden: Sequence[int], activation: str, weight: float, bias: float, nets: int, rng: torch.Generator) -> Tensor:
     """One output of many random nets for inputs x (N, d): (nets, N)."""
     s = make_activation(activation)
     h = x.float().expand(nets, *x.shape)
     for width in (*hidden, 1):
         fan_in = h.shape[-1]
-        w = torch.randn(nets, fan_in, width, generator=dice) * math.sqrt(weight / fan_in)
-        z = h @ w + math.sqrt(bias) * torch.randn(nets, 1, width, generator=dice)
+        w = torch.randn(nets, fan_in, width, generator=rng) * math.sqrt(weight / fan_in)
+        z = h @ w + math.sqrt(bias) * torch.randn(nets, 1, width, generator=rng)
         h = s(z)
     return z.squeeze(-1).double()
 
 
 def th_06(exhibit: Exhibit) -> str:
     """Outputs of random nets become Gaussian as 1/width, with the covariance of the kernel recursion."""
-    dice = exhibit.generator("wide")
+    rng = exhibit.generator("wide")
     x = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 1.0], [-1.0, 0.3, 0.2]])
     widths, excess = (2, 4, 8, 16, 32), []
     for width in widths:
-        z = torch.cat([_outputs(x[:1], (width,), "relu", 2.0, 0.0, 100_000, dice) for _ in range(4)])[:, 0]
+        z = torch.cat([_outputs(x[:1], (width,), "relu", 2.0, 0.0, 100_000, rng) for _ in range(4)])[:, 0]
         excess.append(float((z**4).mean() / (z**2).mean() ** 2) - 3)
     # Given the hidden layer the output is Gaussian with variance S, so its excess is 3 Var S / (E S)^2 = 15 / width for ReLU.
     scaled = [value * width / 15 for value, width in zip(excess, widths, strict=True)]
@@ -405,7 +405,7 @@ def th_06(exhibit: Exhibit) -> str:
     gaps, drawn = {}, {}
     for name, weight, bias in (("relu", 2.0, 0.1), ("tanh", 1.5, 0.2)):
         exact = wide.kernel(x, 2, name, weight, bias)[-1]
-        z = torch.cat([_outputs(x, (64, 64), name, weight, bias, 2000, dice) for _ in range(20)])
+        z = torch.cat([_outputs(x, (64, 64), name, weight, bias, 2000, rng) for _ in range(20)])
         sample_covariance = z.mT @ z / len(z)
         # 40,000 nets tell a variance to 0.8 %; width 64 is worth another 1 to 2 %.
         gaps[name] = exhibit.expect(
@@ -420,7 +420,7 @@ def th_06(exhibit: Exhibit) -> str:
     angles = torch.linspace(0, math.pi, 25).double()
     circle = torch.stack([angles.cos(), angles.sin()], 1)
     layers = wide.kernel(circle, 3, "relu")
-    sampled = torch.cat([_outputs(circle, (128,), "relu", 2.0, 0.0, 5000, dice) for _ in range(4)])
+    sampled = torch.cat([_outputs(circle, (128,), "relu", 2.0, 0.0, 5000, rng) for _ in range(4)])
     lines = {f"{depth} hidden": layers[depth, 0] / layers[depth, 0, 0] for depth in range(1, 4)}
     lines["1 hidden, 20,000 nets"] = (sampled[:, :1] * sampled).mean(0) / sampled[:, 0].square().mean()
     exhibit.expect("correlation of outputs against the angle of inputs", lines["1 hidden, 20,000 nets"], lines["1 hidden"], within=0.04)
@@ -438,7 +438,7 @@ def th_06(exhibit: Exhibit) -> str:
     return f"excess kurtosis ~ width^{slope:.2f}, times width {np.mean(scaled) * 15:.1f} (15); {near}"
 
 
-def _variances(activation: str, weight: float, depth: int, width: int, nets: int, dice: torch.Generator) -> Tensor:
+def _variances(activation: str, weight: float, depth: int, width: int, nets: int, rng: torch.Generator) -> Tensor:
     """Mean square before each activation of random nets without biases, from inputs of mean square 1 / weight: (nets, depth).
 
     Given one layer, the values of the next are independent Gaussians with one variance, so they can be drawn without the
@@ -448,7 +448,7 @@ def _variances(activation: str, weight: float, depth: int, width: int, nets: int
     k = torch.ones(nets)
     layers = []
     for _ in range(depth):
-        z = k.sqrt().unsqueeze(1) * torch.randn(nets, width, generator=dice)
+        z = k.sqrt().unsqueeze(1) * torch.randn(nets, width, generator=rng)
         layers.append(z.square().mean(1).double())
         k = weight * s(z).square().mean(1)
     return torch.stack(layers, 1)
@@ -456,13 +456,13 @@ def _variances(activation: str, weight: float, depth: int, width: int, nets: int
 
 def th_07(exhibit: Exhibit) -> str:
     """Below, at and above the critical C_W: the recursion, and nets of 50 layers that follow it."""
-    depth, dice = 50, exhibit.generator("critical")
+    depth, rng = 50, exhibit.generator("critical")
     settings = [("relu", 1.8), ("relu", 2.0), ("relu", 2.2), ("tanh", 0.8), ("tanh", 1.0), ("tanh", 1.5)]
     lines: dict[str, list[float]] = {}
     worst = 0.0
     for name, weight in settings:
         exact = wide.kernel(torch.tensor([[weight**-0.5]], dtype=torch.float64), depth - 1, name, weight)[:, 0, 0]
-        variance = _variances(name, weight, depth, 1000, 300, dice).mean(0)
+        variance = _variances(name, weight, depth, 1000, 300, rng).mean(0)
         # 300 ReLU nets of width 1000 and depth 50 tell the mean to 3 %, tanh nets better.
         worst = max(
             worst,
@@ -539,11 +539,11 @@ def _full_nets(seed: int, activation: str, weight: float, depth: int, width: int
 
 def th_08(exhibit: Exhibit) -> str:
     """Neurons of one layer are not independent at finite width, by depth/width; and what gradient flow conserves."""
-    dice = exhibit.generator("four points")
+    rng = exhibit.generator("four points")
     depths, widths = (1, 2, 4, 8), (32, 64, 128)
     four: dict[int, list[float]] = {}
     for width in widths:
-        z2 = torch.cat([_pairs(width, max(depths), 12_000_000 // (width * 10), dice) for _ in range(3)])
+        z2 = torch.cat([_pairs(width, max(depths), 12_000_000 // (width * 10), rng) for _ in range(3)])
         four[width] = _connected_moment(z2, depths)
         # Each layer multiplies the variance by an independent factor with mean 1 and variance 5 / width.
         exact = [(1 + 5 / width) ** depth - 1 for depth in depths]
@@ -583,11 +583,11 @@ def th_08(exhibit: Exhibit) -> str:
     return f"4-point {at} at depth 4 and width 32, 64, 128; drift {drift[1e-3][0]:.1e} at rate 0.001"
 
 
-def _pairs(width: int, depth: int, nets: int, dice: torch.Generator) -> Tensor:
+def _pairs(width: int, depth: int, nets: int, rng: torch.Generator) -> Tensor:
     """`_square_pairs` of layers 0 ... depth of ReLU nets at C_W = 2, drawn without the weights: (nets, depth + 1, 2)."""
     k, pairs = torch.ones(nets, 1), []
     for _ in range(depth + 1):
-        z = k.sqrt() * torch.randn(nets, width, generator=dice)
+        z = k.sqrt() * torch.randn(nets, width, generator=rng)
         pairs.append(_square_pairs(z))
         k = 2 * z.relu().square().mean(1, keepdim=True)
     return torch.stack(pairs, 1)

@@ -52,9 +52,9 @@ def masking(
     if not len(plain):
         raise BadInput("all tokens of this tokenizer are special ones, so there is none to hide", fix="train it on text")
 
-    def change(batch: Batch, dice: Generator) -> Batch:
-        chosen, what = torch.rand(2, *batch.x.shape, generator=dice)
-        other = plain[torch.randint(len(plain), batch.x.shape, generator=dice)]
+    def change(batch: Batch, rng: Generator) -> Batch:
+        chosen, what = torch.rand(2, *batch.x.shape, generator=rng)
+        other = plain[torch.randint(len(plain), batch.x.shape, generator=rng)]
         instead = torch.where(what < shares[0], mask, torch.where(what < shares[0] + shares[1], other, batch.x))
         return hide(batch, (chosen < rate) & ~torch.isin(batch.x, apart), instead)
 
@@ -77,7 +77,7 @@ def span_corruption(
     marks, end = sentinels(tokenizer), tokenizer.specials.get("end")
     start = tokenizer.specials["start"] if "start" in tokenizer.specials else special(tokenizer, "pad")
 
-    def change(batch: Batch, dice: Generator) -> Batch:
+    def change(batch: Batch, rng: Generator) -> Batch:
         x = batch.x
         lost, spans = span_numbers(x.shape[1], rate, mean)
         if spans > len(marks):
@@ -87,7 +87,7 @@ def span_corruption(
             )
         if "lengths" in batch and int(batch.lengths.min()) < x.shape[1]:
             raise BadInput("span corruption needs rows without padding", fix="use windows of text, or packed rows")
-        cut, first = _spans(len(x), x.shape[1], lost, spans, dice)
+        cut, first = _spans(len(x), x.shape[1], lost, spans, rng)
         mark = marks[(first.cumsum(1) - 1).clamp_min(0)]  # of the span at or before each place
         source = torch.where(first, mark, x)[~cut | first].view(len(x), -1)
         target = torch.stack([mark, x], 2)[torch.stack([first, cut], 2)].view(len(x), -1)  # a span's sentinel, then its tokens
@@ -121,19 +121,19 @@ def restore_spans(source: Tensor, target: Tensor, tokenizer: Tokenizer) -> Tenso
     return torch.tensor([token for one in source.tolist() if one != end for token in spans.get(one, [one])])
 
 
-def _spans(rows: int, length: int, lost: int, spans: int, dice: Generator) -> tuple[Tensor, Tensor]:
+def _spans(rows: int, length: int, lost: int, spans: int, rng: Generator) -> tuple[Tensor, Tensor]:
     """Two masks (B, T): places cut out, and the first place of each span; each row begins with a token that stays."""
-    kept = _parts(rows, length - lost, spans, dice)
-    gone = _parts(rows, lost, spans, dice)
+    kept = _parts(rows, length - lost, spans, rng)
+    gone = _parts(rows, lost, spans, rng)
     stops = torch.stack([kept, gone], 2).flatten(1).cumsum(1)  # (B, 2 S): ends of kept and cut stretches in turn
     number = torch.zeros(rows, length + 1, dtype=torch.long).scatter_add_(1, stops, torch.ones_like(stops)).cumsum(1)[:, :-1]
     first = torch.zeros(rows, length, dtype=torch.bool).scatter_(1, stops[:, 0::2], torch.ones(rows, spans, dtype=torch.bool))
     return number % 2 == 1, first
 
 
-def _parts(rows: int, total: int, parts: int, dice: Generator) -> Tensor:
+def _parts(rows: int, total: int, parts: int, rng: Generator) -> Tensor:
     """(B, parts) whole numbers from 1 that add up to the total, every way equally likely."""
-    cuts = 1 + torch.rand(rows, total - 1, generator=dice).argsort(1)[:, : parts - 1].sort(1).values
+    cuts = 1 + torch.rand(rows, total - 1, generator=rng).argsort(1)[:, : parts - 1].sort(1).values
     return F.pad(F.pad(cuts, (1, 0)), (0, 1), value=total).diff(dim=1)
 
 
@@ -177,10 +177,10 @@ def next_sentence(tokenizer: Tokenizer, chance: float = 0.5) -> Change:
     """
     cls, sep, pad = (special(tokenizer, name) for name in ("cls", "sep", "pad"))
 
-    def change(batch: Batch, dice: Generator) -> Batch:
+    def change(batch: Batch, rng: Generator) -> Batch:
         rows = len(batch)
-        away = 1 + torch.randint(max(rows - 1, 1), (rows,), generator=dice)
-        swapped = (torch.rand(rows, generator=dice) < chance) & (rows > 1)
+        away = 1 + torch.randint(max(rows - 1, 1), (rows,), generator=rng)
+        swapped = (torch.rand(rows, generator=rng) < chance) & (rows > 1)
         partner = torch.where(swapped, (torch.arange(rows) + away) % rows, torch.arange(rows))
         second, lengths = batch.next[partner], batch.next_lengths[partner]
         x, kinds, whole = join_pair((batch.x, batch.lengths), (second, lengths), (cls, sep, pad))

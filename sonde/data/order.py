@@ -83,5 +83,5 @@ class Order:
         whole = len(indices) // self.batch_size * self.batch_size
         sorted_pools = [pool[sizes[pool].argsort(stable=True)] for pool in indices[:whole].split(POOL * self.batch_size)]
         batches = torch.cat(sorted_pools).view(-1, self.batch_size)
-        dice = generator(self.seed, "order of batches", epoch)
-        return torch.cat([batches[torch.randperm(len(batches), generator=dice)].flatten(), indices[whole:]])
+        rng = generator(self.seed, "order of batches", epoch)
+        return torch.cat([batches[torch.randperm(len(batches), generator=rng)].flatten(), indices[whole:]])

@@ -38,10 +38,10 @@ def recall(seed: int = 0, n: ExampleCount = 20_000, pairs: SymbolCount = 8, keys
     if pairs > keys:
         raise BadInput(f"{pairs} pairs need as many different keys, not {keys}", where="data set 'recall'", fix=f"set keys={pairs} or more")
 
-    def draw(n: int, dice: Generator) -> Drawn:
-        key = torch.rand(n, keys, generator=dice).argsort(1)[:, :pairs]
-        value = keys + torch.randint(keys, (n, pairs), generator=dice)
-        order = torch.rand(n, pairs, generator=dice).argsort(1)
+    def draw(n: int, rng: Generator) -> Drawn:
+        key = torch.rand(n, keys, generator=rng).argsort(1)[:, :pairs]
+        value = keys + torch.randint(keys, (n, pairs), generator=rng)
+        order = torch.rand(n, pairs, generator=rng).argsort(1)
         context = torch.stack([key, value], 2).flatten(1)
         return _question_batch(context, key.gather(1, order), value.gather(1, order))
 
@@ -68,11 +68,11 @@ def copying(
     if items > length:
         raise BadInput(f"{items} items do not fit into {length} places", where="data set 'copying'", fix=f"set length={items} or more")
 
-    def draw(n: int, dice: Generator) -> Drawn:
-        symbol = 2 + torch.randint(symbols, (n, items), generator=dice)
+    def draw(n: int, rng: Generator) -> Drawn:
+        symbol = 2 + torch.randint(symbols, (n, items), generator=rng)
         place = torch.arange(items).expand(n, -1)
         if selective:
-            place = torch.rand(n, length, generator=dice).argsort(1)[:, :items].sort(1).values
+            place = torch.rand(n, length, generator=rng).argsort(1)[:, :items].sort(1).values
         context = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
         return _question_batch(context, torch.ones_like(symbol), symbol)
 
@@ -91,9 +91,9 @@ def reset(
         chance: share of resets
     """
 
-    def draw(n: int, dice: Generator) -> Drawn:
-        x = torch.randint(2, (n, length), generator=dice)
-        x[torch.rand(n, length, generator=dice) < chance] = 2
+    def draw(n: int, rng: Generator) -> Drawn:
+        x = torch.randint(2, (n, length), generator=rng)
+        x[torch.rand(n, length, generator=rng) < chance] = 2
         total = (x == 1).cumsum(1)
         before = torch.where(x == 2, total, 0).cummax(1).values  # ones up to the last reset
         return x, 3 + (total - before).clamp_max(top), torch.ones_like(x, dtype=torch.bool)
@@ -114,8 +114,8 @@ def parity(
     """
 
     def of(length: int) -> Callable[[int, Generator], Drawn]:
-        def draw(n: int, dice: Generator) -> Drawn:
-            x = torch.randint(modulus, (n, length), generator=dice)
+        def draw(n: int, rng: Generator) -> Drawn:
+            x = torch.randint(modulus, (n, length), generator=rng)
             return x, modulus + x.cumsum(1) % modulus, torch.ones_like(x, dtype=torch.bool)
 
         return draw
@@ -136,10 +136,10 @@ def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12,
         values: different values
     """
 
-    def draw(n: int, dice: Generator) -> Drawn:
-        rule = keys + torch.randint(values, (n, keys), generator=dice)
-        key = torch.randint(keys, (n, shots), generator=dice)
-        key[:, -1] = key[:, :-1].gather(1, torch.randint(shots - 1, (n, 1), generator=dice)).squeeze(1)
+    def draw(n: int, rng: Generator) -> Drawn:
+        rule = keys + torch.randint(values, (n, keys), generator=rng)
+        key = torch.randint(keys, (n, shots), generator=rng)
+        key[:, -1] = key[:, :-1].gather(1, torch.randint(shots - 1, (n, 1), generator=rng)).squeeze(1)
         value = rule.gather(1, key)
         same = (key.unsqueeze(2) == key.unsqueeze(1)).tril(-1).any(2)  # (n, shots): the key came before
         mask = torch.stack([same, torch.zeros_like(same)], 2).flatten(1)
@@ -157,8 +157,8 @@ def tagging(seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 16
         symbols: different symbols
     """
 
-    def draw(n: int, dice: Generator) -> Drawn:
-        x = torch.randint(symbols, (n, length), generator=dice)
+    def draw(n: int, rng: Generator) -> Drawn:
+        x = torch.randint(symbols, (n, length), generator=rng)
         y = symbols + (x < x.roll(-1, 1)).long()
         return x, y, (torch.arange(length) < length - 1).expand_as(x)
 

@@ -66,8 +66,8 @@ def shapes(
             kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
         noise: deviation of Gaussian noise on every pixel
     """
-    dice = generator(seed, "shapes")
-    things = scatter(n, many, dice)
+    rng = generator(seed, "shapes")
+    things = scatter(n, many, rng)
     inside, tints = things.inside(size), torch.tensor(list(COLORS.values())) if color else torch.ones(1, 1)
     shade = tints[things.color if color else torch.zeros_like(things.color)]  # (n, many, channels)
     x = torch.zeros(n, shade.shape[-1], size, size)
@@ -75,7 +75,7 @@ def shapes(
     for i in range(many):
         x = torch.where(inside[:, i, None], shade[:, i, :, None, None], x)
         mask = torch.where(inside[:, i], things.kind[:, i, None, None] + 1, mask)
-    x += noise * torch.randn(x.shape, generator=dice)
+    x += noise * torch.randn(x.shape, generator=rng)
     names: tuple[str, ...] = KINDS
     y, reader = things.kind[:, -1], None
     more: dict[str, Any] = {}
@@ -92,16 +92,16 @@ def shapes(
     return Data(parts[0], parts[1], parts[2], name="shapes", task="classes", classes=names, reader=reader)
 
 
-def scatter(n: int, many: int, dice: Generator) -> Things:
+def scatter(n: int, many: int, rng: Generator) -> Things:
     """Things of any kind, size, color and angle, wholly inside the picture and clearly in its left or right half."""
 
     def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(n, many, generator=dice)
+        return low + (high - low) * torch.rand(n, many, generator=rng)
 
-    kind, color, large = (torch.randint(k, (n, many), generator=dice) for k in (len(KINDS), len(COLORS), 2))
+    kind, color, large = (torch.randint(k, (n, many), generator=rng) for k in (len(KINDS), len(COLORS), 2))
     radius = torch.where(large > 0, uniform(0.4, 0.48), uniform(0.22, 0.3))
     room = 1 - 1.2 * radius
-    side = torch.randint(2, (n, many), generator=dice) * 2 - 1
+    side = torch.randint(2, (n, many), generator=rng) * 2 - 1
     return Things(kind, color, side * (0.1 + (room - 0.1) * uniform(0, 1)), room * uniform(-1, 1), radius, uniform(0, math.pi / 2))
 
 

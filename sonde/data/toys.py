@@ -66,10 +66,10 @@ def reversal(
         longest: symbols of the longest sequence; the shortest has one
         twice: each symbol comes twice in the answer
     """
-    dice = generator(seed, "reversal")
-    lengths = torch.randint(1, longest + 1, (n,), generator=dice)
+    rng = generator(seed, "reversal")
+    lengths = torch.randint(1, longest + 1, (n,), generator=rng)
     bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-    source = Ragged(torch.randint(symbols, (int(bounds[-1]),), generator=dice), bounds)
+    source = Ragged(torch.randint(symbols, (int(bounds[-1]),), generator=rng), bounds)
     many = 2 if twice else 1
     # the place of a symbol counted from the end of its row, as a place in the values
     turned = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))

@@ -81,7 +81,7 @@ class Job:
         self.laid_out, self.epoch_data = -1, example
         self.evaluator: Callable[[Source], dict[str, float]] | None = None
         """metrics of this job, where it is evaluated together with others"""
-        self.dice = torch.Generator()
+        self.rng = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[self.device.index or 0])
@@ -180,7 +180,7 @@ class Job:
     def _augment(self, batch: Batch, step: int, shard: int) -> Batch:
         if self.recipe.augment is None or not len(batch):
             return batch
-        return self.recipe.augment(batch, self.dice.manual_seed(key(self.options.seed, "augment", step, shard)))
+        return self.recipe.augment(batch, self.rng.manual_seed(key(self.options.seed, "augment", step, shard)))
 
     def before(self, step: int) -> Callable[[int], None]:
         """Sets the random key of a shard: dropout in a resumed or divided run draws what it always drew."""

@@ -111,7 +111,7 @@ def steps(
     """The same, one step after the other, with what the model expected at each."""
     how, stop = Sampling.of(sampling), stop or Stop()
     check(model, prompts, new, state)
-    dice = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
+    rng = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
     with at_rest(model):
         place, fast = read(model, prompts, state), prepare(model, len(prompts), weights)
         seen = _prompt_tokens(prompts, place.logits) if how.repetition != 1 else None
@@ -119,7 +119,7 @@ def steps(
         so_far = open.new_empty(len(open), 0, dtype=torch.long)
         watched = bool(stop.ends or stop.strings)
         for i in range(new):
-            tokens = choose(stop.mask_scores(place.logits), how, dice and dice.roll(), seen)
+            tokens = choose(stop.mask_scores(place.logits), how, rng and rng.roll(), seen)
             if watched:
                 tokens = torch.where(open, tokens, stop.pad)
             yield GenerationStep(tokens, place.logits, open)

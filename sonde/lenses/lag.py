@@ -84,9 +84,9 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
             raise BadInput("no embedding reads the tokens", where="the model")
         end, rows = ends(batch), torch.arange(len(x))
         last = out[rows, end - 1] if out.dim() > 2 else out
-        dice, total = torch.Generator().manual_seed(0), torch.zeros(x.shape[:2], dtype=torch.float64)
+        rng, total = torch.Generator().manual_seed(0), torch.zeros(x.shape[:2], dtype=torch.float64)
         for probe in range(probes):
-            signs = torch.randint(0, 2, last.shape, generator=dice).to(last) * 2 - 1
+            signs = torch.randint(0, 2, last.shape, generator=rng).to(last) * 2 - 1
             (slope,) = torch.autograd.grad((last * signs).sum(), leaves[0], retain_graph=probe + 1 < probes)
             total += slope.double().square().sum(-1) / probes
     lags = end.unsqueeze(1) - 1 - torch.arange(x.shape[1])

@@ -156,12 +156,12 @@ def measure(subject: Subject, layers: Sequence[str], probes: int = 8) -> dict[st
     with preserve_state(model), torch.no_grad():
         apart = jumps(model, batch, maps(model, batch))
     mean, spread = seen.mean((0, 2, 3), keepdim=True), seen.std(correction=0).clamp_min(1e-6)
-    dice, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
+    rng, size = torch.Generator().manual_seed(0), tuple(seen.shape[-2:])
     fields: dict[str, Field] = {}
     units: dict[str, tuple[int, int]] = {}
     left = list(dict.fromkeys(layers))
     while left and (not fields or max(size) <= LARGEST):
-        x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=dice, dtype=seen.dtype)
+        x = mean + spread * torch.randn(probes, seen.shape[1], *size, generator=rng, dtype=seen.dtype)
         slopes = gradient(model, batch, x, left)
         for name, (unit, slope) in slopes.items():
             start, length = _extent(slope)
@@ -182,7 +182,7 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
     The channels of a unit are mixed at random, which takes one backward pass for all of them.  Torch computes convolutions on a
     CPU directly, so that what is 0 comes out as 0.  Layers that the network does not reach with images of this size are left out.
     """
-    dice = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     gradients: dict[str, tuple[tuple[int, int], Tensor]] = {}
     for part in x.split(max(1, PIXELS // x[0, 0].numel())):
         with preserve_state(model), enable_gradients():
@@ -192,7 +192,7 @@ def gradient(model: Any, batch: Any, x: Tensor, layers: Sequence[str]) -> dict[s
             for name in (name for name in layers if name in fmaps):
                 own = fmaps[name]
                 unit = own.shape[-2] // 2, own.shape[-1] // 2
-                mixed = own[:, :, *unit] @ torch.randn(own.shape[1], generator=dice, dtype=own.dtype)
+                mixed = own[:, :, *unit] @ torch.randn(own.shape[1], generator=rng, dtype=own.dtype)
                 (slope,) = torch.autograd.grad(mixed.sum(), part, retain_graph=True)
                 before = gradients[name][1] if name in gradients else 0
                 gradients[name] = unit, before + slope.abs().sum((0, 1)) / len(x)

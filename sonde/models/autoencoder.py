@@ -223,5 +223,5 @@ def _shape_text(shape: Any) -> str:
 
 def tiny() -> tuple[AutoEncoder, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return dense((1, 4, 4), (6, 3)), Batch(x=torch.rand(5, 1, 4, 4, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return dense((1, 4, 4), (6, 3)), Batch(x=torch.rand(5, 1, 4, 4, generator=rng))

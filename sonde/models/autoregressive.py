@@ -74,5 +74,5 @@ class Autoregressive(nn.Module):
 
 def tiny() -> tuple[Autoregressive, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Autoregressive(3, parts=2, width=6), Batch(x=torch.randn(5, 3, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Autoregressive(3, parts=2, width=6), Batch(x=torch.randn(5, 3, generator=rng))

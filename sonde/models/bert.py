@@ -102,5 +102,5 @@ class Bert(nn.Module):
 
 def tiny() -> tuple[Bert, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Bert(11, 8, 1, "attention heads=2", 2.0, places=9), Batch(x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Bert(11, 8, 1, "attention heads=2", 2.0, places=9), Batch(x=torch.randint(11, (5, 7), generator=rng))

@@ -62,6 +62,6 @@ def tiny() -> tuple[Clip, Batch]:
     from .cnn import CNN
     from .topologies import Seq2Vec
 
-    dice = torch.Generator().manual_seed(0)
-    batch = Batch(x=torch.rand(5, 1, 6, 6, generator=dice), text=torch.randint(9, (5, 4), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    batch = Batch(x=torch.rand(5, 1, 6, 6, generator=rng), text=torch.randint(9, (5, 4), generator=rng))
     return Clip(CNN((1, 3), 4, hidden=0, image=(6, 6)), Seq2Vec(9, 4, width=6)), batch

@@ -138,5 +138,5 @@ def _size(image: tuple[int, ...] | None) -> str:
 
 def tiny() -> tuple[CNN, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return CNN((1, 3, 4), 5, hidden=6, image=(8, 6)), Batch(x=torch.rand(5, 1, 8, 6, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return CNN((1, 3, 4), 5, hidden=6, image=(8, 6)), Batch(x=torch.rand(5, 1, 8, 6, generator=rng))

@@ -201,5 +201,5 @@ def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, sche
 
 def tiny() -> tuple[Diffusion, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return points(3, width=8, depth=1, steps=5), Batch(x=torch.randn(5, 3, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return points(3, width=8, depth=1, steps=5), Batch(x=torch.randn(5, 3, generator=rng))

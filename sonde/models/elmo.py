@@ -120,5 +120,5 @@ def _outputs(layers: nn.ModuleList, x: Tensor, spans: Spans | None) -> list[Tens
 
 def tiny() -> tuple[Elmo, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Elmo(11, 6, 1), Batch(x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Elmo(11, 6, 1), Batch(x=torch.randint(11, (5, 7), generator=rng))

@@ -148,6 +148,6 @@ def _share_distances(stack: Stack) -> None:
 
 def tiny() -> tuple[EncoderDecoder, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    batch = Batch(source=torch.randint(11, (5, 4), generator=dice), x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    batch = Batch(source=torch.randint(11, (5, 4), generator=rng), x=torch.randint(11, (5, 7), generator=rng))
     return EncoderDecoder(11, 8, 1, 2, 2.0), batch

@@ -155,5 +155,5 @@ def _backwards(steps: Iterable[nn.Module]) -> list[Coupling]:
 
 def tiny() -> tuple[Flow, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Flow((4,), steps=2, width=6, depth=1), Batch(x=torch.randn(5, 4, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Flow((4,), steps=2, width=6, depth=1), Batch(x=torch.randn(5, 4, generator=rng))

@@ -89,5 +89,5 @@ def images(shape: Shape = (1, 8, 8), latent: Count = 32, width: Count = 32) -> G
 
 def tiny() -> tuple[GAN, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return points(3, latent=2, width=6, depth=1), Batch(x=torch.randn(5, 3, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return points(3, latent=2, width=6, depth=1), Batch(x=torch.randn(5, 3, generator=rng))

@@ -182,5 +182,5 @@ def mixer_of(text: str, width: int, **more: Any) -> Mixer:
 
 def tiny() -> tuple[LanguageModel, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return LanguageModel(11, 8, 2, "attention heads=2", 2.0), Batch(x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return LanguageModel(11, 8, 2, "attention heads=2", 2.0), Batch(x=torch.randint(11, (5, 7), generator=rng))

@@ -63,5 +63,5 @@ class MLP(nn.Module):
 
 def tiny() -> tuple[MLP, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return MLP((4, 6, 3), "tanh"), Batch(x=torch.randn(5, 4, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return MLP((4, 6, 3), "tanh"), Batch(x=torch.randn(5, 4, generator=rng))

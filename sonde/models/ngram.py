@@ -244,5 +244,5 @@ def _join_documents(tokens: Tensor | Sequence[Tensor]) -> Tensor:
 
 def tiny() -> tuple[Ngram, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Ngram(torch.randint(5, (60,), generator=dice), 5, 2), Batch(x=torch.randint(5, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Ngram(torch.randint(5, (60,), generator=rng), 5, 2), Batch(x=torch.randint(5, (5, 7), generator=rng))

@@ -70,5 +70,5 @@ class FeedForwardLM(nn.Module):
 
 def tiny() -> tuple[FeedForwardLM, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return FeedForwardLM(11, 3, 4, 6), Batch(x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return FeedForwardLM(11, 3, 4, 6), Batch(x=torch.randint(11, (5, 7), generator=rng))

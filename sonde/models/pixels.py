@@ -124,6 +124,6 @@ def _error(what: str, fix: str) -> BadInput:
 
 def tiny() -> tuple[Pixels, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    batch = Batch(x=torch.randint(5, (5, 3, 4), generator=dice), label=torch.randint(2, (5,), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    batch = Batch(x=torch.randint(5, (5, 3, 4), generator=rng), label=torch.randint(2, (5,), generator=rng))
     return Pixels((3, 4), 5, 2, 8, 1, "attention heads=2"), batch

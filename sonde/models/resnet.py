@@ -207,5 +207,5 @@ def _error(what: str, fix: str = "") -> BadInput:
 
 def tiny() -> tuple[ResNet, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return ResNet((1, 1), 5, channels=1, width=4, large=False), Batch(x=torch.rand(5, 1, 8, 8, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return ResNet((1, 1), 5, channels=1, width=4, large=False), Batch(x=torch.rand(5, 1, 8, 8, generator=rng))

@@ -175,5 +175,5 @@ class Seq2Seq(nn.Module):
 
 def tiny() -> tuple[Seq2Seq, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return Seq2Seq(11, 8), Batch(source=torch.randint(11, (5, 4), generator=dice), x=torch.randint(11, (5, 7), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return Seq2Seq(11, 8), Batch(source=torch.randint(11, (5, 4), generator=rng), x=torch.randint(11, (5, 7), generator=rng))

@@ -141,5 +141,5 @@ def _size(size: tuple[int, int]) -> str:
 
 def tiny() -> tuple[UNet, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return UNet(1, 2, width=4, depth=2, padded=True), Batch(x=torch.rand(5, 1, 16, 12, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return UNet(1, 2, width=4, depth=2, padded=True), Batch(x=torch.rand(5, 1, 16, 12, generator=rng))

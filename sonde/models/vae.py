@@ -99,5 +99,5 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (32, 64), code
 
 def tiny() -> tuple[VAE, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return dense((1, 4, 4), (6,), 2), Batch(x=torch.rand(5, 1, 4, 4, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return dense((1, 4, 4), (6,), 2), Batch(x=torch.rand(5, 1, 4, 4, generator=rng))

@@ -92,5 +92,5 @@ def _error(what: str, fix: str = "") -> BadInput:
 
 def tiny() -> tuple[VGG, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return VGG(11, 3, 1, hidden=8), Batch(x=torch.rand(2, 1, 32, 32, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return VGG(11, 3, 1, hidden=8), Batch(x=torch.rand(2, 1, 32, 32, generator=rng))

@@ -143,5 +143,5 @@ def _size(image: tuple[int, ...]) -> str:
 
 def tiny() -> tuple[ViT, Batch]:
     """A small working instance with input."""
-    dice = torch.Generator().manual_seed(0)
-    return ViT((8, 6), 2, 8, 1, 2, 5, 1, 2.0), Batch(x=torch.rand(5, 1, 8, 6, generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    return ViT((8, 6), 2, 8, 1, 2, 5, 1, 2.0), Batch(x=torch.rand(5, 1, 8, 6, generator=rng))

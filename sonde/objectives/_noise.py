@@ -25,5 +25,5 @@ def normal(model: nn.Module, batch: Batch, shape: Sequence[int], field: str = "n
     dtype = like.dtype if like.is_floating_point() else torch.float32
     ids = batch.get("ids")  # other examples, other numbers
     first = 0 if ids is None or not len(ids) else int(ids[0])
-    dice = None if model.training else torch.Generator(like.device).manual_seed(first)
-    return torch.randn(*shape, generator=dice, device=like.device, dtype=dtype)
+    rng = None if model.training else torch.Generator(like.device).manual_seed(first)
+    return torch.randn(*shape, generator=rng, device=like.device, dtype=dtype)

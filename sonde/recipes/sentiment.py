@@ -100,9 +100,9 @@ def recipe(
     )
 
 
-def _mask_tokens(share: float, unknown: int, batch: fields.Batch, dice: Generator) -> fields.Batch:
+def _mask_tokens(share: float, unknown: int, batch: fields.Batch, rng: Generator) -> fields.Batch:
     """Some tokens become unknown ones, so that no single word decides."""
-    return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=dice) < share).to(batch.x.device), unknown, batch.x))
+    return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=rng) < share).to(batch.x.device), unknown, batch.x))
 
 
 def _begin(data: Data, unlabeled: int, seed: int, model: nn.Module) -> None:

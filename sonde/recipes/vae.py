@@ -74,9 +74,9 @@ def recipe(
     )
 
 
-def binarize(batch: Batch, dice: Generator) -> Batch:
+def binarize(batch: Batch, rng: Generator) -> Batch:
     """Pixels that are black or white with their gray value as chance."""
-    drawn = torch.rand(batch.x.shape, generator=dice, device=dice.device).to(batch.x.device) < batch.x
+    drawn = torch.rand(batch.x.shape, generator=rng, device=rng.device).to(batch.x.device) < batch.x
     return batch.replace(x=drawn.to(batch.x.dtype))
 
 
@@ -85,19 +85,19 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
     """Bounds on the log-likelihood of the test part in nats per picture, and three sheets of pictures."""
     assert data.test is not None
     model.eval()
-    objective, dice = Elbo(), generator(0, "report")
+    objective, rng = Elbo(), generator(0, "report")
     x = data.test[:].x
     mean, log_variance = (torch.cat(parts) for parts in zip(*(model.encode(part) for part in x.split(512))))
     each = (  # one draw a picture would move the mean of a small test part by a tenth of a nat
-        objective(model, Batch(x=part, noise=torch.randn(len(part), mean.shape[1], generator=dice)))
+        objective(model, Batch(x=part, noise=torch.randn(len(part), mean.shape[1], generator=rng)))
         for _ in range(DRAWS)
         for part in x.split(512)
     )
     terms = sum(each, start=Terms()).means()
     few = x[:MOST]
-    weighted = torch.cat([objective.log_likelihood(model, part, samples, dice) for part in few.split(512)])
+    weighted = torch.cat([objective.log_likelihood(model, part, samples, rng) for part in few.split(512)])
     used = int((mean.var(0) > 0.01).sum())
-    drawn = model.mean(model.codes(8 * ACROSS, dice))
+    drawn = model.mean(model.codes(8 * ACROSS, rng))
     sheet(folder, "samples", "Drawn from the prior", [("", drawn)], "Each pixel is its chance of being white; nothing is chosen by hand.")
     pairs = {"test pictures": x, "rebuilt": model.mean(mean[: 2 * ACROSS])}
     rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in pairs.items()]

@@ -67,8 +67,8 @@ def frozen_first(seed):
     return net
 
 
-def shaken(batch, dice):
-    return batch.replace(x=batch.x + torch.randn(batch.x.shape, generator=dice))
+def shaken(batch, rng):
+    return batch.replace(x=batch.x + torch.randn(batch.x.shape, generator=rng))
 
 
 def other(kind: str = "", value: float = 0.0, seed: int = 0):

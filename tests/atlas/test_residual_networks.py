@@ -54,7 +54,7 @@ mistakes.add("RES-10", "layers that are not frozen", red=("layers that learn", "
 @mistakes.add("RES-05", "sums that grow without a branch", red=("over 1/2", "over 1/(k + 1)"), count=2).replace(
     residual_networks, "_states"
 )
-def scaled(width, blocks, norm, dice):
+def scaled(width, blocks, norm, rng):
     k = torch.arange(blocks + 1.0)[:, None, None]
     return (k + 1 if norm else 2**k).sqrt() * torch.randn(32, width)
 

@@ -94,12 +94,12 @@ def reads(model: nn.Module) -> tuple[str, ...]:
 
 def draw_batch(model: nn.Module, seed: int = 1) -> Batch:
     """A batch of everything the model reads but lengths."""
-    dice = torch.Generator().manual_seed(seed)
-    x = torch.randint(V, (B, T), generator=dice)
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randint(V, (B, T), generator=rng)
     if isinstance(model, Vec2Seq):
-        vector = torch.randn(B, F, generator=dice, dtype=torch.float64)
-        return Batch(source=vector, x=x if isinstance(model.entry, nn.Embedding) else torch.randn(B, T, 2, generator=dice).double())
-    return Batch(x=x, source=torch.randint(V, (B, S), generator=dice)) if "source" in reads(model) else Batch(x=x)
+        vector = torch.randn(B, F, generator=rng, dtype=torch.float64)
+        return Batch(source=vector, x=x if isinstance(model.entry, nn.Embedding) else torch.randn(B, T, 2, generator=rng).double())
+    return Batch(x=x, source=torch.randint(V, (B, S), generator=rng)) if "source" in reads(model) else Batch(x=x)
 
 
 def outputs(output: Tensor | dict[str, Tensor]) -> list[Tensor]:

@@ -69,7 +69,7 @@ def last_digits(values: np.ndarray, bits: int) -> float:
     return float(np.abs(np.modf(values.astype(np.float64) * 2.0**bits)[0]).mean())
 
 
-def by_numpy(batch: Batch, dice: torch.Generator) -> Batch:
+def by_numpy(batch: Batch, rng: torch.Generator) -> Batch:
     """What a user's augmentation may do: compute with NumPy, and with Python's own functions."""
     double = exact(400, 400).double().numpy() + 40 * np.eye(400)
     single = exact(300, 300).numpy()

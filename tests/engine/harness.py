@@ -77,7 +77,7 @@ class Jitter(nn.Module):
         return x * (1 + 0.1 * random.gauss(0, 1)) + 0.1 * np.random.randn() + 0.001 * float(self.seen)
 
 
-def jitter(batch: Batch, dice: torch.Generator) -> Batch:
+def jitter(batch: Batch, rng: torch.Generator) -> Batch:
     """An augmentation that draws from the global generators instead of the one it is given."""
     return batch.replace(x=batch.x + 0.1 * (torch.rand(()) + random.random() + np.random.rand()))
 
@@ -105,9 +105,9 @@ def network() -> nn.Module:
 
 def pictures(many: int = 83) -> Data:
     """Noise with a bright corner that tells the class; 83 is no multiple of the batch."""
-    dice = torch.Generator().manual_seed(5)
-    y = torch.randint(0, 4, (many + 40,), generator=dice)
-    x = torch.randn(many + 40, 1, 8, 8, generator=dice)
+    rng = torch.Generator().manual_seed(5)
+    y = torch.randint(0, 4, (many + 40,), generator=rng)
+    x = torch.randn(many + 40, 1, 8, 8, generator=rng)
     for corner, (top, left) in enumerate(((0, 0), (0, 5), (5, 0), (5, 5))):
         x[y == corner, :, top : top + 3, left : left + 3] += 1.0
     parts = [TensorSource(x[a:b], y[a:b]) for a, b in ((0, many), (many, many + 20), (many + 20, many + 40))]
@@ -479,7 +479,7 @@ class Journal:
         self._unlink(None, path)
 
 
-def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> list[Any]:
+def crash(log: list[tuple], moment: int, rng: random.Random, target: Path) -> list[Any]:
     """Lay out in `target` what a power loss after `moment` entries of the log may leave; returns the notes made before it.
 
     What was synced is there.  Of what was not, anything may be: data complete, lost, torn or zeroed in blocks, file by
@@ -500,15 +500,15 @@ def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> l
             sure_names[node] = len(names.get(node, []))
         else:
             (data if kind in ("write", "cut") else names).setdefault(node, []).append(entry)
-    luck = dice.choice((0.0, 0.5, 0.9, 1.0))
+    luck = rng.choice((0.0, 0.5, 0.9, 1.0))
 
     def kept() -> bool:
-        return dice.random() < luck
+        return rng.random() < luck
 
     def content(node: int) -> bytes:
         entries, sure = data.get(node, []), sure_data.get(node, 0)
-        fate = "complete" if kept() else dice.choice(("lost", "torn", "zeroed", "zeroed"))
-        last = {"complete": len(entries), "lost": sure, "torn": dice.randint(sure, len(entries)), "zeroed": len(entries)}[fate]
+        fate = "complete" if kept() else rng.choice(("lost", "torn", "zeroed", "zeroed"))
+        last = {"complete": len(entries), "lost": sure, "torn": rng.randint(sure, len(entries)), "zeroed": len(entries)}[fate]
         buffer, safe = bytearray(), 0
         for index, (kind, _, place, *rest) in enumerate(entries[:last]):
             if kind == "cut":
@@ -517,9 +517,9 @@ def crash(log: list[tuple], moment: int, dice: random.Random, target: Path) -> l
                 buffer[place : place + len(rest[0])] = rest[0]
             safe = len(buffer) if index < sure else min(safe, len(buffer))
         if fate == "torn" and len(buffer) > safe:
-            del buffer[dice.randint(safe, len(buffer)) :]
+            del buffer[rng.randint(safe, len(buffer)) :]
         for start in range(safe, len(buffer) if fate == "zeroed" else 0, 512):
-            if dice.random() < 0.2:
+            if rng.random() < 0.2:
                 buffer[start : start + 512] = bytes(len(buffer[start : start + 512]))
         return bytes(buffer)
 
@@ -591,9 +591,9 @@ class Story:
 
     def crashes(self, states: int, target: Path, seed: int = 0) -> Counter[str]:
         """How often each wrong thing happens when the power fails at any point and the run is resumed."""
-        dice, counts = random.Random(seed), Counter[str]()
+        rng, counts = random.Random(seed), Counter[str]()
         for _ in range(states):
-            acknowledged = crash(self.log, dice.randint(0, len(self.log)), dice, target)
+            acknowledged = crash(self.log, rng.randint(0, len(self.log)), rng, target)
             counts[self._after(target / "run", max(acknowledged, default=0))] += 1
             shutil.rmtree(target)
         del counts[""]

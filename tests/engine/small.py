@@ -27,9 +27,9 @@ class Tagger(nn.Module):
 
 def tagger(dropout: float = 0.3, steps: int = 20, accumulate: int = 1, patience: int = 0) -> Recipe:
     """Padded sequences with a masked likelihood; 43 examples in batches of 10 leave an uneven last batch of 3."""
-    dice = torch.Generator().manual_seed(7)
-    tokens = torch.randint(11, (61, 5), generator=dice)
-    lengths = torch.randint(1, 6, (61,), generator=dice)
+    rng = torch.Generator().manual_seed(7)
+    tokens = torch.randint(11, (61, 5), generator=rng)
+    lengths = torch.randint(1, 6, (61,), generator=rng)
     mask = torch.arange(5) < lengths[:, None]
     source = TensorSource(tokens, (tokens * 2 + 1) % 3, mask=mask)
     return Recipe(
@@ -49,9 +49,9 @@ def tagger(dropout: float = 0.3, steps: int = 20, accumulate: int = 1, patience:
 
 def line(lr: float = 0.05, steps: int = 40, width: int = 8, dropout: float = 0.0, patience: int = 0, seed: int = 0) -> Recipe:
     """A noisy sine and an MLP."""
-    dice = torch.Generator().manual_seed(3)
-    x = torch.rand(90, 1, generator=dice) * 4 - 2
-    y = torch.sin(2 * x) + 0.1 * torch.randn(90, 1, generator=dice)
+    rng = torch.Generator().manual_seed(3)
+    x = torch.rand(90, 1, generator=rng) * 4 - 2
+    y = torch.sin(2 * x) + 0.1 * torch.randn(90, 1, generator=rng)
     source = TensorSource(x, y)
     return Recipe(
         model=lambda: nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 1)),

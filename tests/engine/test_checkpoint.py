@@ -91,33 +91,33 @@ Damage = Callable[[Path, random.Random], str]
 """changes something in the folder of a checkpoint; returns what"""
 
 
-def flip(folder: Path, dice: random.Random) -> str:
-    path = dice.choice(sorted(folder.iterdir()))
+def flip(folder: Path, rng: random.Random) -> str:
+    path = rng.choice(sorted(folder.iterdir()))
     data = bytearray(path.read_bytes())
-    place = dice.randrange(len(data))
-    data[place] ^= 1 << dice.randrange(8)
+    place = rng.randrange(len(data))
+    data[place] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
     return f"bit in {path.name} at {place}"
 
 
-def truncate(folder: Path, dice: random.Random) -> str:
-    path = dice.choice(sorted(folder.iterdir()))
-    os.truncate(path, dice.randrange(path.stat().st_size))
+def truncate(folder: Path, rng: random.Random) -> str:
+    path = rng.choice(sorted(folder.iterdir()))
+    os.truncate(path, rng.randrange(path.stat().st_size))
     return f"{path.name} cut"
 
 
-def lengthen(folder: Path, dice: random.Random) -> str:
-    path = dice.choice(sorted(folder.iterdir()))
-    path.write_bytes(path.read_bytes() + bytes(dice.randrange(1, 600)))
+def lengthen(folder: Path, rng: random.Random) -> str:
+    path = rng.choice(sorted(folder.iterdir()))
+    path.write_bytes(path.read_bytes() + bytes(rng.randrange(1, 600)))
     return f"{path.name} lengthened"
 
 
-def zero(folder: Path, dice: random.Random) -> str:
+def zero(folder: Path, rng: random.Random) -> str:
     """A block of zeros, where there is something else to lose."""
-    path = dice.choice(sorted(folder.iterdir()))
+    path = rng.choice(sorted(folder.iterdir()))
     data = bytearray(path.read_bytes())
     while True:
-        start = dice.randrange(len(data))
+        start = rng.randrange(len(data))
         length = len(data[start : start + 512])
         if any(data[start : start + 512]):
             data[start : start + 512] = bytes(length)
@@ -125,43 +125,43 @@ def zero(folder: Path, dice: random.Random) -> str:
             return f"{path.name} zeroed"
 
 
-def remove(folder: Path, dice: random.Random) -> str:
-    path = dice.choice(sorted(folder.iterdir()))
+def remove(folder: Path, rng: random.Random) -> str:
+    path = rng.choice(sorted(folder.iterdir()))
     path.unlink()
     return f"{path.name} removed"
 
 
-def add(folder: Path, dice: random.Random) -> str:
-    name = dice.choice(("extra.safetensors", "model.safetensors.old", ".hidden", "model.pt"))
+def add(folder: Path, rng: random.Random) -> str:
+    name = rng.choice(("extra.safetensors", "model.safetensors.old", ".hidden", "model.pt"))
     shutil.copy(folder / "model.safetensors", folder / name)
     return f"{name} added"
 
 
-def swap(folder: Path, dice: random.Random) -> str:
+def swap(folder: Path, rng: random.Random) -> str:
     """A file of another step."""
-    name = dice.choice(["model.safetensors", "optim.safetensors", "rng.safetensors", "state.json", "manifest.json"])
+    name = rng.choice(["model.safetensors", "optim.safetensors", "rng.safetensors", "state.json", "manifest.json"])
     shutil.copy(checkpoints.path_of(folder.parent, BEFORE) / name, folder / name)
     return f"{name} of another step"
 
 
-def mix(folder: Path, dice: random.Random) -> str:
+def mix(folder: Path, rng: random.Random) -> str:
     """Two files of the same checkpoint, each under the other's name."""
-    one, other = dice.sample(["model.safetensors", "optim.safetensors", "rng.safetensors", "state.json"], 2)
+    one, other = rng.sample(["model.safetensors", "optim.safetensors", "rng.safetensors", "state.json"], 2)
     data = (folder / one).read_bytes()
     (folder / one).write_bytes((folder / other).read_bytes())
     (folder / other).write_bytes(data)
     return f"{one} and {other} swapped"
 
 
-def edit(folder: Path, dice: random.Random) -> str:
+def edit(folder: Path, rng: random.Random) -> str:
     """A manifest that says something else."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    name = dice.choice(sorted(manifest["files"]))
-    change = dice.randrange(8)
+    name = rng.choice(sorted(manifest["files"]))
+    change = rng.randrange(8)
     if change == 0:
-        manifest["step"] += dice.choice((-1, 1, 5))
+        manifest["step"] += rng.choice((-1, 1, 5))
     elif change == 1:
-        manifest["files"][name][0] += dice.choice((-1, 1))
+        manifest["files"][name][0] += rng.choice((-1, 1))
     elif change == 2:
         manifest["files"][name][1] = hashlib.sha256(b"").hexdigest()
     elif change == 3:
@@ -169,11 +169,11 @@ def edit(folder: Path, dice: random.Random) -> str:
     elif change == 4:
         manifest["files"]["../../outside"] = [1, "0"]
     elif change == 5:
-        manifest["files"] = dice.choice(([], None, 3, "x", [name]))
+        manifest["files"] = rng.choice(([], None, 3, "x", [name]))
     elif change == 6:
-        manifest["files"][name] = dice.choice((None, [], [1], "x", {}, [1, 2, 3], [None, None]))
+        manifest["files"][name] = rng.choice((None, [], [1], "x", {}, [1, 2, 3], [None, None]))
     else:
-        manifest["format"] = dice.choice((0, None, "1", -1, 1.5, [1]))
+        manifest["format"] = rng.choice((0, None, "1", -1, 1.5, [1]))
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return f"manifest edited ({change})"
 
@@ -184,11 +184,11 @@ DAMAGES: tuple[Damage, ...] = (flip, flip, flip, truncate, lengthen, zero, zero,
 @pytest.mark.parametrize("part", range(4))
 def test_damage_is_always_seen(part: int, run: Path) -> None:
     """1,000 damaged checkpoints in all: each is found out before use, told about and kept; the one before it is loaded."""
-    folder, dice = run / "checkpoints", random.Random(part)
+    folder, rng = run / "checkpoints", random.Random(part)
     sound = checkpoints.path_of(folder, NEWEST)
     whole = {path.name: path.read_bytes() for path in sound.iterdir()}
     for _ in range(250):
-        what = dice.choice(DAMAGES)(sound, dice)
+        what = rng.choice(DAMAGES)(sound, rng)
         damaged = {path.name: path.read_bytes() for path in sound.iterdir()}
         assert damaged != whole, what
         messages: list[str] = []

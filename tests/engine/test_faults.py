@@ -457,10 +457,10 @@ def test_a_signal_in_a_save_lets_it_finish(offset: int, memory: Path, reference:
 @pytest.mark.parametrize("seed", range(6))
 def test_signals_at_random_times(seed: int, memory: Path, reference: dict[str, str]) -> None:
     """Every finished step is saved, and the code tells the signal."""
-    dice, steps = random.Random(seed), Steps()
-    number = dice.choice(list(CODES))
+    rng, steps = random.Random(seed), Steps()
+    number = rng.choice(list(CODES))
     running = attempt(memory / "run", before=steps.counting())
-    wanted = dice.randint(1, STEPS - 4)
+    wanted = rng.randint(1, STEPS - 4)
     while steps.done < wanted:
         assert not running.ends_within(0.0005)
     running.send(number)
@@ -578,11 +578,11 @@ class JumpingClock:
     """Years forward, years back, at every look."""
 
     def __init__(self) -> None:
-        self.dice, self.looks = random.Random(0), 0
+        self.rng, self.looks = random.Random(0), 0
 
     def now(self) -> datetime.datetime:
         self.looks += 1
-        return datetime.datetime(2020, 1, 1) + datetime.timedelta(days=self.dice.choice((-3650, -1, 0, 1, 3650)), seconds=self.looks)
+        return datetime.datetime(2020, 1, 1) + datetime.timedelta(days=self.rng.choice((-3650, -1, 0, 1, 3650)), seconds=self.looks)
 
 
 def test_a_clock_that_jumps_changes_nothing(

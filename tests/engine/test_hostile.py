@@ -304,48 +304,48 @@ def good_header() -> tuple[dict[str, Any], bytes]:
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def changed(value: Any, dice: random.Random) -> Any:
+def changed(value: Any, rng: random.Random) -> Any:
     """A JSON value with one thing in it replaced, removed, doubled or moved, wherever that is."""
     value = copy.deepcopy(value)
-    if isinstance(value, dict) and value and dice.random() < 0.85:
-        key = dice.choice(sorted(value))
-        action = dice.randrange(6)
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(sorted(value))
+        action = rng.randrange(6)
         if action == 0:
             del value[key]
         elif action == 1:
-            value[str(dice.choice(ODD))[:50]] = value[key]
+            value[str(rng.choice(ODD))[:50]] = value[key]
         elif action == 2:
-            value[dice.choice(("__metadata__", "a", "b", "dtype", "shape"))] = dice.choice(ODD)
+            value[rng.choice(("__metadata__", "a", "b", "dtype", "shape"))] = rng.choice(ODD)
         else:
-            value[key] = changed(value[key], dice)
+            value[key] = changed(value[key], rng)
         return value
-    if isinstance(value, list) and value and dice.random() < 0.7:
-        place = dice.randrange(len(value))
-        action = dice.randrange(3)
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        place = rng.randrange(len(value))
+        action = rng.randrange(3)
         if action == 0:
             del value[place]
         elif action == 1:
-            value.insert(place, dice.choice(ODD))
+            value.insert(place, rng.choice(ODD))
         else:
-            value[place] = changed(value[place], dice)
+            value[place] = changed(value[place], rng)
         return value
-    return value + dice.choice((-1, 1, 8, 2**40)) if type(value) is int and dice.random() < 0.5 else dice.choice(ODD)
+    return value + rng.choice((-1, 1, 8, 2**40)) if type(value) is int and rng.random() < 0.5 else rng.choice(ODD)
 
 
-def written(header: Any, body: bytes, dice: random.Random) -> bytes:
+def written(header: Any, body: bytes, rng: random.Random) -> bytes:
     """A file with that header, and now and then a lie about its length, a broken text or a torn end."""
-    text = json.dumps(header, ensure_ascii=dice.random() < 0.9).encode("utf-8", "surrogatepass")
-    lie = dice.randrange(12)
+    text = json.dumps(header, ensure_ascii=rng.random() < 0.9).encode("utf-8", "surrogatepass")
+    lie = rng.randrange(12)
     if lie == 0:
         text = text.replace(b'"a"', b'"b"', 1)  # the same name twice
     elif lie == 1:
         text = text.replace(b"[", b"[" * 2000, 1)
     elif lie == 2:
-        text = text[: dice.randrange(len(text))]
+        text = text[: rng.randrange(len(text))]
     elif lie == 3:
-        text = bytes(dice.randrange(256) if dice.random() < 0.02 else byte for byte in text)
-    length = dice.choice((0, 1, len(text) - 1, len(text) + 1, 2**31, 2**63, 2**64 - 1)) if lie == 4 else len(text)
-    body = body[: dice.randrange(len(body))] if lie == 5 else body + bytes(dice.randrange(9)) if lie == 6 else body
+        text = bytes(rng.randrange(256) if rng.random() < 0.02 else byte for byte in text)
+    length = rng.choice((0, 1, len(text) - 1, len(text) + 1, 2**31, 2**63, 2**64 - 1)) if lie == 4 else len(text)
+    body = body[: rng.randrange(len(body))] if lie == 5 else body + bytes(rng.randrange(9)) if lie == 6 else body
     return max(length, 0).to_bytes(8, "little") + text + body
 
 
@@ -353,14 +353,14 @@ def test_five_thousand_headers_that_lie(half: Path, memory: Path) -> None:
     """Tensors or ValueError; never another error, a pause, or memory beyond the file."""
 
     def act() -> None:
-        dice, (header, body) = random.Random(0), good_header()
+        rng, (header, body) = random.Random(0), good_header()
         longest, refused = 0.0, 0
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(5000):
             mutated = header
-            for _ in range(dice.randint(1, 3)):
-                mutated = changed(mutated, dice)
-            data = written(mutated, body, dice)
+            for _ in range(rng.randint(1, 3)):
+                mutated = changed(mutated, rng)
+            data = written(mutated, body, rng)
             start = time.perf_counter()
             try:
                 contents = tensors.decode(data)
@@ -399,7 +399,7 @@ def test_a_record_that_lies_meets_only_our_errors(name: str, half: Path, memory:
     """Values of the wrong kind anywhere in a record of a run, also where checksums vouch for it."""
 
     def act() -> None:
-        dice, path = random.Random(1), Path(shutil.copytree(half, memory / "run"))
+        rng, path = random.Random(1), Path(shutil.copytree(half, memory / "run"))
         folder = checkpoints.path_of(path / "checkpoints", NEWEST)
         place = folder / name if name in PARTS else path / name
         if name == "result.json":
@@ -408,7 +408,7 @@ def test_a_record_that_lies_meets_only_our_errors(name: str, half: Path, memory:
             place.write_bytes(files.dump_json([3, 4]))
         good = json.loads(place.read_text())
         for _ in range(80):
-            mutated = changed(good, dice)
+            mutated = changed(good, rng)
             try:
                 data = files.dump_json(mutated)
             except (ValueError, UnicodeEncodeError):
@@ -421,7 +421,7 @@ def test_a_record_that_lies_meets_only_our_errors(name: str, half: Path, memory:
             else:
                 place.write_bytes(data)
             read_everything(path)
-            if dice.random() < 0.25:
+            if rng.random() < 0.25:
                 again = Path(shutil.copytree(path, memory / "again"))
                 resumed(again)
                 shutil.rmtree(again)

@@ -54,14 +54,14 @@ def test_nothing_compared_is_left_out(reference: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("number", range(12))
 def test_killed_at_random_instants(number: int, memory: Path, reference: dict[str, str]) -> None:
-    dice = random.Random(number)
+    rng = random.Random(number)
     start = time.perf_counter()
     finished(memory / "whole")
     length = time.perf_counter() - start
-    kills, most, path = 0, dice.randint(1, 5), memory / "run"
+    kills, most, path = 0, rng.randint(1, 5), memory / "run"
     while True:
         running = attempt(path)
-        if kills < most and not running.ends_within(dice.uniform(0.02, length)):
+        if kills < most and not running.ends_within(rng.uniform(0.02, length)):
             running.send(signal.SIGKILL)
         outcome = running.wait()
         if not outcome.killed:
@@ -74,7 +74,7 @@ def test_killed_at_random_instants(number: int, memory: Path, reference: dict[st
 @pytest.mark.parametrize("third", range(3))
 def test_killed_at_every_call_of_a_save(third: int, memory: Path, reference: dict[str, str]) -> None:
     """Kills aimed at every system call of a save, its retention and the rows after it, several in one run."""
-    dice = random.Random(3)
+    rng = random.Random(3)
     calls = calls_of_a_save(memory / "calls")
     assert len(calls) > 30
     left = calls[third::3]
@@ -83,7 +83,7 @@ def test_killed_at_every_call_of_a_save(third: int, memory: Path, reference: dic
         runs += 1
         path = memory / f"run-{runs}"
         while left:
-            save = dice.choice((0, 1)) if path.exists() else 2
+            save = rng.choice((0, 1)) if path.exists() else 2
             outcome = attempt(path, kill_in_save(save, left[-1])).wait()
             if not outcome.killed:
                 outcome.done()

@@ -110,9 +110,9 @@ def test_workers_finish(tmp_path: Path) -> None:
 
 def test_killed_workers_are_replaced(tmp_path: Path) -> None:
     """Rank 0 or 1, five times in one run, at any of its steps: the result is that of a run nobody touched."""
-    dice = random.Random(7)
-    plan = sorted(dice.sample(range(1, STEPS), 5))
-    victims = [dice.randrange(2) for _ in plan]
+    rng = random.Random(7)
+    plan = sorted(rng.sample(range(1, STEPS), 5))
+    victims = [rng.randrange(2) for _ in plan]
     killed_at = torch.zeros(5, dtype=torch.float64).share_memory_()
     back_at = torch.zeros(5, dtype=torch.float64).share_memory_()
 

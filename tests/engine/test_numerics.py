@@ -112,8 +112,8 @@ def spoiled_recipe(
     model = network()
     model.insert(3, Spoiled(poison, place))  # type: ignore[union-attr]
 
-    def augment(batch: Batch, dice: torch.Generator) -> Batch:
-        batch = clean.augment(batch, dice)  # type: ignore[misc]
+    def augment(batch: Batch, rng: torch.Generator) -> Batch:
+        batch = clean.augment(batch, rng)  # type: ignore[misc]
         poison.see(batch)
         return batch.replace(x=poison.into(batch.x)) if poison.armed and place == "input" else batch
 
@@ -324,8 +324,8 @@ def first_objection(guard: Guard, losses: list[float], norms: list[float] | None
 
 
 def noise(many: int, seed: int = 0) -> list[float]:
-    dice = random.Random(seed)
-    return [1.0 + 0.1 * dice.gauss(0, 1) for _ in range(many)]
+    rng = random.Random(seed)
+    return [1.0 + 0.1 * rng.gauss(0, 1) for _ in range(many)]
 
 
 def test_a_hard_batch_after_a_perfect_fit_is_no_explosion() -> None:

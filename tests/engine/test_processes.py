@@ -62,9 +62,9 @@ def test_shards_without_dropout_are_the_undivided_run_up_to_rounding(tmp_path):
 
 
 def test_a_killed_worker_is_replaced_and_nothing_changes(tmp_path, one):
-    dice = random.Random(5)
+    rng = random.Random(5)
     for trial in range(3):
-        recipe = tagger().replace(callbacks=[KillSelf(dice.randrange(2, 19), dice.randrange(2), tmp_path / f"killed-{trial}")])
+        recipe = tagger().replace(callbacks=[KillSelf(rng.randrange(2, 19), rng.randrange(2), tmp_path / f"killed-{trial}")])
         run = sonde.train(recipe, run=tmp_path / f"r{trial}", processes=2, shards=4, checkpoint_every=5, quiet=True)
         assert (tmp_path / f"killed-{trial}").exists()
         assert_same_bits(run, one)

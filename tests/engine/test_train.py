@@ -353,7 +353,7 @@ LATE = {
         "layer '1' BatchNorm1d",
     ),
     "frozen": (lambda: line().replace(model=lambda: nn.Linear(1, 1).requires_grad_(False)), "no trainable parameters"),
-    "augmentation": (lambda: line().replace(augment=lambda batch, dice: batch.x.flipp()), "a training batch failed"),
+    "augmentation": (lambda: line().replace(augment=lambda batch, rng: batch.x.flipp()), "a training batch failed"),
 }
 
 

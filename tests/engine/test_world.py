@@ -31,10 +31,8 @@ def test_more_processes_than_shards_is_refused() -> None:
 
 def parts_of(shards: int, length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """Numbers of very different size, so that another order of summing gives other bits."""
-    dice = torch.Generator().manual_seed(shards * 1000 + length)
-    return [
-        (torch.randn(length, generator=dice) * 10.0 ** torch.randint(-4, 5, (length,), generator=dice)).to(dtype) for _ in range(shards)
-    ]
+    rng = torch.Generator().manual_seed(shards * 1000 + length)
+    return [(torch.randn(length, generator=rng) * 10.0 ** torch.randint(-4, 5, (length,), generator=rng)).to(dtype) for _ in range(shards)]
 
 
 def by_hand(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -131,19 +129,19 @@ def test_not_a_number_wins() -> None:
 
 def test_broadcast_of_any_type_and_layout() -> None:
     def work(world: World) -> bool:
-        dice = torch.Generator().manual_seed(world.rank)
-        image = torch.randn(2, 3, 4, 5, generator=dice).to(memory_format=torch.channels_last).requires_grad_()
+        rng = torch.Generator().manual_seed(world.rank)
+        image = torch.randn(2, 3, 4, 5, generator=rng).to(memory_format=torch.channels_last).requires_grad_()
         tensors = [
             image,
             torch.tensor(world.rank == 0),
             torch.full((), 7 - world.rank),
-            torch.randn(6, 4, generator=dice).t(),
+            torch.randn(6, 4, generator=rng).t(),
             torch.zeros(0),
         ]
         tensors += [torch.full((3,), 1.5 - world.rank, dtype=torch.bfloat16)]
         world.broadcast_(tensors)
-        dice = torch.Generator().manual_seed(0)
-        expected = [torch.randn(2, 3, 4, 5, generator=dice), torch.tensor(True), torch.tensor(7), torch.randn(6, 4, generator=dice).t()]
+        rng = torch.Generator().manual_seed(0)
+        expected = [torch.randn(2, 3, 4, 5, generator=rng), torch.tensor(True), torch.tensor(7), torch.randn(6, 4, generator=rng).t()]
         expected += [torch.zeros(0), torch.full((3,), 1.5, dtype=torch.bfloat16)]
         return all(map(torch.equal, tensors, expected)) and image.is_contiguous(memory_format=torch.channels_last)
 

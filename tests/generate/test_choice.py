@@ -75,8 +75,8 @@ def test_the_ends_of_the_dice_are_tokens_that_may_come():
 
 def test_dice_are_uniform_and_belong_to_their_row():
     rows = [torch.tensor([n]) for n in range(5)]
-    dice, alone = Dice(3, rows), Dice(3, rows[4:])
-    rolls = torch.stack([dice.roll() for _ in range(500)])
+    rng, alone = Dice(3, rows), Dice(3, rows[4:])
+    rolls = torch.stack([rng.roll() for _ in range(500)])
     assert torch.equal(rolls[:, 4], torch.cat([alone.roll() for _ in range(500)]))
     assert len(rolls.unique()) == rolls.numel() and abs(float(rolls.mean()) - 0.5) < 4 * (1 / 12 / 2500) ** 0.5
     assert not torch.equal(Dice(4, rows).roll(), rolls[0])

@@ -18,10 +18,10 @@ def theirs(hypotheses: list[list[str]], references: list[list[str]]) -> float:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_bleu_of_sacrebleu(seed):
-    dice = random.Random(seed)
-    references = [[dice.choice("abcde") for _ in range(dice.randint(1, 14))] for _ in range(20)]
-    changed = 0.5 * dice.random()
-    hypotheses = [[w if dice.random() > changed else dice.choice("abcde") for w in row][: dice.choice([3, 9, 99])] for row in references]
+    rng = random.Random(seed)
+    references = [[rng.choice("abcde") for _ in range(rng.randint(1, 14))] for _ in range(20)]
+    changed = 0.5 * rng.random()
+    hypotheses = [[w if rng.random() > changed else rng.choice("abcde") for w in row][: rng.choice([3, 9, 99])] for row in references]
     hypotheses = [[*row, *row[:2]] if seed % 2 else row for row in hypotheses]  # too long and too short ones
     assert bleu(hypotheses, references) == pytest.approx(theirs(hypotheses, references), abs=1e-9)
     assert bleu(references, references) == pytest.approx(100)

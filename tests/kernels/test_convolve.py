@@ -42,10 +42,10 @@ def last(x: Tensor) -> Tensor:
 
 def inputs(size: tuple[int, int, int, int, int]) -> dict[str, Tensor]:
     images, into, out, height, width = size
-    dice = torch.Generator().manual_seed(sum(size))
+    rng = torch.Generator().manual_seed(sum(size))
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=dice, dtype=torch.float64)
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
 
     shapes = {"x": (images, into, height, width), "weight": (out, into, 3, 3), "bias": (out,), "dy": (images, out, height, width)}
     return {name: normal(*shape) for name, shape in shapes.items()}

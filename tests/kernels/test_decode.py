@@ -33,7 +33,7 @@ def threads(request):
 
 
 @pytest.fixture
-def dice():
+def rng():
     return torch.Generator().manual_seed(3)
 
 
@@ -48,9 +48,9 @@ def none(rows):
 @KINDS
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("rows", "size", "out"), [(1, 40, 70), (2, 16, 33), (3, 5, 3), (8, 67, 129), (1, 1, 1)])
-def test_linear_is_torchs(dice, dtype, activation, rows, size, out):
-    x, weight, bias = torch.randn(rows, size, generator=dice), torch.randn(out, size, generator=dice), torch.randn(out, generator=dice)
-    times, add = torch.randn(rows, out, generator=dice), torch.randn(rows, out, generator=dice)
+def test_linear_is_torchs(rng, dtype, activation, rows, size, out):
+    x, weight, bias = torch.randn(rows, size, generator=rng), torch.randn(out, size, generator=rng), torch.randn(out, generator=rng)
+    times, add = torch.randn(rows, out, generator=rng), torch.randn(rows, out, generator=rng)
     x, weight, bias, times, add = (t.to(dtype) for t in (x, weight, bias, times, add))
     program = Program(rows, dtype)
     for name, value in (("x", x), ("times", times), ("y", add)):
@@ -62,8 +62,8 @@ def test_linear_is_torchs(dice, dtype, activation, rows, size, out):
 
 
 @pytest.mark.parametrize(("rows", "size", "out"), [(1, 128, 70), (2, 65, 33), (5, 5, 3)])
-def test_bytes_multiply_as_the_numbers_they_stand_for(dice, rows, size, out):
-    x, weight = torch.randn(rows, size, generator=dice), torch.randn(out, size, generator=dice)
+def test_bytes_multiply_as_the_numbers_they_stand_for(rng, rows, size, out):
+    x, weight = torch.randn(rows, size, generator=rng), torch.randn(out, size, generator=rng)
     data, scales = quantize(weight)
     meant = (data.unflatten(1, (-1, GROUP)) * scales.unsqueeze(-1)).flatten(1)[:, :size]
     assert (meant - weight).abs().max() <= 0.501 * scales.max()  # half a step, and rounding of the product
@@ -83,9 +83,9 @@ def test_bytes_of_nothing_are_nothing():
 
 @KINDS
 @pytest.mark.parametrize("size", [8, 37])
-def test_norms_are_torchs(dice, dtype, size):
-    x, gate = torch.randn(2, size, generator=dice).to(dtype), torch.randn(2, size, generator=dice).to(dtype)
-    weight, bias = torch.randn(size, generator=dice).to(dtype), torch.randn(size, generator=dice).to(dtype)
+def test_norms_are_torchs(rng, dtype, size):
+    x, gate = torch.randn(2, size, generator=rng).to(dtype), torch.randn(2, size, generator=rng).to(dtype)
+    weight, bias = torch.randn(size, generator=rng).to(dtype), torch.randn(size, generator=rng).to(dtype)
     wanted = {
         "layer": F.layer_norm(x, (size,), weight, bias, 1e-5),
         "rms": F.rms_norm(x, (size,), weight, 1e-6),
@@ -109,12 +109,12 @@ def test_norms_are_torchs(dice, dtype, size):
 @KINDS
 @pytest.mark.parametrize(("heads", "groups", "d"), [(6, 6, 8), (4, 2, 10), (3, 1, 34)])
 @pytest.mark.parametrize("how", ["plain", "rotary", "alibi"])
-def test_attention_over_kept_keys(dice, dtype, heads, groups, d, how):
+def test_attention_over_kept_keys(rng, dtype, heads, groups, d, how):
     seen, room = torch.tensor([70, 0, 3]), 80
     rows = len(seen)
-    k, v = (torch.randn(rows, groups, room, d, generator=dice).to(dtype) for _ in range(2))
-    qkv = torch.randn(rows, (heads + 2 * groups) * d, generator=dice).to(dtype)
-    slopes = torch.rand(heads, generator=dice).to(dtype)
+    k, v = (torch.randn(rows, groups, room, d, generator=rng).to(dtype) for _ in range(2))
+    qkv = torch.randn(rows, (heads + 2 * groups) * d, generator=rng).to(dtype)
+    slopes = torch.rand(heads, generator=rng).to(dtype)
     q, new_k, new_v = qkv.view(rows, heads + 2 * groups, d).split((heads, groups, groups), 1)
     if how == "rotary":
         angle = seen[:, None, None].double() * 100.0 ** (-torch.arange(0, d, 2).double() / d)
@@ -156,9 +156,9 @@ def test_attention_over_kept_keys(dice, dtype, heads, groups, d, how):
 
 @KINDS
 @pytest.mark.parametrize(("taps", "size"), [(4, 24), (1, 9), (3, 35)])
-def test_short_convolution(dice, dtype, taps, size):
-    x, tail = torch.randn(2, size, generator=dice).to(dtype), torch.randn(2, taps - 1, size, generator=dice).to(dtype)
-    weight, bias = torch.randn(taps, size, generator=dice).to(dtype), torch.randn(size, generator=dice).to(dtype)
+def test_short_convolution(rng, dtype, taps, size):
+    x, tail = torch.randn(2, size, generator=rng).to(dtype), torch.randn(2, taps - 1, size, generator=rng).to(dtype)
+    weight, bias = torch.randn(taps, size, generator=rng).to(dtype), torch.randn(size, generator=rng).to(dtype)
     whole = torch.cat([tail, x.unsqueeze(1)], 1)
     program, after = Program(2, dtype), torch.empty_like(tail)
     program.tensor("x", size).copy_(x)
@@ -171,11 +171,11 @@ def test_short_convolution(dice, dtype, taps, size):
 
 @KINDS
 @pytest.mark.parametrize("sizes", [(4, 2, 3, 9), (2, 2, 5, 32), (3, 1, 4, 40)])
-def test_recurrence_of_mamba(dice, dtype, sizes):
+def test_recurrence_of_mamba(rng, dtype, sizes):
     heads, groups, K, V = sizes
-    v, k, q = (torch.randn(2, n, d, generator=dice).to(dtype) for n, d in ((heads, V), (groups, K), (groups, K)))
-    state, step = torch.randn(2, heads, K, V, generator=dice).to(dtype), torch.randn(2, heads, generator=dice).to(dtype)
-    bias, log_rate, skip = (torch.randn(heads, generator=dice).to(dtype) for _ in range(3))
+    v, k, q = (torch.randn(2, n, d, generator=rng).to(dtype) for n, d in ((heads, V), (groups, K), (groups, K)))
+    state, step = torch.randn(2, heads, K, V, generator=rng).to(dtype), torch.randn(2, heads, generator=rng).to(dtype)
+    bias, log_rate, skip = (torch.randn(heads, generator=rng).to(dtype) for _ in range(3))
     a = F.softplus(step + bias).clamp(0.3, 1.1)
     keys, queries = (x.repeat_interleave(heads // groups, 1) for x in (k, q))
     kept = (-a * log_rate.exp()).exp()[..., None, None]
@@ -198,14 +198,14 @@ def test_recurrence_of_mamba(dice, dtype, sizes):
     close(program.tensor("y", heads * V), read.flatten(1))
 
 
-def test_a_long_program_meets_at_every_barrier(dice, threads):
+def test_a_long_program_meets_at_every_barrier(rng, threads):
     """Each product needs all of the one before it, so a thread that does not wait is seen; torch's own threads work in between."""
-    turn = torch.linalg.qr(torch.randn(48, 48, generator=dice, dtype=torch.float64))[0].contiguous()
+    turn = torch.linalg.qr(torch.randn(48, 48, generator=rng, dtype=torch.float64))[0].contiguous()
     program = Program(1, torch.float64)
     spaces = [program.add_shared(name, 48) for name in "ab"]
     for i in range(200):
         program.linear(spaces[i % 2], spaces[1 - i % 2], turn)
-    x, big = torch.randn(1, 48, generator=dice, dtype=torch.float64), torch.randn(300, 300, generator=dice)
+    x, big = torch.randn(1, 48, generator=rng, dtype=torch.float64), torch.randn(300, 300, generator=rng)
     wanted = x @ torch.linalg.matrix_power(turn, 200).T
     for _ in range(20):
         program.tensor("a", 48).copy_(x)

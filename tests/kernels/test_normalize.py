@@ -30,10 +30,10 @@ def last(x: Tensor) -> Tensor:
 
 def inputs(size: tuple[int, int, int, int], far: float = 3.0) -> dict[str, Tensor]:
     """Images whose channels have means of the order `far` and deviations of the order 1."""
-    dice, C = torch.Generator().manual_seed(sum(size)), size[1]
+    rng, C = torch.Generator().manual_seed(sum(size)), size[1]
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=dice, dtype=torch.float64)
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
 
     x = (0.5 + normal(1, C, 1, 1).abs()) * normal(*size) + far * normal(1, C, 1, 1)
     other, dy = normal(*size), normal(*size)

@@ -34,10 +34,10 @@ def subject(chances: torch.Tensor, y: torch.Tensor) -> Subject:
 
 @pytest.mark.parametrize("bins", [1, 7, 10, 33])
 def test_the_curve_equals_scikit_learn(bins: int) -> None:
-    dice = torch.Generator().manual_seed(0)
-    chances = (3 * torch.randn(613, 5, generator=dice, dtype=torch.float64)).softmax(-1)
-    y = torch.randint(0, 5, (613,), generator=dice)
-    y = torch.where(torch.rand(613, generator=dice) < 0.7, chances.argmax(-1), y)
+    rng = torch.Generator().manual_seed(0)
+    chances = (3 * torch.randn(613, 5, generator=rng, dtype=torch.float64)).softmax(-1)
+    y = torch.randint(0, 5, (613,), generator=rng)
+    y = torch.where(torch.rand(613, generator=rng) < 0.7, chances.argmax(-1), y)
     reading, counts = calibration.read(subject(chances, y), bins=bins)
     sure = chances.amax(-1).numpy()
     right, confidence = calibration_curve((chances.argmax(-1) == y).numpy(), sure, n_bins=bins)

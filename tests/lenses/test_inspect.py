@@ -100,8 +100,8 @@ class Named(nn.Module):
 
 
 def named(n: int, objective: object, shared: bool = False) -> Subject:
-    dice = torch.Generator().manual_seed(0)
-    return Subject(Named(shared), Batch(x=torch.randn(n, 3, generator=dice), y=torch.arange(n) % 2), objective)
+    rng = torch.Generator().manual_seed(0)
+    return Subject(Named(shared), Batch(x=torch.randn(n, 3, generator=rng), y=torch.arange(n) % 2), objective)
 
 
 @pytest.mark.parametrize("n", [7, 1300])

@@ -77,9 +77,9 @@ def test_bad_tokens_are_refused():
 def test_it_learns_what_a_bigram_cannot(tmp_path):
     """After two tokens a, b comes a + b modulo 7; the bigram sees b only."""
     tokens = [1, 2]
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     while len(tokens) < 3000:
-        noise = int(torch.randint(7, (1,), generator=dice)) if torch.rand(1, generator=dice) < 0.1 else 0
+        noise = int(torch.randint(7, (1,), generator=rng)) if torch.rand(1, generator=rng) < 0.1 else 0
         tokens.append((tokens[-1] + tokens[-2] + noise) % 7)
     row = torch.tensor(tokens)
     recipe = Recipe(
@@ -99,9 +99,9 @@ def test_it_learns_what_a_bigram_cannot(tmp_path):
 
 def test_a_recurrent_model_remembers_what_left_the_window(tmp_path):
     """The last token repeats the first; between them lie more tokens than the window holds."""
-    dice = torch.Generator().manual_seed(0)
-    rows = torch.randint(2, (256, 7), generator=dice) + 2
-    rows[:, 0] = torch.randint(2, (256,), generator=dice)
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randint(2, (256, 7), generator=rng) + 2
+    rows[:, 0] = torch.randint(2, (256,), generator=rng)
     rows = torch.cat([rows, rows[:, :1]], 1)
     mask = (torch.arange(7) == 6).expand(256, 7)
     source = TensorSource(rows[:, :-1], rows[:, 1:], mask=mask)

@@ -22,8 +22,8 @@ def make(attention: str, feeding: bool, mixer: str = "gla heads=2", **options: o
 
 
 def pair() -> tuple[Tensor, Tensor]:
-    dice = torch.Generator().manual_seed(1)
-    return torch.randint(V, (B, S), generator=dice), torch.randint(W, (B, T), generator=dice)
+    rng = torch.Generator().manual_seed(1)
+    return torch.randint(V, (B, S), generator=rng), torch.randint(W, (B, T), generator=rng)
 
 
 def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

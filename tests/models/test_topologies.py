@@ -84,10 +84,10 @@ def test_sampling_then_scoring_is_consistent() -> None:
     model = Vec2Seq(F_IN, 2, width=8, mixer="gla heads=2").double()
     source = torch.randn(1, F_IN).double()
     _, _, log_p = binary(model, source)
-    n, dice = 20_000, torch.Generator().manual_seed(0)
+    n, rng = 20_000, torch.Generator().manual_seed(0)
 
     def draw(raw: Tensor) -> Tensor:
-        return torch.multinomial(raw[:, -1].softmax(-1), 1, generator=dice)
+        return torch.multinomial(raw[:, -1].softmax(-1), 1, generator=rng)
 
     with torch.no_grad():
         drawn = model.sample(source.expand(n, -1), torch.zeros(n, 1, dtype=torch.long), 3, draw)

@@ -24,11 +24,11 @@ def timm() -> Any:
 
 def lived(model: nn.Module, seed: int = 1) -> nn.Module:
     """The model with norms as after some training, so that a norm in the wrong place shows."""
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for part in model.modules():
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
                 for values, least in ((part.weight, 0.5), (part.running_var, 0.5), (part.bias, -0.3), (part.running_mean, -0.3)):
                     if values is not None:
-                        values.copy_(torch.rand(values.shape, generator=dice) * (1 if least > 0 else 0.6) + least)
+                        values.copy_(torch.rand(values.shape, generator=rng) * (1 if least > 0 else 0.6) + least)
     return model

@@ -180,9 +180,9 @@ def test_what_may_not_be_joined_is_left(name):
 @pytest.mark.parametrize("seed", range(25))
 def test_random_programs(seed):
     """Layers and operations, some in place, on values drawn at random."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     parts = [lived(part, seed) for part in (conv(), conv(), nn.BatchNorm2d(3), nn.BatchNorm2d(3))]
-    moves = [(dice.randrange(10), dice.random(), dice.random()) for _ in range(14)]
+    moves = [(rng.randrange(10), rng.random(), rng.random()) for _ in range(14)]
 
     def use(net, x):
         held = [x * 1]

@@ -63,9 +63,9 @@ def served(model: nn.Module) -> int:
 def trained(model: nn.Module, side: int, steps: int = 2) -> list[Tensor]:
     """Losses of a few steps, then the whole state and the gradients of the last one."""
     model = copy.deepcopy(model).double().to(memory_format=torch.channels_last)
-    dice, losses = torch.Generator().manual_seed(1), []
+    rng, losses = torch.Generator().manual_seed(1), []
     for _ in range(steps):
-        x = torch.randn(3, 2, side, side, generator=dice, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+        x = torch.randn(3, 2, side, side, generator=rng, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
         y = model(x)
         model.zero_grad()
         loss = F.cross_entropy(y.flatten(0, -2), torch.arange(y[..., 0].numel()) % y.shape[-1])

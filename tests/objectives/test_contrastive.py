@@ -18,9 +18,9 @@ class FixedVectors(nn.Module):
 
     def __init__(self, n: int = 6, size: int = 5) -> None:
         super().__init__()
-        dice = torch.Generator().manual_seed(0)
+        rng = torch.Generator().manual_seed(0)
         self.vectors = nn.ParameterDict(
-            {name: nn.Parameter(torch.randn(n, size, generator=dice, dtype=torch.float64)) for name in ("image", "text")}
+            {name: nn.Parameter(torch.randn(n, size, generator=rng, dtype=torch.float64)) for name in ("image", "text")}
         )
         self.scale = nn.Parameter(torch.tensor(2.5, dtype=torch.float64))
 

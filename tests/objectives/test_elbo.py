@@ -82,12 +82,12 @@ def test_bounds_come_closer_to_the_exact_likelihood_from_below(net):
     with torch.no_grad():
         net.into.weight.copy_(torch.cat([covariance @ W.T / 0.7, torch.zeros(K, D)]))
         net.into.bias.copy_(torch.cat([-covariance @ W.T @ b / 0.7, (2 * covariance.diag()).log()]))
-    objective, dice, many = Elbo(Gaussian(0.7)), torch.Generator().manual_seed(5), x.repeat(2000, 1)
-    bounds = [objective.log_likelihood(net, many, samples, dice).view(2000, 4).mean(0) for samples in (1, 10)]
-    bounds.append(objective.log_likelihood(net, x, 4000, dice))
+    objective, rng, many = Elbo(Gaussian(0.7)), torch.Generator().manual_seed(5), x.repeat(2000, 1)
+    bounds = [objective.log_likelihood(net, many, samples, rng).view(2000, 4).mean(0) for samples in (1, 10)]
+    bounds.append(objective.log_likelihood(net, x, 4000, rng))
     assert (bounds[0] + 0.1 < bounds[1]).all() and (bounds[1] < exact).all()
     torch.testing.assert_close(bounds[2], exact, rtol=0, atol=0.05)  # the spread of 4,000 weighted draws
-    terms = objective(net, Batch(x=many, noise=torch.randn(8000, K, generator=dice, dtype=torch.float64)))
+    terms = objective(net, Batch(x=many, noise=torch.randn(8000, K, generator=rng, dtype=torch.float64)))
     assert terms.loss().item() == pytest.approx(-bounds[0].mean().item(), abs=0.05)  # 8,000 draws that spread by about 1
 
 

@@ -31,8 +31,8 @@ from sonde.optim.build import optimizer
 
 
 def batch(n: int = 6, noise: int = 4) -> Batch:
-    dice = torch.Generator().manual_seed(3)
-    return Batch(x=torch.randn(n, 3, generator=dice), noise=torch.randn(n, noise, generator=dice))
+    rng = torch.Generator().manual_seed(3)
+    return Batch(x=torch.randn(n, 3, generator=rng), noise=torch.randn(n, noise, generator=rng))
 
 
 def two_players(smoothing: float, r1: float) -> tuple[gan.GAN, dict[str, torch.Tensor]]:

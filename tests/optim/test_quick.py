@@ -11,17 +11,17 @@ from sonde.optim.quick import quick_step
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_equal_to_torch_bit_for_bit(rule, decay):
     def make():
-        dice = torch.Generator().manual_seed(1)
-        parameters = [nn.Parameter(torch.randn(size, generator=dice)) for size in (37, 5)]
+        rng = torch.Generator().manual_seed(1)
+        parameters = [nn.Parameter(torch.randn(size, generator=rng)) for size in (37, 5)]
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
         groups = [{"params": parameters[:1], "weight_decay": decay}, {"params": parameters[1:], "weight_decay": 0.0}]
-        return parameters, rule(groups, lr=0.02, betas=(0.8, 0.97), fused=True), dice
+        return parameters, rule(groups, lr=0.02, betas=(0.8, 0.97), fused=True), rng
 
-    (ours, mine, dice), (theirs, reference, again) = make(), make()
+    (ours, mine, rng), (theirs, reference, again) = make(), make()
     step = None
     for turn in range(6):
-        for parameters, source in ((ours, dice), (theirs, again)):
+        for parameters, source in ((ours, rng), (theirs, again)):
             for parameter in parameters:
                 parameter.grad.copy_(torch.randn(parameter.shape, generator=source))
         for optimizer in (mine, reference):

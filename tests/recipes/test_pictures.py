@@ -112,8 +112,8 @@ def test_rows_of_a_sheet(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"cutout": 4}, {"cutmix": 1.0, "residual": True}, {"cutout": 4, "cutmix": 0.5}])
 def test_photographs_with_parts_taken_out_or_mixed(options, tmp_path):
-    dice = torch.Generator().manual_seed(0)
-    x, y = torch.randint(256, (24, 3, 32, 32), generator=dice, dtype=torch.uint8), torch.arange(24) % 10
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randint(256, (24, 3, 32, 32), generator=rng, dtype=torch.uint8), torch.arange(24) % 10
     data = Data(TensorSource(x, y, to_float=ToFloat(1 / 255)), name="noise")
     recipe = cifar_cnn.recipe(channels=(4, 8, 16), hidden=8, batch_size=8, **options).replace(data=data, steps=3, epochs=None, log_every=1)
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)

@@ -29,8 +29,8 @@ from ...optim.build import optimizer
 def denoising(change: augment.Change) -> augment.Change:
     """An augmentation that corrupts x and keeps what it was as `clean`, which is the target of `Reconstruction`."""
 
-    def apply(batch: Batch, dice: torch.Generator) -> Batch:
-        return change(batch, dice).replace(clean=batch.x)
+    def apply(batch: Batch, rng: torch.Generator) -> Batch:
+        return change(batch, rng).replace(clean=batch.x)
 
     return apply
 

@@ -88,16 +88,16 @@ def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
 
     watch the light and fish can play .     verb article noun and noun auxiliary verb end
     """
-    dice = generator(seed, "grammar")
+    rng = generator(seed, "grammar")
 
     def pick(words: Sequence[str]) -> str:
-        return words[int(torch.randint(len(words), (1,), generator=dice))]
+        return words[int(torch.randint(len(words), (1,), generator=rng))]
 
     sentences, kinds = [], []
     for _ in range(n):
         sentence, named = [], []
-        for clause in range(1 + int(torch.randint(3, (1,), generator=dice))):
-            command = bool(torch.randint(2, (1,), generator=dice))
+        for clause in range(1 + int(torch.randint(3, (1,), generator=rng))):
+            command = bool(torch.randint(2, (1,), generator=rng))
             sentence += ["and"] * (clause > 0) + [pick(EITHER), pick(ARTICLES if command else AUXILIARIES), pick(EITHER)]
             named += ["and"] * (clause > 0) + (["verb", "article", "noun"] if command else ["noun", "auxiliary", "verb"])
         sentences.append([*sentence, "."])

@@ -30,8 +30,8 @@ PIECES = ["the cat", "a naïve\tdog", "☃ snow", "x", "12 mice; three", "it's '
 
 
 def text(lines: int, seed: int = 0) -> str:
-    dice = np.random.default_rng(seed)
-    sentences = [" ".join(dice.choice(PIECES, dice.integers(1, 9))) for _ in range(lines)]
+    rng = np.random.default_rng(seed)
+    sentences = [" ".join(rng.choice(PIECES, rng.integers(1, 9))) for _ in range(lines)]
     return "".join(line + ("\n\n" if i % 5 == 4 else "\n") for i, line in enumerate(sentences))
 
 
