@@ -24,26 +24,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from _revision import ROOT, worktree
+
 KINDS = ("mixers", "lenses", "recipes", "recipes-2", "exhibits")
 RENAMED: dict[str, str] = {"neighbours": "neighbors"}
 """plug-ins that have another name now"""
 TOGETHER = 8
 """plug-ins that one process runs: starting it takes longer than most of them"""
-
-
-def worktree(revision: str, folder: Path) -> Path:
-    """A checkout of a revision with its kernels built; one that is there already is used again."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=10", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    tree = folder / commit
-    if not (tree / ".built").exists():
-        if not tree.exists():
-            subprocess.run(["git", "worktree", "add", "--detach", "--force", str(tree), commit], cwd=ROOT, check=True, capture_output=True)
-        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, check=True, capture_output=True)
-        (tree / ".built").touch()
-    return tree
 
 
 def digests(tree: Path, kind: str, names: list[str]) -> dict[str, dict[str, str]]:
