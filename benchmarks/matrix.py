@@ -5,6 +5,7 @@
     python benchmarks/matrix.py --table                      the table of what is in the file; runs nothing
     python benchmarks/matrix.py --edge                       the foreign row on the tests nearest to their bounds (`make test` runs it)
     python benchmarks/matrix.py --measure                    choose the sensitive part again: tests/sensitive.tsv
+    python benchmarks/matrix.py --carry REVISION             since that revision tests were only renamed: what was measured there holds
 
 A row is a set of environment variables by which torch, MKL, oneDNN, OpenBLAS, NumPy, the C library or our kernels take the code of
 another processor.  A small probe (_probe.py) computes with every library in that environment first.  Where nothing differs from
@@ -504,6 +505,7 @@ def main(words: Sequence[str] | None = None) -> int:
     what.add_argument("--table", action="store_true", help="print the newest result of every row in the file and run nothing")
     what.add_argument("--probe", action="store_true", help="print what each row changes here and run nothing")
     what.add_argument("--measure", action="store_true", help="run what has changed since it was measured, and write tests/sensitive.tsv")
+    what.add_argument("--carry", metavar="REVISION", help="keep what was measured for tests whose source changed in words only since then")
     parser.add_argument("--slow", action="store_true", help="with --whole: the slow tests too")
     parser.add_argument("--data", type=Path, metavar="DIR", help="real data sets; without it none are used, whatever SONDE_DATA says")
     parser.add_argument("--file", type=Path, default=ROOT / "runs" / "matrix.jsonl", help="where results are kept")
@@ -520,6 +522,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.table:
             outcomes = newest(read(options.file))
             return 0 if show(outcomes) and outcomes else 1
+        if options.carry:
+            return carry(options.carry)
         if options.measure:
             return measure(options.file.parent, How("whole", data=options.data, jobs=options.jobs))
         return matrix(options)
@@ -557,6 +561,21 @@ def matrix(options: argparse.Namespace) -> int:
         if outcome.same not in done and not options.edge:
             append(options.file, outcome)
     return 0 if show(outcomes) else 1
+
+
+def carry(revision: str) -> int:
+    """Give every line of tests/sensitive.tsv that was up to date at a revision the key of the present source."""
+    program = "import json; from tests import sensitive; print(json.dumps({test: sensitive.key(test) for test in sensitive.read()}))"
+    with tempfile.TemporaryDirectory(prefix="sonde-matrix-") as folder:
+        archive = subprocess.run(["git", "archive", revision, "tests", "sonde/atlas"], cwd=ROOT, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        before = json.loads(subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=True).stdout)
+    table = sensitive.read()
+    lines = sensitive.carry(table, before)
+    sensitive.write(lines)
+    held = sum(line.key == sensitive.key(line.test) for line in lines)
+    print(f"{held} lines hold, {len(lines) - held} were not up to date at {revision}, {len(table) - len(lines)} are of tests that are gone")
+    return 0
 
 
 def measure(folder: Path, how: How) -> int:

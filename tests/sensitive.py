@@ -16,7 +16,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,11 @@ def write(table: Iterable[Measured], path: Path = TABLE) -> None:
 def fresh(table: dict[str, Measured], test: str, cases: int) -> bool:
     """Whether the line of a test still speaks of the test as it is."""
     return test in table and table[test].cases == cases and table[test].key == key(test)
+
+
+def carry(table: dict[str, Measured], before: dict[str, str]) -> list[Measured]:
+    """The lines of tests that still exist; those that were up to date with the keys `before` are so with the present ones."""
+    return [replace(line, key=key(test)) if before.get(test) == line.key else line for test, line in table.items() if key(test)]
 
 
 def parts(table: dict[str, Measured], tests: dict[str, list[str]]) -> tuple[set[str], set[str], list[str]]:

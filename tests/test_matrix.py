@@ -517,3 +517,15 @@ def test_what_a_run_measures(tmp_path: Path):
     }
     assert all(one["seconds"] >= 0 and "key" in one for one in records.values())
     assert records["test_bits"]["digest"] != records["test_whole"]["digest"] == 0
+
+
+def test_lines_of_renamed_sources_are_carried_over():
+    here = "tests/test_matrix.py::"
+    held, stale, gone = (
+        here + "test_every_value_the_matrix_promises_has_a_row",
+        here + "test_lines_of_renamed_sources_are_carried_over",
+        here,
+    )
+    table = {name: sensitive.Measured(name, "measured", 1, 0.5, 0.1, ("",), ()) for name in (held, stale, gone)}
+    lines = sensitive.carry(table, {held: "measured", stale: "changed before that", gone: "measured"})
+    assert {line.test: line.key for line in lines} == {held: sensitive.key(held), stale: "measured"}
