@@ -46,9 +46,9 @@ def train_model(recipe: Recipe, seed: int = 0) -> Any:
         return Exhibit(Path(work)).train(recipe, "toy", seed=seed).model().eval()
 
 
-def of_each_seed(exhibit: Exhibit, recipe: Recipe) -> list[Any]:
-    """The models of a recipe, one for each seed."""
-    return [train_model(recipe, seed) for seed in exhibit.seeds()]
+def of_each_seed(exhibit: Exhibit, recipe: Recipe, n: int = 3) -> list[Any]:
+    """The models of a recipe, one for each of n seeds."""
+    return [train_model(recipe, seed) for seed in exhibit.seeds(n)]
 
 
 @torch.no_grad()

@@ -9,9 +9,10 @@ lie where neither turns the verdict, and that is measured, over SEEDS seeds, one
     ordered          one side leads for every seed           it does so in SEEDS of SEEDS
     equal            what is no number is what it should be  it is so in SEEDS of SEEDS
 
-Where each seed is held against the bound, each must also have met it.  A difference from a target, or a word, that is the
-same with every seed has no line: chance cannot turn it.  `margins.tsv` keeps what was measured (`make margins` writes it);
-tests and `sonde atlas --check` compare it with the checks that the code makes.
+Where each seed is held against the bound, each must also have met it.  What must be equal without a tolerance, words and
+counts, has a line only where a seed missed it.  `margins.tsv` keeps what was measured (`make margins` writes it) and the hash
+of the source it was measured with; tests and `sonde atlas --check` compare it with the checks that the code makes, and with
+what they give now: numbers that have moved away from the table show that something else is trained.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ LEAST = 3.0
 """standard deviations, or standard errors of a mean"""
 TABLE = FOLDER / "margins.tsv"
 FIXED = "fixed"
-"""rule of the one line of a row in which no number changes with the seed"""
+"""rule of the one line of a row without thresholds"""
+DRIFT = 5.0
+"""standard errors between the mean of a run and that of the table: not chance, and not another processor"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Margin:
     """of these seeds, how many met the expectation by themselves"""
     mean: float = 0.0
     sd: float = 0.0
+    source: str = ""
+    """hash of the row's source when it was measured"""
 
     @property
     def margin(self) -> float:
@@ -72,10 +77,18 @@ class Margin:
         met = self.passed == self.seeds or self.rule.startswith("mean")
         return met and (self.rule in ("ordered", "equal", FIXED) or self.margin >= LEAST)
 
+    def drift(self, values: Sequence[float]) -> float:
+        """Standard errors between the mean of what a run gave and the mean over seeds; 0 where that leaves the margin large enough."""
+        mean = math.fsum(values) / len(values)
+        if self.rule in ("ordered", "equal", FIXED) or replace(self, mean=mean).margin >= LEAST:
+            return 0.0
+        error = self.sd * math.sqrt(1 / len(values) + 1 / self.seeds)
+        return abs(mean - self.mean) / error if error else math.inf
+
 
 def measure(results: Sequence[Result], data: str) -> list[Margin]:
     """The margins of one row from its samples: a line for each bound and for what else changes with the seed."""
-    row = results[0].id
+    row, source = results[0].id, results[0].source
     broken = [result for result in results if result.error]
     if broken:
         raise DataUnusable(f"{row} did not run with seed {broken[0].seed}: {broken[0].error}", fix="fix the exhibit, then measure again")
@@ -92,12 +105,17 @@ def measure(results: Sequence[Result], data: str) -> list[Margin]:
             raise DataUnusable(f"{row} checks '{name}' with {len(samples)} of {len(results)} seeds", fix="check the same with every seed")
         if first.rule and any(not finding.values for finding in samples):
             raise DataUnusable(f"{row} measured a number that is not finite: {name}", fix="fix the exhibit, then measure again")
-        if first.rule in ("", "within") and len(set(values)) <= 1 and passed == len(samples):
+        if is_exact(first) and passed == len(samples):
             continue
         mean = math.fsum(values) / len(values) if values else math.nan
         sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
-        lines.append(Margin(row, data, name, first.rule or "equal", first.bound, first.trainings, len(samples), passed, mean, sd))
-    return lines or [Margin(row, data, "", FIXED, 0.0, 1, len(results), sum(result.passed for result in results))]
+        lines.append(Margin(row, data, name, first.rule or "equal", first.bound, first.trainings, len(samples), passed, mean, sd, source))
+    return lines or [Margin(row, data, "", FIXED, 0.0, 1, len(results), sum(result.passed for result in results), source=source)]
+
+
+def is_exact(finding: Finding) -> bool:
+    """Whether an expectation has no threshold: words, and numbers that must be equal."""
+    return not finding.rule or (finding.rule == "within" and not finding.bound)
 
 
 def read(path: Path = TABLE) -> list[Margin]:
@@ -155,10 +173,12 @@ def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most
 
 
 def stale(result: Result, table: Sequence[Margin]) -> list[str]:
-    """What a result checks otherwise than the table says, in words: another rule, bound or number of seeds, one missing on either side."""
+    """How a result differs from the table, in words: another source, rule, bound or number of seeds, numbers far from those measured."""
     lines = [margin for margin in table if margin.row == result.id]
     if not lines:
         return ["it was never measured over seeds"]
+    if any(line.source != result.source for line in lines):
+        return ["its source has changed since it was measured over seeds"]
     now = {finding.name: finding for finding in result.findings}
     # A row that takes real data where there are some was measured with them and without.
     sides = {data: {margin.name: margin for margin in lines if margin.data == data} for data in {margin.data for margin in lines}}
@@ -178,7 +198,9 @@ def _differences(now: dict[str, Finding], known: dict[str, Margin]) -> list[str]
                 words.append(f"{name}: {after}, measured over seeds with {before}")
             elif line.trainings != finding.trainings:
                 words.append(f"{name}: {finding.trainings} seeds, measured as one of {line.trainings}")
-        elif rule not in ("equal", "within"):
+            elif finding.values and (drift := line.drift(finding.values)) > DRIFT:
+                words.append(f"{name}: {drift:.1f} standard errors from {line.mean:g}, which was measured over seeds")
+        elif not is_exact(finding):
             words.append(f"{name}: {rule} {finding.bound:g}, never measured over seeds")
     return words
 

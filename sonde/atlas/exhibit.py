@@ -16,7 +16,6 @@ All randomness of an exhibit comes from `exhibit.seed`: data from `exhibit.gener
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import math
 import re
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core import registry, seeds
 from ..core.errors import BadInput, SondeError
 from ..core.reading import Reading, plain
+from ._sources import source_key
 from .index import rows
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Result:
     """the measured figure, in words"""
     seconds: float
     source: str
-    """hash of the chapter's file that gave it"""
+    """hash of the source that gave it"""
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     error: str = ""
@@ -252,9 +252,13 @@ def _functions(text: str, filename: str) -> list[tuple[str, int]]:
     return [(node.name, node.lineno) for node in functions if re.fullmatch(r"[a-z][a-z0-9]*_\d\d", node.name)]
 
 
-def fingerprint(path: Path) -> str:
-    """Hash of a chapter's file: a result measured with another text of it no longer counts."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def row_source(row: str, path: Path) -> str:
+    """Hash of what a row runs in the file of its chapter and those beside it: a result of another source no longer counts."""
+    return source_key(_function_name(row), path)
+
+
+def _function_name(row: str) -> str:
+    return row.lower().replace("-", "_")
 
 
 def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -> Result:
@@ -268,7 +272,7 @@ def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
         exhibit = Exhibit(Path(work), seed, sampled)
         try:
-            function = getattr(_chapter(path), row.lower().replace("-", "_"))
+            function = getattr(_chapter(path), _function_name(row))
             started = time.perf_counter()  # again: importing torch is not this row's doing
             with _own_randomness(seed):
                 figure = function(exhibit)
@@ -279,7 +283,7 @@ def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {_one_line(raised)} ({_locate(raised, path)})"
     seconds = round(time.perf_counter() - started, 3)
-    return Result(row, figure, seconds, fingerprint(path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
+    return Result(row, figure, seconds, row_source(row, path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
 
 
 def _in_order(reading: Reading, names: list[str]) -> Reading:

@@ -96,7 +96,7 @@ def per_03(exhibit: Exhibit) -> str:
         bounds.append(bound)
     used = np.array(corrections) / np.array(bounds)
     exhibit.expect("sets not learned without an error", errors, 0)
-    exhibit.expect("sets with more corrections than (R / margin)^2", int((used > 1).sum()), 0)
+    exhibit.ordered("corrections never exceed (R / margin)^2: room in the tightest set", 1.0, used.max())
     exhibit.above("sets that needed more than one correction", sum(count > 1 for count in corrections), 90)
     # Two rows (1, 0) and (0, -1) of sign +, - meet the bound as closely as whole numbers allow: R = 1, margin 1/sqrt(2).
     tight = Perceptron(fit_intercept=False).fit([[1.0, 0.0], [0.0, -1.0]][::-1], [-1, 1])
@@ -289,8 +289,8 @@ def per_09(exhibit: Exhibit) -> str:
     margins = [float((signs * (x @ plane[:2] + plane[2])).min()) for plane in directions]
     best = float((signs * widest.decision_function(x)).min() / np.linalg.norm(widest.coef_))
     exhibit.expect("widest margin, also 1 / |w| of the SVM", best, 1 / np.linalg.norm(widest.coef_), within=1e-5)
-    exhibit.expect("perceptrons with a margin wider than the widest", sum(margin > best * (1 + 1e-6) for margin in margins), 0)
-    exhibit.expect("perceptrons with a margin of 0 or less", sum(margin <= 0 for margin in margins), 0)
+    exhibit.ordered("no perceptron has a margin wider than the widest", best * (1 + 1e-6), max(margins))
+    exhibit.ordered("every perceptron separates: the narrowest margin", min(margins), 0.0)
 
     widths, draws = (1, 2, 4, 8, 16, 32), 40
     solved = [np.mean([_frozen(width, seed) for seed in range(draws * exhibit.seed, draws * (exhibit.seed + 1))]) for width in widths]

@@ -1,7 +1,7 @@
 """The atlas at the command line: list it, show one row, check all.  Listing imports no torch.
 
 The last result of every row lies as one JSON file in the user's cache folder, its pictures beside it.  A result counts
-only while the chapter's file is the one that gave it; after an edit the row is 'not run' again.
+only while the source of the row is the one that gave it; after an edit the row is 'not run' again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core.errors import BadInput, DataUnusable, nearest
 from ..core.files import read_json, replace_file
 from . import _margins
 from ._margins import Margin
-from .exhibit import FOLDER, Finding, Result, exhibits, fingerprint
+from .exhibit import FOLDER, Finding, Result, exhibits, row_source
 from .index import AtlasRow, chapters, normal, rows, select
 from .worker import each, samples
 
@@ -148,7 +148,7 @@ def recall(places: dict[str, Path]) -> dict[str, Result]:
             result = Result.from_json(read_json(_store() / f"{row}.json"))
         except (DataUnusable, KeyError, TypeError, ValueError):
             continue  # never run, or a cache that cannot be read: the row is simply not run
-        if result.source == fingerprint(path):
+        if result.source == row_source(row, path):
             kept[row] = result
     return kept
 

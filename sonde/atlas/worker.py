@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..core import registry
 from ..core.files import parse_json
-from .exhibit import FOLDER, Result, exhibits, fingerprint, run
+from .exhibit import FOLDER, Result, exhibits, row_source, run
 
 GRACE = 30.0
 """seconds on top of a row's limit: starting Python, and a worker too stuck to stop itself"""
@@ -122,7 +122,7 @@ class _ExhibitWorker:
         line = re.search(rf'File ".*{self.path.name}", line (\d+)', words)
         place = f" ({self.path.name} line {line.group(1)})" if line else ""
         seconds = round(time.monotonic() - self.started, 3)
-        return Result(self.row, "", seconds, fingerprint(self.path), error=what + place, seed=self.seed or 0)
+        return Result(self.row, "", seconds, row_source(self.row, self.path), error=what + place, seed=self.seed or 0)
 
     def end(self) -> None:
         """End the process and everything it started; one that is already ending keeps its own exit code."""
