@@ -3,6 +3,7 @@
     python benchmarks/identical.py 62112e2                      that revision against the files as they are now
     python benchmarks/identical.py 62112e2 --kinds mixers lenses
     python benchmarks/identical.py 62112e2 --names char_lm gla
+    python benchmarks/identical.py 62112e2 --kinds exhibits --carry
 
 A refactor must leave every number as it was.  Stored digests would not do, because bits differ between processors; so both
 revisions run here, each in a process of its own with its own compiled kernels, and `_digests.py` hashes what they compute: final
@@ -10,7 +11,8 @@ weights, optimizer state, random states and metric rows of every recipe after fo
 states and gradients of every mixer in every form; the numbers of every lens and exhibit.  Names may differ, numbers may not.
 
 Where two digests differ, the old revision runs once more: what it does not reproduce itself (a time, say) is named and not
-compared.  Exit code 1 where anything differs.
+compared.  Exit code 1 where anything differs.  With --carry, an exhibit whose source changed and whose bits did not keeps the
+margins that were measured over seeds (sonde/atlas/margins.tsv).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from _revision import ROOT, worktree
@@ -63,12 +66,34 @@ def compare(old: Path, new: Path, kind: str, names: list[str]) -> tuple[int, lis
     return same, different, unstable
 
 
+def carry(old: Path, changed: set[str]) -> str:
+    """Give rows of the atlas that compute the same bits as an older revision the margins that were measured there."""
+    sys.path.insert(0, str(ROOT))
+    from sonde.atlas import _margins
+    from sonde.atlas.exhibit import exhibits, row_source
+
+    program = (
+        "import json; from sonde.atlas.exhibit import exhibits, row_source;"
+        " print(json.dumps({row: row_source(row, path) for row, path in exhibits().items()}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(old)}
+    answer = subprocess.run([sys.executable, "-c", program], env=environment, cwd=old, capture_output=True, text=True, check=True)
+    before = json.loads(answer.stdout)
+    now = {row: row_source(row, path) for row, path in exhibits().items() if row not in changed}
+    table = _margins.read()
+    held = [line for line in table if line.row in now and line.source == before.get(line.row) != now[line.row]]
+    _margins.write([replace(line, source=now[line.row]) for line in held])
+    stale = {line.row for line in _margins.read() if line.source != now.get(line.row)}
+    return f"margins of {len({line.row for line in held})} rows carried over; to be measured: {' '.join(sorted(stale)) or 'none'}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", help="the revision to compare with")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--names", nargs="+", help="only these recipes, mixers, lenses or exhibits")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--carry", action="store_true", help="exhibits that did not change keep their margins: sonde/atlas/margins.tsv")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "identical", help="where checkouts of old revisions are kept")
     options = parser.parse_args()
     old = worktree(options.old, options.folder)
@@ -85,6 +110,9 @@ def main() -> int:
                     print(line, flush=True)
     for line in unstable:
         print(f"not reproduced by the old revision itself, so not compared: {line}")
+    if options.carry and "exhibits" in options.kinds and not options.names:
+        doubtful = different + [line for line in unstable if line.endswith(": findings")]
+        print(carry(old, {line.split()[1].rstrip(":") for line in doubtful if line.startswith("exhibits ")}))
     print(f"{same} digests are the same, {len(different)} differ, {len(unstable)} were not compared")
     return 1 if different or not same else 0
 

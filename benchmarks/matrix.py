@@ -26,6 +26,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,8 @@ from tests import sensitive  # noqa: E402
 
 TEST_LIMIT, EXHIBIT_LIMIT = 900, 1800.0
 """seconds for one test and one exhibit; several times what the slowest arithmetic needs"""
+EDGE_SECONDS = 60.0
+"""what the foreign row may add to `make test`, in processor time of each core"""
 FEATURES = {"avx2": "AVX2", "avx512": "AVX-512"}
 OUTSIDE = {
     *("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SONDE_DATA"),
@@ -560,14 +563,29 @@ def matrix(options: argparse.Namespace) -> int:
             complete(outcome, how, progress)
         if outcome.same not in done and not options.edge:
             append(options.file, outcome)
+    if options.edge and (words := too_long(processor_seconds() / how.jobs)):
+        print(words, file=sys.stderr)
     return 0 if show(outcomes) else 1
+
+
+def processor_seconds() -> float:
+    """Processor time of all processes that were started and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def too_long(seconds: float) -> str:
+    """A notice that the edge has grown beyond what it may add to `make test`; no verdict hangs on the time."""
+    if seconds <= EDGE_SECONDS:
+        return ""
+    return f"the edge took {seconds:.0f} s of each core, more than {EDGE_SECONDS:g}: choose it again with benchmarks/matrix.py --measure"
 
 
 def carry(revision: str) -> int:
     """Give every line of tests/sensitive.tsv that was up to date at a revision the key of the present source."""
     program = "import json; from tests import sensitive; print(json.dumps({test: sensitive.key(test) for test in sensitive.read()}))"
     with tempfile.TemporaryDirectory(prefix="sonde-matrix-") as folder:
-        archive = subprocess.run(["git", "archive", revision, "tests", "sonde/atlas"], cwd=ROOT, capture_output=True, check=True).stdout
+        archive = subprocess.run(["git", "archive", revision, "tests", "sonde"], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
         before = json.loads(subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=True).stdout)
     table = sensitive.read()

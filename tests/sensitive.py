@@ -13,17 +13,16 @@ import ast
 import functools
 import hashlib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sonde.atlas.exhibit import exhibits, row_source
+
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".tsv")
-EXHIBIT = r"([a-z][a-z0-9]*)_\d\d"
-"""the function of a row of the atlas: `lm_16`"""
 EXHIBITS = "tests/atlas/test_exhibits.py::test_passes"
 """runs the short exhibits as tests; a matrix runs them as rows of the atlas instead"""
 
@@ -65,7 +64,7 @@ class Measured:
 
 @functools.cache
 def keys(path: Path) -> dict[str, str]:
-    """Test functions (or exhibits) of a file -> a hash of their source and of all that is not a test in the same file."""
+    """Test functions of a file -> a hash of their source and of all that is not a test in the same file."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     places: dict[str, range] = {}
@@ -73,7 +72,7 @@ def keys(path: Path) -> dict[str, str]:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
         for one in inside:
-            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _is_test(one.name, path):
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.name.startswith("test"):
                 first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
                 places[prefix + one.name] = range(first - 1, one.end_lineno or first)
     tests = {number for place in places.values() for number in place}
@@ -81,38 +80,23 @@ def keys(path: Path) -> dict[str, str]:
     return {name: _hash(shared + "\n" + "\n".join(lines[number] for number in place)) for name, place in places.items()}
 
 
-def _is_test(name: str, path: Path) -> bool:
-    return name.startswith("test") if path.name.startswith("test_") else re.fullmatch(EXHIBIT, name) is not None
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 @functools.cache
-def chapters() -> dict[str, Path]:
-    """Prefix of a chapter's exhibits ('lm' of LM-16) -> its file."""
-    files = (ROOT / "sonde" / "atlas").glob("[!_]*.py")
-    return {name[1]: path for path in files for name in re.finditer(rf"^def {EXHIBIT}\(", path.read_text(encoding="utf-8"), re.M)}
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+def _exhibits() -> dict[str, Path]:
+    return exhibits()
 
 
 def key(test: str) -> str:
     """The hash of a test's source as it is now; empty if there is no such test."""
     if test.startswith("atlas "):
-        name = test.removeprefix("atlas ").lower().replace("-", "_")
-        path = chapters().get(name.split("_")[0], ROOT / "sonde" / "atlas" / "nowhere.py")
-        return _hash(keys(path).get(name, "") + _parts_of(path)) if path.exists() else ""
+        row = test.removeprefix("atlas ")
+        return row_source(row, _exhibits()[row]) if row in _exhibits() else ""
     file, _, name = test.partition("::")
     path = ROOT / file
     return keys(path).get(name, "") if path.exists() else ""
-
-
-@functools.cache
-def _parts_of(chapter: Path) -> str:
-    """The text of the files that a chapter of the atlas takes parts from."""
-    text = chapter.read_text(encoding="utf-8")
-    parts = [path for path in sorted(chapter.parent.glob("_*.py")) if path.stem != "_margins"]
-    return "".join(path.read_text(encoding="utf-8") for path in parts if re.search(rf"\b{path.stem}\b", text))
 
 
 def read(path: Path = TABLE) -> dict[str, Measured]:

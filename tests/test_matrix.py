@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sonde.atlas.exhibit import exhibits, row_source
 from tests import headroom, sensitive
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -401,26 +402,9 @@ def test_a_verdict_that_was_once_turned_is_in_every_part(monkeypatch: pytest.Mon
     assert kept >= sensitive.PINNED
 
 
-def test_the_key_of_an_exhibit_changes_with_the_parts_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    atlas = tmp_path / "sonde" / "atlas"
-    atlas.mkdir(parents=True)
-    files = {"fn": "from ._fn_parts import net\ndef fn_01(exhibit): pass\n", "_fn_parts": "net = 1\n", "_other": "x = 1\n", "exhibit": ""}
-    monkeypatch.setattr(sensitive, "ROOT", tmp_path)
-
-    def key(**changes: str) -> str:
-        sensitive.keys.cache_clear()
-        sensitive._parts_of.cache_clear()
-        sensitive.chapters.cache_clear()
-        for name, text in {**files, **changes}.items():
-            (atlas / f"{name}.py").write_text(text)
-        return sensitive.key("atlas FN-01")
-
-    assert key() == key(_other="x = 2\n") == key(exhibit="y = 1\n")
-    assert len({key(), key(_fn_parts="net = 2\n"), key(fn=files["fn"].replace("pass", "return"))}) == 3
+def test_the_key_of_an_exhibit_is_that_of_its_source():
+    assert sensitive.key("atlas FN-01") == row_source("FN-01", exhibits()["FN-01"])
     assert sensitive.key("atlas XX-01") == ""
-    monkeypatch.undo()
-    for known in (sensitive.keys, sensitive._parts_of, sensitive.chapters):
-        known.cache_clear()
 
 
 def test_only_measurements_of_the_source_as_it_is_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -517,6 +501,11 @@ def test_what_a_run_measures(tmp_path: Path):
     }
     assert all(one["seconds"] >= 0 and "key" in one for one in records.values())
     assert records["test_bits"]["digest"] != records["test_whole"]["digest"] == 0
+
+
+def test_an_edge_that_has_grown_is_said():
+    assert matrix.too_long(matrix.EDGE_SECONDS) == ""
+    assert "75 s of each core, more than 60" in matrix.too_long(75.2)
 
 
 def test_lines_of_renamed_sources_are_carried_over():
