@@ -116,7 +116,7 @@ class ReadAhead(Stream):
             self._batches = self._start(step, shard)
         try:
             batch = next(self._batches)
-        except RuntimeError as error:  # torch says so where a worker was killed
+        except (RuntimeError, OSError, EOFError) as error:  # a worker was killed; what torch notices first differs
             reason = str(error).strip().split("\n")[0]
             raise ResourceFault(
                 f"a worker that reads data ended: {reason}", where=f"step {step}", fix="the same command continues; use fewer --workers"
