@@ -9,7 +9,10 @@ number of processes draw the same.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 
@@ -151,7 +154,25 @@ class ReadAhead(Stream):
             collate_fn=_as_it_is,
             generator=torch.Generator(),  # else it draws a seed for its workers from the generator of the run
         )
-        return iter(loader)
+        with _no_signal_handler():
+            return iter(loader)
+
+
+@contextmanager
+def _no_signal_handler() -> Iterator[None]:
+    """Undo the handler that torch installs with its first workers.
+
+    It raises an error in whatever the process does when a worker dies, in the middle of a checkpoint too.  Without it the death is
+    noticed by the next batch.
+    """
+    if threading.current_thread() is not threading.main_thread():  # torch installs none
+        yield
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 class _Places(torch.utils.data.Sampler):

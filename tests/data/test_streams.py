@@ -127,3 +127,4 @@ def test_a_killed_worker_is_said(reading):
     with pytest.raises(ResourceFault, match="a worker that reads data ended"):
         for step in range(4):
             ahead.batch(step, 0, 1)
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
