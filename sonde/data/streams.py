@@ -154,12 +154,12 @@ class ReadAhead(Stream):
             collate_fn=_as_it_is,
             generator=torch.Generator(),  # else it draws a seed for its workers from the generator of the run
         )
-        with _no_signal_handler():
+        with keep_signal_handlers():
             return iter(loader)
 
 
 @contextmanager
-def _no_signal_handler() -> Iterator[None]:
+def keep_signal_handlers() -> Iterator[None]:
     """Undo the handler that torch installs with its first workers.
 
     It raises an error in whatever the process does when a worker dies, in the middle of a checkpoint too.  Without it the death is

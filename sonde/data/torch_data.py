@@ -34,7 +34,7 @@ from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import key
 from ..core.stream import Stream
 from .order import Order
-from .streams import ReadAhead
+from .streams import ReadAhead, keep_signal_handlers
 
 Collate = Callable[[list[Any]], Any]
 
@@ -193,7 +193,8 @@ class IterableStream(Stream):
         """The next batch of the epoch, None at its end; the data set goes on with random states of its own."""
         with own_randomness(self.seed, "epoch", self.epoch, states=self._random) as states:
             if self._batches is None:
-                self._batches = iter(self._new_loader(self.epoch))
+                with keep_signal_handlers():
+                    self._batches = iter(self._new_loader(self.epoch))
             batch = next(self._batches, None)
             self._random = states()
         return batch
