@@ -30,7 +30,7 @@ class Named:
 
 def named(target: str, owner: str, place: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
     """What a file defines: read from its text where that says enough, else imported."""
-    read = signatures.declared(place, function, owner, skip)
+    read = signatures.read_signature(place, function, owner, skip)
     if read is not None:
         return Named(target, owner, read.summary, read.options, load)
     make = load()

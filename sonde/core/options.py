@@ -81,7 +81,7 @@ class Option:
     """what errors call it: an option that a user types, or an argument of a constructor"""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
     @property
@@ -156,7 +156,7 @@ class Option:
             schema = {"anyOf": [schema, {"type": "null"}]} if schema else {}
         if self.help:
             schema["description"] = self.help
-        if not self.required:
+        if not self.is_required:
             schema["default"] = list(self.default) if isinstance(self.default, tuple) else _json(self.default)
         return schema
 
@@ -173,7 +173,7 @@ class Option:
         parts = [kind + (" ..." if self.many else "")]
         if self.range is not None:
             parts.append(str(self.range))
-        if not self.required:
+        if not self.is_required:
             default = self.default
             shown = " ".join(map(str, default)) if isinstance(default, (tuple, list)) else default
             parts.append(f"default {shown}")
@@ -218,7 +218,7 @@ def checked(function: F) -> F:
     names = list(signature.parameters)
 
     @functools.cache
-    def wanted() -> dict[str, Option]:
+    def options_to_check() -> dict[str, Option]:
         owner = function.__qualname__.removesuffix(".__init__")
         options = options_of(function, owner)
         return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
@@ -226,7 +226,7 @@ def checked(function: F) -> F:
     @functools.wraps(function)
     def check_and_call(*places: Any, **words: Any) -> Any:
         values = list(places)
-        for name, option in wanted().items():
+        for name, option in options_to_check().items():
             at = names.index(name)
             if name in words:
                 words[name] = option.check(words[name])
@@ -245,7 +245,7 @@ def json_schema(options: Mapping[str, Option], title: str = "", description: str
         "description": description,
         "type": "object",
         "properties": {name: option.json_schema() for name, option in options.items()},
-        "required": [name for name, option in options.items() if option.required],
+        "required": [name for name, option in options.items() if option.is_required],
         "additionalProperties": False,
     }
 
@@ -254,7 +254,7 @@ def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[s
     """All options of a function with the given values checked and the rest at their defaults."""
     known = options_of(function, owner)
     check_names(values, known, owner)
-    missing = [name for name, option in known.items() if option.required and name not in values]
+    missing = [name for name, option in known.items() if option.is_required and name not in values]
     if missing:
         raise BadInput(f"{owner} needs the option '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE (see --help)")
     return {name: option.check(values[name]) if name in values else option.default for name, option in known.items()}

@@ -1,10 +1,10 @@
 """Read the options of a function from its source text: nothing is imported, so a help page costs milliseconds.
 
-    declared(Path("sonde/recipes/char_lm.py"), "recipe").options     the same as options_of(char_lm.recipe)
+    read_signature(Path("sonde/recipes/char_lm.py"), "recipe").options     the same as options_of(char_lm.recipe)
 
 Annotations and defaults are worked out by a small evaluator that knows what options are written with: types, `Annotated`,
 `Literal`, `Range`, numbers, tuples, and names that a neighboring file of the package assigns such an expression to.  A
-signature written with anything else is not guessed at: `declared` gives None, and the caller imports the file.
+signature written with anything else is not guessed at: `read_signature` gives None, and the caller imports the file.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-KEEPING = {"checked", "guard"}
+TRANSPARENT = {"checked", "guard"}
 """decorators that keep the signature as it is written"""
 
 
 @dataclass(frozen=True)
-class Declared:
+class Signature:
     """A function or class as its file declares it."""
 
     summary: str
     options: dict[str, Option]
 
 
-def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -> Declared | None:
+def read_signature(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -> Signature | None:
     """Read the options of a function, or of a class's constructor, that a file defines at its top level.
 
     Args:
@@ -68,7 +68,7 @@ def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -
         node = file.definition(name)
         function, bound = (_constructor(node), 1) if isinstance(node, ast.ClassDef) else (node, 0)
         doc = ast.get_docstring(node) or ""
-        return Declared(doc.split("\n")[0], _options(file, function, bound, doc, owner, skip))
+        return Signature(doc.split("\n")[0], _options(file, function, bound, doc, owner, skip))
     except (_Unreadable, OSError, ValueError, SyntaxError, TypeError, RecursionError):
         return None
 
@@ -76,7 +76,7 @@ def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -
 def classes(path: Path) -> list[str]:
     """Names of the classes that a file defines at its top level; none where it cannot be read."""
     try:
-        return [node.name for node in _parsed(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
+        return [node.name for node in _parse(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
     except (OSError, ValueError, SyntaxError, RecursionError):
         return []
 
@@ -140,7 +140,7 @@ class _File:
         self.assigned: dict[str, ast.expr] = {}
         self.imported: dict[str, tuple[str, str]] = {}
         self.defined: dict[str, ast.FunctionDef | ast.ClassDef] = {}
-        for node in _parsed(path, path.stat().st_mtime_ns).body:
+        for node in _parse(path, path.stat().st_mtime_ns).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 self.defined[node.name] = node
             elif isinstance(node, ast.ImportFrom):
@@ -155,7 +155,7 @@ class _File:
             returns = self.definition("tiny").returns  # type: ignore[union-attr]
             name = returns.id if isinstance(returns, ast.Name) else ""
         node = self.defined.get(name)
-        if node is None or (isinstance(node, ast.FunctionDef) and not {ast.unparse(one) for one in node.decorator_list} <= KEEPING):
+        if node is None or (isinstance(node, ast.FunctionDef) and not {ast.unparse(one) for one in node.decorator_list} <= TRANSPARENT):
             raise _Unreadable(name)
         return node
 
@@ -210,6 +210,6 @@ def _place(module: str) -> Path:
 
 
 @cache
-def _parsed(path: Path, changed: int) -> ast.Module:
+def _parse(path: Path, changed: int) -> ast.Module:
     """The syntax tree of a file as it was at a time of change."""
     return ast.parse(path.read_text(encoding="utf-8-sig"), filename=str(path))

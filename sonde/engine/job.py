@@ -39,12 +39,12 @@ class Job:
         heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
-        with building("the data"):
+        with report_build_errors("the data"):
             self.data: Data = self.recipe.build_data()
         if not len(self.data.train):
             raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
         seed_everything(options.seed, "model")
-        with building("the model"):
+        with report_build_errors("the model"):
             self.model: nn.Module = self.recipe.build_model().to(self.device)
         if self.recipe.initialize is not None:
             self.recipe.initialize(self.model)
@@ -120,7 +120,7 @@ class Job:
         self.model.eval()
         with torch.no_grad(), named_failure(self.model):
             # As in training: what an augmentation makes of an example may be all that the model can read.
-            with building("a training batch"):
+            with report_build_errors("a training batch"):
                 few = self._augment(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
@@ -134,7 +134,7 @@ class Job:
         self.factor(0)
         self.set_step(0)  # another run may have left it at its end
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with torch.no_grad(), building("a training batch"):
+        with torch.no_grad(), report_build_errors("a training batch"):
             batch = next(part for part in self.batch(0).values() if len(part))
         with torch.no_grad(), named_failure(self.model):
             self.objective(self.model, batch)
@@ -238,7 +238,7 @@ class Job:
 
 
 @contextmanager
-def building(what: str):
+def report_build_errors(what: str):
     """A user's code that fails while something is built is a user's mistake, told in one line."""
     try:
         yield

@@ -18,7 +18,7 @@ def stop_error(number: int, when: str, run: str, last_good: str, fix: str = "the
 
 
 class Handlers:
-    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `requested`; abstract.
+    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `on_signal`; abstract.
 
     In a thread that is not the main one nothing is installed and nothing is asked.
     """
@@ -36,7 +36,7 @@ class Handlers:
             for number in self.SIGNALS:
                 before = signal.getsignal(number)
                 if before != signal.SIG_IGN:
-                    self.previous[number] = signal.signal(number, self.requested)
+                    self.previous[number] = signal.signal(number, self.on_signal)
                     owner = getattr(before, "__self__", None)
                     self.signal = self.signal or (owner.signal if isinstance(owner, Handlers) else 0)
 
@@ -44,7 +44,7 @@ class Handlers:
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class StopRequest(Handlers):
         self.install()
         return self
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
             _write(b"\nstopped at once; the last checkpoint is intact\n")
             os._exit(130)
@@ -77,7 +77,7 @@ class StopAtOnce(Handlers):
         self.install()
         return self
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         self.signal = number  # an `except Exception` in a user's code may swallow the error; the loop still sees this
         raise stop_error(number, self.when, self.run, "every checkpoint there is", "the same command continues, or begins again")
 

@@ -134,27 +134,27 @@ class Graph:
         """
         output = output or self.outputs[0]
         adjoints: dict[str, Any] = {output: _seed(values[output], seed)}
-        moving = self._moving(values)
+        differentiable = self._differentiable_nodes(values)
         for node in reversed(self.nodes.values()):
             gradient = adjoints.get(node.name)
-            if gradient is None or node.op in LEAVES or node.name not in moving:
+            if gradient is None or node.op in LEAVES or node.name not in differentiable:
                 continue
             if node.op == "getitem":
                 parent, place = node.args
                 parts = adjoints.setdefault(parent.name, [None] * len(values[parent.name]))
                 parts[place] = gradient if parts[place] is None else parts[place] + gradient
                 continue
-            if any(_complex(values[name]) for name in (node.name, *node.inputs)):
+            if any(_is_complex(values[name]) for name in (node.name, *node.inputs)):
                 raise BadInput(f"'{node.op}' works with complex numbers", where=f"node '{node.name}'", fix="write it with real numbers")
             args, settings = _fill((node.args, node.settings), values)
             shares = _rule(node)(gradient, values[node.name], *args, **settings)
             for ref in _refs((node.args[len(shares) :], node.settings)):
-                if ref.name in moving and _floating(values[ref.name]):
+                if ref.name in differentiable and _is_floating(values[ref.name]):
                     fix = "write a rule that gives it one"
                     raise BadInput(f"the rule of '{node.op}' gives no gradient to '{ref.name}'", where=f"node '{node.name}'", fix=fix)
             for arg, part in zip(node.args, shares, strict=False):
                 for ref, share in zip(arg, part, strict=True) if isinstance(part, list) else ((arg, part),):
-                    if isinstance(ref, Ref) and share is not None and ref.name in moving:
+                    if isinstance(ref, Ref) and share is not None and ref.name in differentiable:
                         share = _fit(share, values[ref.name])
                         adjoints[ref.name] = adjoints[ref.name] + share if ref.name in adjoints else share
         return adjoints
@@ -166,14 +166,14 @@ class Graph:
             adjoints = self.adjoints(values, seed, output)
         for node in self:
             node.adjoint = adjoints.get(node.name)
-        return {name: self._zero_or(name, adjoints, values) for name in self.inputs if _floating(values[name])}
+        return {name: self._zero_or(name, adjoints, values) for name in self.inputs if _is_floating(values[name])}
 
     def gradient(self, *names: str) -> Graph:
         """The gradient with respect to the named leaves (all of them if none is named) as a new graph."""
         values = self._values()
-        names = names or tuple(name for name in self.inputs if _floating(values[name]))
+        names = names or tuple(name for name in self.inputs if _is_floating(values[name]))
         for name in names:
-            if not _floating(self[name].value) or name not in self.inputs:
+            if not _is_floating(self[name].value) or name not in self.inputs:
                 raise BadInput(f"there is no gradient with respect to '{name}'", fix=f"choose from {', '.join(self.inputs)}")
 
         def pull_back(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -193,14 +193,14 @@ class Graph:
     def _zero_or(self, name: str, adjoints: Mapping[str, Any], values: Mapping[str, Any]) -> Tensor:
         return adjoints[name] if name in adjoints else torch.zeros_like(values[name])
 
-    def _moving(self, values: Mapping[str, Any]) -> set[str]:
-        """Nodes that move when a floating-point leaf moves; constants and what is cut off are left out."""
-        moving: set[str] = set()
+    def _differentiable_nodes(self, values: Mapping[str, Any]) -> set[str]:
+        """Names of the nodes that depend on a floating-point leaf, without constants and what follows a detach."""
+        differentiable: set[str] = set()
         for node in self:
-            leaf = node.op in LEAVES and node.op != "constant" and _floating(values[node.name])
-            if leaf or (node.kind not in FLAT and any(name in moving for name in node.inputs)):
-                moving.add(node.name)
-        return moving
+            leaf = node.op in LEAVES and node.op != "constant" and _is_floating(values[node.name])
+            if leaf or (node.kind not in FLAT and any(name in differentiable for name in node.inputs)):
+                differentiable.add(node.name)
+        return differentiable
 
     # Ways to see it
 
@@ -536,7 +536,7 @@ def _rule(node: Node) -> Callable[..., tuple[Any, ...]]:
 
 
 def _seed(output: Any, seed: Tensor | None) -> Tensor:
-    if not _floating(output):
+    if not _is_floating(output):
         raise BadInput("only a tensor of floating-point numbers can be differentiated", fix="choose another output")
     if seed is None:
         if output.numel() != 1:
@@ -552,11 +552,11 @@ def _fit(gradient: Tensor, value: Tensor) -> Tensor:
     return gradient if gradient.shape == value.shape else gradient.sum_to_size(value.shape)
 
 
-def _floating(value: Any) -> bool:
+def _is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _complex(value: Any) -> bool:
+def _is_complex(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_complex()
 
 
@@ -576,7 +576,7 @@ def _multiplies(node: Node, values: Mapping[str, Any]) -> int:
     packet = getattr(torch.ops.aten, node.kind, None)
     if packet in flop_registry:
         return flop_registry[packet](*args, **settings, out_val=value) // 2
-    return value.numel() if node.kind in _ONCE_PER_OUTPUT and _floating(value) else 0
+    return value.numel() if node.kind in _ONCE_PER_OUTPUT and _is_floating(value) else 0
 
 
 def size(node: Node) -> str:

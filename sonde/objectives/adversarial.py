@@ -67,9 +67,9 @@ class Adversarial:
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         phase = self.phase
-        with learning(phase != DISCRIMINATOR):
+        with enable_grad_if(phase != DISCRIMINATOR):
             generated = model.generate(normal(model, batch, (len(batch), model.latent)))
-        with learning(phase != GENERATOR):
+        with enable_grad_if(phase != GENERATOR):
             real, slope = self._real_logits(model, batch)
             fake = None if phase == GENERATOR else model.discriminator(generated.detach()).flatten()
         met = with_frozen_weights(model.discriminator, generated) if fake is None or phase is None else fake.detach()
@@ -111,9 +111,9 @@ class Adversarial:
         return output.sigmoid()
 
 
-def learning(wanted: bool) -> torch.set_grad_enabled:
-    """Gradients where they are wanted and the caller has not turned them off."""
-    return torch.set_grad_enabled(wanted and torch.is_grad_enabled())
+def enable_grad_if(condition: bool) -> torch.set_grad_enabled:
+    """Gradients where they are condition and the caller has not turned them off."""
+    return torch.set_grad_enabled(condition and torch.is_grad_enabled())
 
 
 def with_frozen_weights(module: nn.Module, x: Tensor) -> Tensor:

@@ -43,12 +43,12 @@ class Optimizer:
     @property
     def elementwise(self) -> bool:
         """True if no entry of a tensor looks at another, so parameters may share one flat buffer."""
-        return _declared(self.name, "elementwise", known.WHOLE, True)
+        return _rule_attribute(self.name, "elementwise", known.WHOLE, True)
 
     @property
     def linear_in_lr(self) -> bool:
         """True if a step is proportional to the learning rate."""
-        return _declared(self.name, "linear_in_lr", known.LINEAR, False)
+        return _rule_attribute(self.name, "linear_in_lr", known.LINEAR, False)
 
     def decays(self, name: str, parameter: Tensor, owner: nn.Module | None = None) -> bool:
         """Whether weight decay acts on a parameter of a module: on weights of linear maps and embeddings.
@@ -105,7 +105,7 @@ def _switches() -> dict[str, tuple[str, bool, str]]:
     return {also[0]: (*also[1:], name) for name, also in declared.items() if also}
 
 
-def _declared(name: str, what: str, torchs: Sequence[str], usual: bool) -> bool:
+def _rule_attribute(name: str, what: str, torchs: Sequence[str], usual: bool) -> bool:
     """What a rule of ours declares by an attribute of its class; of torch's rules, those listed differ from the usual."""
     if name in _torch_rules():
         return usual != (name in torchs)

@@ -110,7 +110,7 @@ def busy(path: Path) -> bool:
     return False
 
 
-def differing(seen: Sequence[RunSummary]) -> list[str]:
+def differences(seen: Sequence[RunSummary]) -> list[str]:
     """For each run, the options in which the runs of its recipe differ, as text."""
     texts = []
     for one in seen:
