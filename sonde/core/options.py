@@ -217,24 +217,25 @@ def checked(function: F) -> F:
     signature = inspect.signature(function)
     names = list(signature.parameters)
 
-    @functools.cache
-    def options_to_check() -> dict[str, Option]:
-        owner = function.__qualname__.removesuffix(".__init__")
-        options = options_of(function, owner)
-        return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
-
     @functools.wraps(function)
-    def check_and_call(*places: Any, **words: Any) -> Any:
-        values = list(places)
-        for name, option in options_to_check().items():
-            at = names.index(name)
-            if name in words:
-                words[name] = option.check(words[name])
-            elif at < len(values) and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY:
-                values[at] = option.check(values[at])
-        return function(*values, **words)
+    def check_and_call(*positional: Any, **keywords: Any) -> Any:
+        values = list(positional)
+        for name, option in constrained_arguments(function, function.__qualname__.removesuffix(".__init__")).items():
+            index = names.index(name)
+            if name in keywords:
+                keywords[name] = option.check(keywords[name])
+            elif index < len(values) and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY:
+                values[index] = option.check(values[index])
+        return function(*values, **keywords)
 
     return cast(F, check_and_call)
+
+
+@functools.cache
+def constrained_arguments(function: Callable, owner: str) -> dict[str, Option]:
+    """Arguments of a function or constructor whose annotation holds a `Range` or a `Literal`."""
+    options = options_of(function, owner)
+    return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
 
 
 def json_schema(options: Mapping[str, Option], title: str = "", description: str = "") -> dict[str, Any]:

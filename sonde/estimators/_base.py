@@ -18,9 +18,10 @@ its `check_estimator` expect: ValueError, TypeError or NotFittedError.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,8 +30,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput
+from ..core.options import Range, constrained_arguments
+from ..core.reading import plain
 
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(0)]
 REACH = 1e70
 """numbers up to this, and down to one over it, can be squared and weighed in float64 with room to spare"""
 
@@ -129,19 +134,13 @@ def to_numpy(value: Any) -> Any:
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
-    """`value` if it is one of the words an option knows."""
-    if value not in (known := tuple(known)):
-        raise BadInput(f"{name}={value!r} is not known", fix=nearest(value, map(str, known)))
-    return value
+def checked_arguments(estimator: BaseEstimator) -> Any:
+    """The arguments of an estimator that have a `Range` or a `Literal` in their annotation, checked and in their own types.
 
-
-def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
-    """`value` if it is a finite number not below `low` (above it where `open_`)."""
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not real or not np.isfinite(value) or value < low or (open_ and value == low):
-        raise BadInput(f"{name}={value!r} is not valid", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
-    return float(value)
+    scikit-learn checks in `fit`, not in the constructor: a search sets arguments without calling it, often to NumPy's numbers.
+    """
+    options = constrained_arguments(type(estimator), type(estimator).__name__)
+    return SimpleNamespace(**{name: option.check(plain(getattr(estimator, name))) for name, option in options.items()})
 
 
 @contextmanager

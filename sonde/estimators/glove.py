@@ -18,11 +18,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count
 from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Counts, Side, Weighting, count, glove, rows
-from ._base import number
-from .word2vec import check_positive_int
+from ._base import NonNegative, Positive, checked_arguments
 from .word_vectors import WordVectors, documents
 from .words_corpus import Corpus, Split, disk_errors, words
 
@@ -92,15 +92,15 @@ class GloVe(BaseEstimator):
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
         self,
-        width: int = 100,
-        window: int = 10,
-        most: float = 100.0,
-        power: float = 0.75,
-        min_count: int = 5,
-        epochs: int = 25,
-        lr: float = 0.05,
-        threads: int = 1,
-        memory: int = 512,
+        width: Count = 100,
+        window: Count = 10,
+        most: Positive = 100.0,
+        power: NonNegative = 0.75,
+        min_count: Count = 5,
+        epochs: Count = 25,
+        lr: Positive = 0.05,
+        threads: Count = 1,
+        memory: Count = 512,
         split: Split | None = None,
         random_state: int = 0,
         quiet: bool = False,
@@ -120,25 +120,24 @@ class GloVe(BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> GloVe:
         """X: path of a text (a line is a sentence), sentences (strings, rows of words or ids), or one array of ids; y is not looked at."""
-        for name in ("width", "window", "min_count", "epochs", "threads", "memory"):
-            check_positive_int(name, getattr(self, name))
-        weighting = Weighting(number("most", self.most, 0, open_=True), number("power", self.power, 0))
-        lr = number("lr", self.lr, 0, open_=True)
-        corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
+        arguments = checked_arguments(self)
+        width, epochs = arguments.width, arguments.epochs
+        corpus = Corpus.read(X, arguments.min_count, self.split or words, self.quiet)
         V = len(corpus.words)
         draw = np.random.default_rng(key(self.random_state, "glove"))
         with disk_errors(), ExitStack() as stack:
-            cells = _Shuffled(self.memory * MEGABYTE // (4 * ENTRY.itemsize), stack)
-            cells.fill(cooccurrence(corpus.tokens, V, self.window, self.memory), draw)
+            cells = _Shuffled(arguments.memory * MEGABYTE // (4 * ENTRY.itemsize), stack)
+            cells.fill(cooccurrence(corpus.tokens, V, arguments.window, arguments.memory), draw)
             if not cells.entries:
                 raise BadInput("no two words of the text stand in one sentence", fix="give longer sentences")
-            left, right = (_side(V, self.width, draw) for _ in range(2))
+            weighting = Weighting(arguments.most, arguments.power)
+            left, right = (_side(V, width, draw) for _ in range(2))
             self.losses_, self.n_cells_ = [], 0
-            with Progress(f"GloVe, {V:,} words", self.epochs * cells.entries, unit="pair", quiet=self.quiet) as progress:
-                for epoch in range(self.epochs):
+            with Progress(f"GloVe, {V:,} words", epochs * cells.entries, unit="pair", quiet=self.quiet) as progress:
+                for epoch in range(epochs):
                     loss, done, seen = 0.0, 0, 0
                     for part in cells.epoch(draw):
-                        loss += glove(part, left, right, weighting, lr, self.threads)
+                        loss += glove(part, left, right, weighting, arguments.lr, arguments.threads)
                         done, seen = done + part.cells(), seen + len(part)
                         if not np.isfinite(loss):
                             raise NumericalStop("the loss is not finite", where=f"epoch {epoch + 1}", fix="lower lr")
@@ -146,7 +145,7 @@ class GloVe(BaseEstimator):
                         progress.note({"loss": loss / done})
                     self.losses_.append(loss / done)
                     self.n_cells_ = done
-        self.vectors_ = WordVectors(corpus.words, (left.vectors + right.vectors)[:, : self.width], corpus.counts)
+        self.vectors_ = WordVectors(corpus.words, (left.vectors + right.vectors)[:, :width], corpus.counts)
         self.n_seen_ = corpus.seen
         return self
 

@@ -23,7 +23,7 @@ from scipy.linalg import lapack, qr, solve_triangular, svd
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
-from ._base import choice, features, finite, number, weights, with_targets
+from ._base import NonNegative, checked_arguments, features, finite, weights, with_targets
 from ._moments import EPS, MomentTable
 
 SAFE = 1e-8
@@ -74,7 +74,7 @@ class _Affine(BaseEstimator):
         if folded:
             X = np.column_stack([X, np.ones(len(X))])
         table = MomentTable(X, y.reshape(len(y), -1), s, center=self.fit_intercept and not folded)
-        self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORIZATIONS)))
+        self._solution = solve(table, alpha, self.solver)
         self.solver_, self.rank_ = self._solution.solver, self._solution.rank
         self.singular_ = self.rank_ < X.shape[1]
         W = self._solution.weights.T
@@ -102,7 +102,7 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LeastSquares:
         """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
-        choice("singular", self.singular, ("warn", "refuse"))
+        checked_arguments(self)
         self._fit(X, y, sample_weight, 0.0)
         if self.singular_:
             what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centering" if self.fit_intercept else "")
@@ -124,7 +124,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
     """
 
     def __init__(
-        self, alpha: float = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: LeastSquaresSolver = "auto"
+        self, alpha: NonNegative = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: LeastSquaresSolver = "auto"
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -133,7 +133,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
         """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
-        self._fit(X, y, sample_weight, number("alpha", self.alpha, 0.0), penalize_bias=self.penalize_bias)
+        self._fit(X, y, sample_weight, checked_arguments(self).alpha, penalize_bias=self.penalize_bias)
         return self
 
 

@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..core.batch import Data
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count, Range
 from ..core.recipe import Recipe
 from ..data.split import split
 from ..data.tensors import TensorSource
@@ -30,7 +31,7 @@ from ..engine.saved import open_model
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer
-from ._base import column_sizes, features, number, with_labels, with_targets
+from ._base import NonNegative, Positive, checked_arguments, column_sizes, features, with_labels, with_targets
 
 
 class Network(ABC, BaseEstimator):
@@ -52,15 +53,15 @@ class Network(ABC, BaseEstimator):
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
         self,
-        hidden: Sequence[int] = (100,),
+        hidden: Annotated[Sequence[int], Range(1)] = (100,),
         activation: str = "relu",
         optimizer: str = "adamw",
-        lr: float = 1e-3,
-        weight_decay: float = 0.0,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.0,
         dropout: float = 0.0,
-        batch_size: int = 64,
-        epochs: float = 100,
-        patience: int = 0,
+        batch_size: Count = 64,
+        epochs: Positive = 100,
+        patience: Annotated[int, Range(0)] = 0,
         valid: float = 0.1,
         random_state: Any = 0,
     ) -> None:
@@ -114,25 +115,21 @@ class Network(ABC, BaseEstimator):
             warnings.warn(f"{what}; {self._reduce_rate}", ConvergenceWarning, stacklevel=4)
 
     def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
-        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
-            raise BadInput(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
-        hidden = tuple(_check_int("hidden", width) for width in self.hidden)
-        batch, patience = _check_int("batch_size", self.batch_size), _check_int("patience", self.patience, 0)
-        rate = number("lr", self.lr, 0, open_=True)
+        arguments = checked_arguments(self)
         data = Data(whole)
-        if patience:
+        if arguments.patience:
             labels = None if whole.y.is_floating_point() else whole.y
             kept, held, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
             data = Data(whole.subset(kept), valid=whole.subset(held))
         return Recipe(
-            model=partial(MLP, (whole[:1].x.shape[1], *hidden, end.outputs), self.activation, self.dropout),
+            model=partial(MLP, (whole[:1].x.shape[1], *arguments.hidden, end.outputs), self.activation, self.dropout),
             data=data,
             objective=end.likelihood(),
-            optimizer=optimizer(self.optimizer, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
-            batch_size=batch,
-            epochs=number("epochs", self.epochs, 0, open_=True),
-            patience=patience,
-            evaluate_every=-(-len(data.train) // batch),  # once an epoch
+            optimizer=optimizer(self.optimizer, lr=arguments.lr, weight_decay=arguments.weight_decay),
+            batch_size=arguments.batch_size,
+            epochs=arguments.epochs,
+            patience=arguments.patience,
+            evaluate_every=-(-len(data.train) // arguments.batch_size),  # once an epoch
             on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and a hard batch may look like an explosion
         )
 
@@ -191,10 +188,3 @@ class MLPRegressor(RegressorMixin, Network):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _check_int(name: str, value: Any, low: int = 1) -> int:
-    """A whole number of any kind, NumPy's too, for grids of settings are often made by it."""
-    if not float(number(name, value, low)).is_integer():
-        raise BadInput(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")
-    return int(value)

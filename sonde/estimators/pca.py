@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, choice, features, number, to_numpy
+from ._base import check_fitted, checked_arguments, features, to_numpy
 from ._moments import EPS, MomentTable
 
 
@@ -50,7 +50,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         N, D = X.shape
         if N < 2:
             raise BadInput("PCA was given 1 sample, which has no variance", fix="give 2 rows or more")
-        solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
+        solver = checked_arguments(self).solver
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
         table = MomentTable(X, center=self.center)
         self.mean_ = table.mean
@@ -102,6 +102,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             return most
         if isinstance(wanted, float) and 0 < wanted < 1:
             return min(int(np.searchsorted(share, wanted) + 1), most)
-        if not isinstance(wanted, int | np.integer) or number("n_components", wanted, 1) > most:
+        if not isinstance(wanted, int | np.integer) or isinstance(wanted, bool) or not 1 <= wanted <= most:
             raise BadInput(f"n_components={wanted!r} does not fit a table that has {most}", fix="give a whole number, or a share below 1")
         return int(wanted)

@@ -19,7 +19,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from ..core.errors import BadInput
-from ._base import choice, features, number, with_labels
+from ..core.options import Count
+from ._base import checked_arguments, features, with_labels
 
 FIRST_LOOK = 16
 """rows scored at once after a mistake; twice as many each time none is found"""
@@ -54,7 +55,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
     After `fit`: coef_ (1, D), intercept_ (1,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
 
-    def __init__(self, max_epochs: int = 200, fit_intercept: bool = True, at_zero: Literal[0, 1] = 1, keep_updates: bool = False) -> None:
+    def __init__(self, max_epochs: Count = 200, fit_intercept: bool = True, at_zero: Literal[0, 1] = 1, keep_updates: bool = False) -> None:
         self.max_epochs = max_epochs
         self.fit_intercept = fit_intercept
         self.at_zero = at_zero
@@ -67,7 +68,6 @@ class Perceptron(ClassifierMixin, BaseEstimator):
             # The words scikit-learn's checks look for.
             what = f"Only binary classification is supported. The type of the target is multiclass, with {len(self.classes_)} classes"
             raise BadInput(what, fix="use MulticlassPerceptron")
-        choice("at_zero", self.at_zero, (0, 1))
         rows = _rows(X, self.fit_intercept)
         signed = rows * (2 * codes - 1)[:, None]
 
@@ -106,7 +106,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
     After `fit`: coef_ (C, D), intercept_ (C,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
 
-    def __init__(self, max_epochs: int = 200, fit_intercept: bool = True, keep_updates: bool = False) -> None:
+    def __init__(self, max_epochs: Count = 200, fit_intercept: bool = True, keep_updates: bool = False) -> None:
         self.max_epochs = max_epochs
         self.fit_intercept = fit_intercept
         self.keep_updates = keep_updates
@@ -158,7 +158,7 @@ def _learn(
     correct: Callable[[np.ndarray, int], None],
 ) -> np.ndarray:
     """Go through n rows again and again, correct the weights at each mistake, stop after an epoch without one."""
-    last = int(number("max_epochs", estimator.max_epochs, 1))
+    last = checked_arguments(estimator).max_epochs
     estimator.mistakes_, estimator.updates_ = [], []
     estimator.converged_ = False
     for epoch in range(1, last + 1):

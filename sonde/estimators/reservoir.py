@@ -10,14 +10,15 @@ Rows of X are steps of one sequence, in order: a row's answer depends on the row
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, features, finite, number, with_targets
+from ..core.options import Count, Range
+from ._base import NonNegative, Positive, check_fitted, checked_arguments, features, finite, with_targets
 from ._moments import MomentTable
 from .least_squares import solve
 
@@ -42,13 +43,13 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def __init__(  # noqa: PLR0913 - the choices of a reservoir
         self,
-        units: int = 200,
-        radius: float = 0.9,
-        alpha: float = 1e-6,
-        scale: float = 0.5,
-        leak: float = 1.0,
-        density: float = 1.0,
-        washout: int = 50,
+        units: Count = 200,
+        radius: NonNegative = 0.9,
+        alpha: NonNegative = 1e-6,
+        scale: Positive = 0.5,
+        leak: Annotated[float, Range(above=0, most=1)] = 1.0,
+        density: Annotated[float, Range(above=0, most=1)] = 1.0,
+        washout: Annotated[int, Range(0)] = 50,
         random_state: int = 0,
     ) -> None:
         self.units = units
@@ -68,10 +69,11 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Reservoir:
         """X (T, D), y (T,) or (T, K): the readout that gives y_t from what the reservoir holds after x_1 ... x_t."""
         X, y = with_targets(self, X, y, several=True)
-        self._draw(X.shape[1])
-        alpha, skipped = number("alpha", self.alpha, 0.0), min(int(number("washout", self.washout, 0)), len(X) // 2)
+        arguments = checked_arguments(self)
+        self._draw(X.shape[1], arguments.units, arguments.radius, arguments.scale)
+        skipped = min(arguments.washout, len(X) // 2)
         table = MomentTable(np.column_stack([X, self._states(X)])[skipped:], y.reshape(len(y), -1)[skipped:])
-        W = solve(table, alpha).weights.T
+        W = solve(table, arguments.alpha).weights.T
         bias = table.target - W @ table.mean
         self.coef_, self.intercept_ = (W[0], float(bias[0])) if y.ndim == 1 else (W, bias)
         finite(self, "coef_", "intercept_")
@@ -100,14 +102,11 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
             x = self._read(x, h).reshape(1, -1)
         return np.array(predictions).reshape(steps, *np.shape(self.intercept_))
 
-    def _draw(self, inputs: int) -> None:
+    def _draw(self, inputs: int, units: int, radius: float, scale: float) -> None:
         """The fixed weights."""
-        units, radius = int(number("units", self.units, 1)), number("radius", self.radius, 0.0)
-        if not 0 < number("density", self.density, 0.0, open_=True) <= 1 or not 0 < number("leak", self.leak, 0.0, open_=True) <= 1:
-            raise BadInput(f"density={self.density!r} and leak={self.leak!r} are shares", fix="give numbers above 0 and not above 1")
-        random, scale = np.random.default_rng(self.random_state), number("scale", self.scale, 0.0, open_=True)
-        self.W_in_, self.bias_ = random.uniform(-scale, scale, (units, inputs)), random.uniform(-scale, scale, units)
-        W = random.standard_normal((units, units)) * (random.random((units, units)) < self.density)
+        rng = np.random.default_rng(self.random_state)
+        self.W_in_, self.bias_ = rng.uniform(-scale, scale, (units, inputs)), rng.uniform(-scale, scale, units)
+        W = rng.standard_normal((units, units)) * (rng.random((units, units)) < self.density)
         largest = float(np.abs(np.linalg.eigvals(W)).max())
         if radius and largest < 1e-6 * float(np.abs(W).max(initial=0.0)) + 1e-300:
             raise BadInput(f"{units} units with density {self.density:g} hold no loop, so no radius", fix="raise units or density")

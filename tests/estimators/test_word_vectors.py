@@ -184,23 +184,6 @@ def test_a_damaged_text_file_is_refused(tmp_path):
             Word2Vec(quiet=True).fit(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "wrong, words_",
-    [
-        ({"width": 0}, "width=0"),
-        ({"epochs": 2.5}, "epochs=2.5 is not a whole number"),
-        ({"model": "skipgram"}, "did you mean 'skip-gram'"),
-        ({"loss": "softmax"}, "loss='softmax'"),
-        ({"lr": -1.0}, "lr=-1.0"),
-        ({"sample": -1}, "sample=-1"),
-        ({"threads": True}, "threads=True"),
-    ],
-)
-def test_wrong_settings_are_named(wrong, words_):
-    with pytest.raises(BadInput, match=words_):
-        Word2Vec(quiet=True, **wrong).fit(toy(50))
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_divergence_stops_the_fit():
     with pytest.raises(NumericalStop, match="not finite"):
