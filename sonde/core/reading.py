@@ -12,7 +12,6 @@ infinities all mean "not measured": JSON has null for them, pictures leave them 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
@@ -24,6 +23,7 @@ from . import renamed
 from ._shapes import Schema, mismatch, schema_of
 from .errors import BadInput, DataUnusable, nearest
 from .files import parse_json
+from .options import help_texts
 
 Number = float | None
 Label = str | float | None
@@ -107,7 +107,7 @@ class Reading:
     @staticmethod
     def schema(kind: str) -> Schema:
         """The JSON Schema of a kind of reading as `to_json` writes it, with a description of each field."""
-        helps = _helps(Reading) | _helps(_kind(kind))
+        helps = help_texts(getdoc(Reading) or "") | help_texts(getdoc(_kind(kind)) or "")
         properties = {name: {**schema, "description": helps[name]} for name, schema in _schemas(kind).items()}
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -419,12 +419,6 @@ def _schemas(kind: str) -> dict[str, Schema]:
     """The JSON Schema of every field."""
     hints = get_type_hints(_kind(kind), include_extras=True)
     return {one.name: schema_of(hints[one.name]) for one in fields(_kind(kind))}
-
-
-def _helps(kind: type[Reading]) -> dict[str, str]:
-    """Field -> what the docstring says of it."""
-    lines = (getdoc(kind) or "").partition("Args:\n")[2]
-    return {name: re.sub(r"\s+", " ", text) for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", lines, re.M)}
 
 
 def plain(value: Any) -> Any:

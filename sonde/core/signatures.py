@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 
 from .options import Count, Option, Range, Share, find_range, help_texts
+from .registry import PACKAGE
 
-PACKAGE = Path(__file__).resolve().parent.parent
 KNOWN: dict[str, dict[str, Any]] = {
     "typing": {"Annotated": Annotated, "Literal": Literal, "Any": Any, "Optional": Optional, "Union": Union, "Sequence": Sequence},
     "collections.abc": {"Sequence": Sequence, "Mapping": Mapping},

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from ..core.options import checked
+from ._wrapper import PenaltyFactor
 from .categorical import Categorical
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Part:
     """`weight` times the objective of one output."""
@@ -17,5 +20,5 @@ class Part:
     """field of the batch that holds the target"""
     mask: str | None = None
     """field that says where the target counts; none is everywhere"""
-    weight: float = 1.0
+    weight: PenaltyFactor = 1.0
     objective: Any = field(default_factory=Categorical)

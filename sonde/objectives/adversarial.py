@@ -21,7 +21,6 @@ from torch.func import functional_call
 from torch.nn.functional import softplus
 
 from ..core.batch import Batch, ask
-from ..core.errors import BadInput
 from ..core.options import Count, Range, checked
 from ..core.terms import Term, Terms
 from . import _unlabeled, _weight
@@ -49,14 +48,11 @@ class Adversarial:
     @checked
     def __init__(
         self,
-        smoothing: Annotated[float, Range(0)] = 0.0,
+        smoothing: Annotated[float, Range(0, below=0.5)] = 0.0,
         r1: PenaltyFactor = 0.0,
         discriminator_steps: Count = 1,
         generator_steps: Annotated[int, Range(0)] = 1,
     ) -> None:
-        if smoothing >= 0.5:
-            message = f"smoothing must be a number below 0.5, not {smoothing!r}"
-            raise BadInput(message, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
         self.smoothing, self.r1 = smoothing, r1
         self.phases = (DISCRIMINATOR,) * discriminator_steps + (GENERATOR,) * generator_steps
         self.phase: int | None = None

@@ -8,13 +8,13 @@ With a price a code may have more numbers than the example: few of them are used
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import checked
+from ..core.options import Range, checked
 from ..core.terms import Term, Terms
 from . import _weight
 from ._coder import Coder, examples
@@ -45,15 +45,12 @@ class Sparse(Wrapper):
         l1: PenaltyFactor = 0.0,
         l2: PenaltyFactor = 0.0,
         kl: PenaltyFactor = 0.0,
-        rate: float = 0.05,
+        rate: Annotated[float, Range(above=0, below=1)] = 0.05,
         above: float = 0.0,
     ) -> None:
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-            message = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
-            raise BadInput(message, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
         self.objective = Reconstruction() if objective is None else objective
         self.factors = {name: value for name, value in (("l1", l1), ("l2", l2), ("kl", kl)) if value}
-        self.rate, self.above = float(rate), above
+        self.rate, self.above = rate, above
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         code = model.encode(batch.x)
