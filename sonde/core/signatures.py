@@ -39,7 +39,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 TRANSPARENT = {"checked", "guard"}
-"""decorators that keep the signature as it is written"""
+"""decorators that do not change the signature"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read_signature(path: Path, name: str, owner: str = "", skip: Sequence[str] =
         path: the Python file.
         name: of the function or class; `tiny()` means the class that the function `tiny` is annotated to return.
         owner: how errors name what the options belong to.
-        skip: arguments that are no options.
+        skip: arguments that are not options.
 
     Returns:
         None where the file must be imported to know: it does not define the name itself, or writes an annotation or a
@@ -82,14 +82,14 @@ def classes(path: Path) -> list[str]:
 
 
 class _Unreadable(Exception):
-    """The source says too little; importing it would tell."""
+    """The signature cannot be read from the source; the file must be imported."""
 
 
 def _options(file: _File, function: ast.FunctionDef, bound: int, doc: str, owner: str, skip: Sequence[str]) -> dict[str, Option]:
     arguments, helps = function.args, help_texts(doc)
-    places = [*arguments.posonlyargs, *arguments.args][bound:]
-    missing = [None] * (len(places) - len(arguments.defaults))
-    pairs = [*zip(places, [*missing, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    positional = [*arguments.posonlyargs, *arguments.args][bound:]
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [*zip(positional, [*missing, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
     options = {}
     for argument, default in pairs:
         if argument.arg in skip:
@@ -176,8 +176,8 @@ class _File:
                 return base**power
             case ast.Subscript(value=kind, slice=inside):
                 return self.value(kind)[self.value(inside)]
-            case ast.Call(func=function, args=places, keywords=words) if self.value(function) is Range:
-                return Range(*map(self.value, places), **{str(word.arg): self.value(word.value) for word in words})
+            case ast.Call(func=function, args=positional, keywords=keywords) if self.value(function) is Range:
+                return Range(*map(self.value, positional), **{str(keyword.arg): self.value(keyword.value) for keyword in keywords})
         raise _Unreadable(ast.unparse(node))
 
     def name(self, name: str) -> Any:
@@ -187,7 +187,7 @@ class _File:
             module, original = self.imported[name]
             if original in KNOWN.get(module, {}):
                 return KNOWN[module][original]
-            return _File(_place(module)).name(original)
+            return _File(_source_path(module)).name(original)
         if name in BUILTINS:
             return BUILTINS[name]
         raise _Unreadable(name)
@@ -200,7 +200,7 @@ class _File:
         return ".".join((*package[: len(package) - node.level + 1], *filter(None, [node.module])))
 
 
-def _place(module: str) -> Path:
+def _source_path(module: str) -> Path:
     """The file of one of the package's modules."""
     parts = module.split(".")
     path = PACKAGE.joinpath(*parts[1:])
