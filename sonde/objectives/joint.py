@@ -5,7 +5,7 @@
     L_cls + lambda L_LM     {'label': Part(), 'tokens': Part('next', 'mask', weight=0.5)}         Radford and others 2018
     BERT                    {'tokens': Part('y', 'mask'), 'pair': Part('follows')}                Devlin and others 2019
 
-A mask of one flag per example says which examples have a target, so a batch may hold labeled and unlabeled ones.
+A mask with one flag per example selects the examples that have a target, so a batch may mix labeled and unlabeled ones.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_fractions_by_hand() -> None:
 
 @pytest.mark.parametrize("wrong", [lambda: linear(0), lambda: linear(5, 1.5), lambda: exponential(1.0), lambda: inverse_sigmoid(0.5)])
 def test_settings_that_make_no_fraction_are_refused(wrong) -> None:
-    with pytest.raises(BadInput, match="argument '(steps|most|base|pace)' of (linear|exponential|inverse_sigmoid) must be"):
+    with pytest.raises(BadInput, match="argument '(steps|maximum|base|pace)' of (linear|exponential|inverse_sigmoid) must be"):
         wrong()
 
 
