@@ -27,7 +27,7 @@ from ._base import NonNegative, checked_arguments, features, finite, weights, wi
 from ._moments import EPS, MomentTable
 
 SAFE = 1e-8
-"""reciprocal condition of X^T X below which Cholesky gives way: half the digits of a float64 are left"""
+"""reciprocal condition of X^T X below which the next factorization is tried: half the digits of a float64 remain"""
 LeastSquaresSolver = Literal["auto", "cholesky", "qr", "svd"]
 
 
@@ -142,17 +142,19 @@ def solve(table: MomentTable, alpha: float, solver: str = "auto") -> Solution:
     if solver != "auto":
         solution = FACTORIZATIONS[solver](table, alpha, EPS * max(table.X.shape))
         if solution is None:
-            raise BadInput(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
+            raise BadInput(
+                f"X is singular, and solver='{solver}' cannot determine its rank", fix="use solver='svd', or Ridge with alpha > 0"
+            )
         return solution
     for factorize in FACTORIZATIONS.values():
         solution = factorize(table, alpha, SAFE)
         if solution is not None:
             return solution
-    raise AssertionError("the last of them takes every matrix")
+    raise AssertionError("the SVD works for every matrix")
 
 
-def _cholesky(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """None where the reciprocal condition, with all columns scaled to length 1, is below `least`."""
+def _cholesky(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """None where the reciprocal condition, with all columns scaled to length 1, is below `min_rcond`."""
     (N, D), wide = table.X.shape, table.X.shape[0] < table.X.shape[1]
     if wide and alpha == 0:
         return None
@@ -162,34 +164,34 @@ def _cholesky(table: MomentTable, alpha: float, least: float) -> Solution | None
     if not (scale > 0).all():
         return None
     factor, failed = lapack.dpotrf(system / np.outer(scale, scale), lower=1)
-    if failed or lapack.dpocon(factor, 1.0, uplo="L")[0] < least:
+    if failed or lapack.dpocon(factor, 1.0, uplo="L")[0] < min_rcond:
         return None
     right = table.targets if wide else table.cross
     solved = lapack.dpotrs(factor, right / scale[:, None], lower=1)[0] / scale[:, None]
     return Solution(table.design.T @ solved if wide else solved, "cholesky", D, scale[:, None] * factor)
 
 
-def _qr(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """None where columns are dependent to rounding.  Where only a penalty parts them, rounding grows with the condition squared."""
+def _qr(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """None where columns are linearly dependent up to rounding.  With a penalty, rounding errors grow with the condition squared."""
     N, D = table.X.shape
     if N < D and alpha == 0:
         return None
     below = np.sqrt(alpha) * np.eye(D if alpha else 0, D)
     Q, R = qr(np.vstack([table.design, below]), mode="economic")
     scale = np.linalg.norm(R, axis=0)
-    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < (np.sqrt(least) if alpha else EPS * max(N, D)):
+    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < (np.sqrt(min_rcond) if alpha else EPS * max(N, D)):
         return None
     return Solution(solve_triangular(R, Q[:N].T @ table.targets), "qr", D, R)
 
 
-def _svd(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """Takes every matrix: directions without any spread get no weight."""
+def _svd(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """Works for every matrix: directions with a singular value of 0 get no weight."""
     N, D = table.X.shape
     U, values, Vt = svd(table.design, full_matrices=False)
-    kept = values > EPS * max(N, D) * values.max(initial=0.0)
-    share = np.divide(values, values**2 + alpha, out=np.zeros_like(values), where=kept)
-    rank = D if alpha else int(kept.sum())
-    return Solution(Vt.T @ (share[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
+    nonzero = values > EPS * max(N, D) * values.max(initial=0.0)
+    factors = np.divide(values, values**2 + alpha, out=np.zeros_like(values), where=nonzero)
+    rank = D if alpha else int(nonzero.sum())
+    return Solution(Vt.T @ (factors[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
 
 
 FACTORIZATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}

@@ -6,10 +6,10 @@
     minimized:  sum_i s_i nll_i + alpha/2 norm(W)^2       (scikit-learn's C is 1/alpha; the bias is not penalized)
 
 The problem is convex and has no closed form; `_canonical` solves it by Newton's method or L-BFGS.  Without a penalty,
-classes that a plane can separate have no solution at all: longer weights always fit better.  That is found and said.
+classes that a plane can separate have no solution at all: larger weights always fit better.  This is detected and refused.
 
 Reductions of K classes to two: one-vs-rest trains K models, each for its class against all others, and takes the
-highest score; one-vs-one trains one model for each pair, and the class that wins most duels wins.
+highest score; one-vs-one trains one model for each pair, and the class that wins most pairs is predicted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Linear(BaseEstimator):
         finite(self, "coef_", "intercept_")
 
     def _solve_one(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None) -> Fit:
-        """One convex problem, and what there is to say about its end."""
+        """Solve one convex problem; warn where it did not converge."""
         arguments = checked_arguments(self)
         alpha, tol, steps = arguments.alpha, arguments.tol, arguments.max_iter
         problem = Problem(X, codes, outputs, s, alpha, self.fit_intercept)
@@ -58,7 +58,7 @@ class _Linear(BaseEstimator):
             what = f"no minimum after max_iter={steps} steps: the gradient is {fit.gradient:.2g}, tol is {tol:.2g}"
             warnings.warn(f"{what}; allow more steps or a larger tol", ConvergenceWarning, stacklevel=4)
         elif not fit.gradient <= max(tol, FLAT):
-            what = f"no minimum: '{fit.solver}' found no way down after {fit.steps} steps, where the gradient is {fit.gradient:.2g}"
+            what = f"no minimum: '{fit.solver}' could not lower the loss after {fit.steps} steps; the gradient is {fit.gradient:.2g}"
             warnings.warn(f"{what}; scale the features, or look for rows far from all others", ConvergenceWarning, stacklevel=4)
         return fit
 

@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons with scikit-learn's words, trained by Sonde's engine.
+"""Multi-layer perceptrons with the interface of scikit-learn, trained by Sonde's engine.
 
-The network works in float32 while it learns and in float64 when it predicts, so that an answer does not depend on the
-rows beside it.  A fit is an ordinary run in a folder that is gone afterwards: same loop, same checks, same bits for a seed.
+The network works in float32 while it learns and in float64 when it predicts, so that a prediction does not depend
+on the other rows.  A fit is an ordinary run in a temporary folder: same loop, same checks, same bits for a seed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from ._base import NonNegative, Positive, checked_arguments, column_sizes, featu
 
 
 class Network(ABC, BaseEstimator):
-    """What both networks share: their settings, and training.
+    """The base class of both networks: settings and training.
 
     Args:
         hidden: widths of the hidden layers
         activation: function between the layers, any name of `sonde.nn.activations`
         optimizer: any name of `sonde.optim`
         lr: learning rate
-        weight_decay: pull of the weights toward 0, which leaves the biases alone
-        dropout: share of hidden values set to 0 while training
+        weight_decay: of the weights; biases are not decayed
+        dropout: fraction of hidden values set to 0 while training
         batch_size: rows per update
         epochs: passes over the training rows at most
-        patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
-        valid: share of the rows kept for validation where patience is set
+        patience: epochs without a better validation loss before it stops and restores the best weights; 0 never stops early
+        valid: fraction of the rows for validation if patience is set
         random_state: seed of weights, order, dropout and validation rows
     """
 
@@ -79,13 +79,13 @@ class Network(ABC, BaseEstimator):
 
     @abstractmethod
     def predict(self, X: Any) -> np.ndarray:
-        """An answer for each row."""
+        """The prediction for each row."""
 
     def _learn(self, X: np.ndarray, y: Tensor, end: Head) -> None:
         """Train a network for float rows X and targets y; sets model_, n_iter_, loss_curve_ and valid_curve_."""
         x = torch.as_tensor(X, dtype=torch.float32)
         if not bool(x.isfinite().all()):
-            raise BadInput("X has values beyond the reach of float32", fix="scale the features, e.g. with StandardScaler")
+            raise BadInput("X has values out of the range of float32", fix="scale the features, e.g. with StandardScaler")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             recipe = self._recipe(TensorSource(x, y), end, seed)
@@ -107,8 +107,8 @@ class Network(ABC, BaseEstimator):
         return f"use a smaller lr than {self.lr:g}, or scale the features"
 
     def _warn_skipped(self, skipped: int, steps: int) -> None:
-        """A few steps that were left out are worth a warning; with more than one in ten nothing was learned."""
-        what = f"{type(self).__name__} left out {skipped} of {steps} steps whose loss exploded"
+        """Warn about skipped steps; raise NumericalStop where more than one in ten was skipped."""
+        what = f"{type(self).__name__} skipped {skipped} of {steps} steps whose loss exploded"
         if 10 * skipped > steps:
             raise NumericalStop(what, fix=self._reduce_rate)
         if skipped:
@@ -119,8 +119,8 @@ class Network(ABC, BaseEstimator):
         data = Data(whole)
         if arguments.patience:
             labels = None if whole.y.is_floating_point() else whole.y
-            kept, held, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
-            data = Data(whole.subset(kept), valid=whole.subset(held))
+            train_rows, valid_rows, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
+            data = Data(whole.subset(train_rows), valid=whole.subset(valid_rows))
         return Recipe(
             model=partial(MLP, (whole[:1].x.shape[1], *arguments.hidden, end.outputs), self.activation, self.dropout),
             data=data,
@@ -130,7 +130,7 @@ class Network(ABC, BaseEstimator):
             epochs=arguments.epochs,
             patience=arguments.patience,
             evaluate_every=-(-len(data.train) // arguments.batch_size),  # once an epoch
-            on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and a hard batch may look like an explosion
+            on_bad="skip",  # a network that memorizes its rows has losses near 0, and a hard batch may look like an explosion
         )
 
     @torch.no_grad()
@@ -172,7 +172,7 @@ class MLPRegressor(RegressorMixin, Network):
     def fit(self, X: Any, y: Any) -> MLPRegressor:
         """Learn from rows X (N, D) and values y (N,) or (N, K)."""
         X, y = with_targets(self, X, y, several=True)
-        # The network works on standard numbers: a learning rate then means the same in all units.
+        # Targets are standardized: a learning rate then means the same in all units.
         column_sizes("y", y.reshape(len(y), -1))
         self.middle_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
         standard = torch.as_tensor((y - self.middle_) / self.scale_, dtype=torch.float32)

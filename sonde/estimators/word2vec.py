@@ -1,11 +1,11 @@
-"""word2vec: vectors that tell which words stand near each other (Mikolov et al., 2013).
+"""word2vec: word vectors that predict which words occur near each other (Mikolov et al., 2013).
 
-    skip-gram    each word near the center c, alone, tells c              p(c; near)
-    CBOW         the mean of the words near c tells it                    p(c; mean of near)
+    skip-gram    each word near the center c predicts c                   p(c; near)
+    CBOW         the mean of the words near c predicts c                  p(c; mean of near)
 
-Instead of a softmax over all words, c is told from some noise words (negative sampling), or its path in a Huffman tree is
-told (hierarchical softmax).  Frequent words are thinned out, the window reaches a random distance up to `window`, and the
-rate falls linearly to 0.  The noise words of a center serve its whole window.
+Instead of a softmax over all words, c is classified against some noise words (negative sampling), or its path in a Huffman
+tree is predicted (hierarchical softmax).  Frequent words are subsampled, the window has a random size up to `window`, and the
+learning rate falls linearly to 0.  The noise words of a center are shared by its whole window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .word_vectors import WordVectors, documents
 from .words_corpus import Corpus, Split, words
 
 SPAN = 1 << 20
-"""words between two looks at the clock"""
+"""words between two updates of the progress bar"""
 
 
 @final
@@ -38,15 +38,15 @@ class Word2Vec(BaseEstimator):
         width: numbers in a vector
         model: 'skip-gram' or 'cbow'
         loss: 'negative' (sampling) or 'hierarchical' (softmax)
-        window: how far a neighbor may be from the center
+        window: maximal distance of a neighbor from the center
         negatives: noise words for each center
-        sample: words more frequent than this share of the text are thinned out; 0 keeps all
+        sample: words with a higher relative frequency than this are subsampled; 0 keeps all
         min_count: words that occur less often are left out
         epochs: passes over the text
-        lr: rate at the start; by default 0.025 for skip-gram and 0.05 for CBOW
+        lr: initial learning rate; by default 0.025 for skip-gram and 0.05 for CBOW
         threads: with 1 the same seed gives the same bits; more share the vectors without locks
-        split: string -> words; by default runs of letters in small letters
-        random_state: seed of everything drawn
+        split: string -> words; by default runs of letters in lower case
+        random_state: seed
         quiet: show no progress
     """
 
@@ -119,7 +119,7 @@ class Word2Vec(BaseEstimator):
                     progress.tick(epoch * len(corpus.tokens) + min(part.stop * how.piece, len(corpus.tokens)))
                     progress.note({"loss": tally.loss / max(tally.pairs, 1)})
                 if not tally.pairs:
-                    raise BadInput("no two words of the text stand in one sentence", fix="give longer sentences, or sample=0")
+                    raise BadInput("no sentence of the text has two words", fix="give longer sentences, or sample=0")
                 losses.append(tally.loss / tally.pairs)
         return losses
 

@@ -71,8 +71,8 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 def test_impossible_reservoirs_are_refused() -> None:
     X = np.random.default_rng(1).normal(size=(30, 3))
-    for wrong, message in (({"leak": 2.0}, "must be > 0 and <= 1"), ({"units": 1, "density": 1e-9}, "hold no loop")):
+    for wrong, message in (({"leak": 2.0}, "must be > 0 and <= 1"), ({"units": 1, "density": 1e-9}, "have no cycle")):
         with pytest.raises(BadInput, match=message):
             Reservoir(**wrong).fit(X, X[:, 0])
-    with pytest.raises(BadInput, match="answers cannot be inputs"):
+    with pytest.raises(BadInput, match="outputs cannot be the next inputs"):
         Reservoir().fit(X, X[:, 0]).forecast(X, 3)
