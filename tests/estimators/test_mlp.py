@@ -162,7 +162,7 @@ def test_a_rate_beyond_stability_is_named(rows):
         MLPRegressor(optimizer="sgd", lr=1e6, epochs=50).fit(x, values)
 
 
-def test_skipped_steps_are_reported(rows):
+def test_steps_that_are_left_out_are_told(rows):
     x, labels, _ = rows
     # Which step explodes hangs on the last digits, and about one run in twenty has none: of four, one will.
     with pytest.warns(ConvergenceWarning, match="skipped .* steps whose loss exploded; use a smaller lr"):
