@@ -18,7 +18,7 @@ from .job import report_build_errors
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What was asked: where the recipe comes from, its options, and how to make it."""
+    """A request: the source of the recipe, its options, and how to build it."""
 
     make: Callable[[int], Recipe]
     source: dict[str, Any]

@@ -47,9 +47,9 @@ def test_signs():
     assert (parts[np.arange(len(parts)), np.abs(parts).argmax(1)] > 0).all()
 
 
-@pytest.mark.parametrize("share", [0.3, 0.9, 0.95, 0.9999999])
-def test_a_share_of_the_variance(share):
-    assert PCA(share).fit(SETS["load_digits"]).n_components_ == TheirPCA(share).fit(SETS["load_digits"]).n_components_
+@pytest.mark.parametrize("fraction", [0.3, 0.9, 0.95, 0.9999999])
+def test_a_share_of_the_variance(fraction):
+    assert PCA(fraction).fit(SETS["load_digits"]).n_components_ == TheirPCA(fraction).fit(SETS["load_digits"]).n_components_
 
 
 def test_without_centering_the_first_direction_follows_the_mean():

@@ -19,8 +19,8 @@ def narma(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return u[:-1, None], y[1:]
 
 
-def nrmse(predicted: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((predicted - wanted) ** 2)) / wanted.std())
+def nrmse(predicted: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((predicted - expected) ** 2)) / expected.std())
 
 
 def test_narma() -> None:
@@ -58,9 +58,9 @@ def test_the_readout_is_ridge_regression(targets: int) -> None:
     y = np.cumsum(X[:, :targets], 0) * 0.1
     y = y[:, 0] if targets == 1 else y
     model = Reservoir(units=30, alpha=0.5, washout=20).fit(X, y)
-    wanted = Ridge(0.5).fit(np.column_stack([X, model.states(X)])[20:], y[20:])
-    np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-8)
-    np.testing.assert_allclose(model.predict(X), wanted.predict(np.column_stack([X, model.states(X)])), atol=1e-8)
+    expected = Ridge(0.5).fit(np.column_stack([X, model.states(X)])[20:], y[20:])
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-8)
+    np.testing.assert_allclose(model.predict(X), expected.predict(np.column_stack([X, model.states(X)])), atol=1e-8)
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:

@@ -120,10 +120,10 @@ def test_all_sources_give_the_same_text(tmp_path):
     plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
     plain.write_text("\n".join(lines))
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    wanted = ("the", "dog", "cat's", "mat", "a", "cat", "ran"), [3, 2, 1, 1, 1, 1, 1], [0, 2, 3, 0, 1, -1, -1, 4, 5, 0, 1, 6, -1]
+    expected = ("the", "dog", "cat's", "mat", "a", "cat", "ran"), [3, 2, 1, 1, 1, 1, 1], [0, 2, 3, 0, 1, -1, -1, 4, 5, 0, 1, 6, -1]
     for source in (lines, rows, plain, str(plain), packed, iter(lines), (row for row in rows)):
         corpus = Corpus.read(source, 1, words)
-        assert (corpus.words, corpus.counts.tolist(), corpus.tokens.tolist()) == wanted
+        assert (corpus.words, corpus.counts.tolist(), corpus.tokens.tolist()) == expected
 
 
 def test_ids_of_any_kind():
@@ -196,10 +196,10 @@ def test_divergence_stops_the_fit():
 def test_counts_merge_from_many_runs(monkeypatch):
     draw = np.random.default_rng(5)
     V, window, text = 90, 6, draw.integers(0, 90, 4000).astype(np.int32)
-    wanted = np.zeros((V, V))
+    expected = np.zeros((V, V))
     for d in range(1, window + 1):
-        np.add.at(wanted, (text[:-d], text[d:]), 1 / d)
-    wanted = np.triu(wanted + wanted.T)
+        np.add.at(expected, (text[:-d], text[d:]), 1 / d)
+    expected = np.triu(expected + expected.T)
     monkeypatch.setattr(glove, "MEGABYTE", 1 << 12)  # 512 "megabytes" are then 2 MB, and 1 is 64 entries
     monkeypatch.setattr(glove, "count", lambda *args: real(*args[:3], 256))
     real = _count()
@@ -208,7 +208,7 @@ def test_counts_merge_from_many_runs(monkeypatch):
     assert len(parts) > 10 and (np.diff(entries["row"].astype(np.int64) * V + entries["column"]) > 0).all()
     got = np.zeros((V, V))
     got[entries["row"], entries["column"]] = entries["count"]
-    np.testing.assert_allclose(got, wanted, rtol=1e-9)
+    np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 
 def _count():
@@ -235,10 +235,10 @@ def test_shuffled_cells_are_all_there_in_another_order_each_time():
 def test_nearest_words_are_those_of_a_plain_loop(table):
     x = table.vector("x")
     cosine = {w: float(v @ x / np.linalg.norm(v) / np.linalg.norm(x)) for w, v in zip(table.words, table.vectors)}
-    wanted = sorted((w for w in table.words if w != "x"), key=cosine.get, reverse=True)
+    expected = sorted((w for w in table.words if w != "x"), key=cosine.get, reverse=True)
     got = table.most_similar("x", top=5)
-    assert [w for w, _ in got] == wanted[:5]
-    assert [c for _, c in got] == pytest.approx([cosine[w] for w in wanted[:5]], abs=1e-6)
+    assert [w for w, _ in got] == expected[:5]
+    assert [c for _, c in got] == pytest.approx([cosine[w] for w in expected[:5]], abs=1e-6)
     assert len(table.most_similar("x", top=1000)) == 47 and table.most_similar("x", top=0) == []
     assert table.similarity("x", "of") == pytest.approx(cosine["of"], abs=1e-6)
 

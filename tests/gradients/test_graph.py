@@ -192,8 +192,8 @@ def test_second_derivatives_of_convolution_and_pool() -> None:
 
     v = normal(42, 2, 2, 9, 8)
     (slope,) = torch.autograd.grad(f(x), x, create_graph=True)
-    wanted = torch.autograd.grad((slope * v).sum(), x)[0]
-    torch.testing.assert_close(trace(f, x).gradient("x").backward(seed=v)["x"], wanted, rtol=EXACT, atol=EXACT)
+    expected = torch.autograd.grad((slope * v).sum(), x)[0]
+    torch.testing.assert_close(trace(f, x).gradient("x").backward(seed=v)["x"], expected, rtol=EXACT, atol=EXACT)
 
 
 @settings(max_examples=40, deadline=None)
@@ -377,8 +377,8 @@ def test_rules_equal_autograd_at_their_edges(name: str) -> None:
     y = f(*inputs)
     u = normal(80, y.numel()).view_as(y)
     ours = trace(f, *inputs).backward(seed=u)
-    for gradient, wanted in zip(ours.values(), torch.autograd.grad(y, inputs, u), strict=True):
-        torch.testing.assert_close(gradient, wanted, rtol=EXACT, atol=EXACT)
+    for gradient, expected in zip(ours.values(), torch.autograd.grad(y, inputs, u), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=EXACT, atol=EXACT)
 
 
 def test_second_derivatives_at_the_edges() -> None:
