@@ -159,7 +159,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     """The program with two rows, `good` and `other`, on a stand-in for tests and exhibits; returns its exit code and what it ran."""
     ran: list[tuple[str, str]] = []
     broken: set[str] = set()
-    wanted = [matrix.Row("good", {"SONDE_KERNELS": "base"}), matrix.Row("other", {"SONDE_KERNELS": "0"})]
+    expected = [matrix.Row("good", {"SONDE_KERNELS": "base"}), matrix.Row("other", {"SONDE_KERNELS": "0"})]
 
     def run_tests(environment: dict[str, str], how: Any, progress: Callable) -> tuple[dict[str, int], list[str]]:
         level = environment["SONDE_KERNELS"]
@@ -176,7 +176,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     def plan(rows: list[Any], jobs: int) -> list[Any]:
         return [matrix.Outcome(row.name, row.environment, changed=["kernels"]) for row in rows]
 
-    for name, value in {"ROWS": wanted, "tests": run_tests, "exhibits": run_exhibits, "plan": plan, "adopt": list, "sweep": list}.items():
+    for name, value in {"ROWS": expected, "tests": run_tests, "exhibits": run_exhibits, "plan": plan, "adopt": list, "sweep": list}.items():
         monkeypatch.setattr(matrix, name, value)
     monkeypatch.setattr(matrix, "commit", lambda: "abc")
 

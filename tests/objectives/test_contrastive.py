@@ -42,9 +42,9 @@ def by_loops(output: dict[str, Tensor], compared) -> Tensor:
     return total
 
 
-def same(actual: Tensor, wanted: Tensor, model: nn.Module) -> None:
-    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-12)
-    grads = [torch.autograd.grad(value, list(model.parameters()), retain_graph=True) for value in (actual, wanted)]
+def same(actual: Tensor, expected: Tensor, model: nn.Module) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(value, list(model.parameters()), retain_graph=True) for value in (actual, expected)]
     for ours, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 

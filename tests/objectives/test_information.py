@@ -75,11 +75,11 @@ def test_gradients_of_probabilities_that_are_0():
     z = torch.tensor([1.0, 0.0, -1000.0], dtype=torch.float64, requires_grad=True)
     p, q = torch.softmax(z, 0), torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     a, b = p.detach().numpy()[:2], q.numpy()[:2]
-    for measure, wanted in (
+    for measure, expected in (
         (entropy(p), -a * (np.log(a) + stats.entropy(a))),
         (kl(p, q), a * (np.log(a / b) - (a * np.log(a / b)).sum())),
     ):
-        np.testing.assert_allclose(torch.autograd.grad(measure, z, retain_graph=True)[0], [*wanted, 0.0], atol=1e-12)
+        np.testing.assert_allclose(torch.autograd.grad(measure, z, retain_graph=True)[0], [*expected, 0.0], atol=1e-12)
 
 
 def test_distributions():
