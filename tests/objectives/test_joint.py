@@ -89,7 +89,7 @@ def test_what_is_missing_is_named():
         Joint({"label": Part("labels")})(model, batch)
     with pytest.raises(BadInput, match="outputs have names"):
         Joint({"label": Part()})(torch.nn.Linear(3, 2), batch)
-    with pytest.raises(BadInput, match="argument 'weight' of Part must be >= 0, not -1"):
+    with pytest.raises(BadInput, match="argument 'weight' of Part must be >= 0, not -1"):  # a dataclass, which the contract does not see
         Part(weight=-1)
     with pytest.raises(BadInput, match="no parts"):
         Joint({})
